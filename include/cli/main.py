@@ -1,0 +1,30 @@
+"""`headrace`: the command line's entry point."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from include.errors import HeadraceError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def headrace() -> None:
+    """Kafka to Delta, every record accounted for."""
+
+
+def main() -> None:
+    """Run the command line; a HeadraceError becomes a message on stderr and exit code 2."""
+    try:
+        app()
+    except HeadraceError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Where everything is: the one function per kind of path in the state folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from include.settings import Settings
+
+
+def warehouse(settings: Settings) -> Path:
+    """Folder of all tables; paths in a publication are relative to it."""
+    return settings.state / "warehouse"
+
+
+def bronze_path(settings: Settings, dataset: str) -> Path:
+    """Table `bronze.<dataset>`, shared by all releases."""
+    return warehouse(settings) / dataset / "bronze"
+
+
+def release_path(settings: Settings, dataset: str, release: str) -> Path:
+    """Folder of the tables that one release built."""
+    return warehouse(settings) / dataset / release
+
+
+def silver_path(settings: Settings, dataset: str, release: str) -> Path:
+    """Table `silver.<dataset>` of a release."""
+    return release_path(settings, dataset, release) / "silver"
+
+
+def rejected_path(settings: Settings, dataset: str, release: str) -> Path:
+    """Table `rejected.<dataset>` of a release."""
+    return release_path(settings, dataset, release) / "rejected"
+
+
+def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
+    """Table `gold.<table>` of a release."""
+    return release_path(settings, dataset, release) / "gold" / table
+
+
+def publication_path(settings: Settings, dataset: str) -> Path:
+    """The file that says which versions readers see."""
+    return warehouse(settings) / dataset / "publication.json"
+
+
+def snapshot_path(settings: Settings, dataset: str, release: str) -> Path:
+    """The release's own copy of the dataset's folder."""
+    return settings.state / "releases" / dataset / release
+
+
+def checkpoint_path(settings: Settings, dataset: str) -> Path:
+    """Checkpoint of the dataset's ingest query."""
+    return settings.state / "checkpoints" / dataset
+
+
+def lease_path(settings: Settings, dataset: str) -> Path:
+    """The file whose OS lock makes a process the owner of a dataset's tables."""
+    return settings.state / "leases" / f"{dataset}.lock"
+
+
+def run_path(settings: Settings, process: str) -> Path:
+    """Record of a started process; `process` is `broker` or `stream:<dataset>`."""
+    return settings.state / "run" / f"{process.replace(':', '-')}.json"
+
+
+def status_path(settings: Settings, process: str) -> Path:
+    """What a driver says of itself, about once a second."""
+    return settings.state / "run" / f"{process.replace(':', '-')}.status.json"
+
+
+def log_path(settings: Settings, process: str) -> Path:
+    """Output of a process."""
+    return settings.state / "logs" / f"{process.replace(':', '-')}.log"
+
+
+def kafka_path(settings: Settings) -> Path:
+    """The embedded broker's data and configuration."""
+    return settings.state / "kafka"
+
+
+def ledger_url(settings: Settings) -> str:
+    """SQLAlchemy URL of the ledger."""
+    return settings.ledger_url or f"sqlite:///{settings.state / 'ledger.sqlite'}"

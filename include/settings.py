@@ -1,0 +1,98 @@
+"""Settings: environment variables `HEADRACE_*`, strict, typed, each with its meaning and unit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from include.errors import Terminal
+
+CLONE = Path(__file__).resolve().parent.parent
+PREFIX = "HEADRACE_"
+# Named by tests to crash or pause a driver at one step; read where it acts, see spark_jobs/failpoints.py.
+OUTSIDE_SETTINGS = {"HEADRACE_FAILPOINT"}
+# Each would let records be lost, doubled or read wrongly without an error (FAULTS 43 in the design notes).
+DANGEROUS = {
+    "failondataloss": "false",
+    "kafka.isolation.level": "read_uncommitted",
+    "startingoffsets": "latest",
+    "spark.sql.session.timezone": None,
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
+    "spark.sql.casesensitive": "false",
+}
+
+
+class SettingsRefused(Terminal):
+    """A setting is unknown, of the wrong type, or would endanger a guarantee; `key` names it."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"setting {key}: {why}; nothing was started", "headrace settings   (lists every setting)")
+        self.key = key
+
+
+class Settings(BaseSettings):
+    """Every knob of Headrace. Paths may contain spaces; memory is in JVM notation."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    state: Path = Field(CLONE / ".headrace", description="folder that holds broker, tables, checkpoints and ledger")
+    datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
+    jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
+    ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
+    kafka_port: int = Field(0, ge=0, le=65535, description="broker port; 0: a free one, kept between starts")
+    broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
+    driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
+    driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
+    batch_records: int = Field(250_000, ge=1, description="most Kafka offsets in one ingest batch")
+    refine_records: int = Field(500_000, ge=1, description="most records in one refine run, unless one batch has more")
+    trigger_seconds: float = Field(0.5, ge=0, le=3600, description="ingest looks for records this often, seconds")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of further Spark settings")
+    kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of further Kafka source options")
+
+    @field_validator("state", "datasets", "jars")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @field_validator("spark_conf", "kafka_options")
+    @classmethod
+    def _harmless(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, given in value.items():
+            refuse_dangerous(key, given)
+        return value
+
+
+def refuse_dangerous(key: str, value: str) -> None:
+    """Raise SettingsRefused when `key=value` would endanger a guarantee (loss, duplicates, another time zone)."""
+    name = key.lower()
+    if name not in DANGEROUS:
+        return
+    bad = DANGEROUS[name]
+    if (bad is None and value.upper() != "UTC") or value.lower() == bad:
+        raise SettingsRefused(key, f"{value!r} endangers the guarantees (records lost, doubled or misread)")
+
+
+def refuse_unknown(environ: Mapping[str, str]) -> None:
+    """Raise SettingsRefused for the first `HEADRACE_*` variable that no setting has."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS
+    for key in environ:
+        if key.startswith(PREFIX) and key not in known:
+            raise SettingsRefused(key, "is no setting of Headrace")
+
+
+@lru_cache(maxsize=1)
+def load_settings() -> Settings:
+    """Return the settings of this process, read once from the environment; SettingsRefused names what is wrong."""
+    refuse_unknown(os.environ)
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
+        raise SettingsRefused(key, f"{first['msg']} (given: {first['input']!r})") from error
