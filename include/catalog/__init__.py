@@ -1,0 +1,1 @@
+"""Reads the datasets' YAML into frozen dataclasses; strict: an unknown key is an error."""
