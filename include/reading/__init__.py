@@ -1,0 +1,1 @@
+"""What readers see: the publications, and the published tables pinned to them."""

@@ -1,0 +1,167 @@
+"""The publication of a dataset: which release and which table versions readers see. One file, replaced atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from include.errors import Terminal
+from include.places import publication_path, warehouse
+from include.settings import Settings
+
+
+class NothingPublished(Terminal):
+    """The dataset has no publication yet, so there is nothing to read."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"nothing of dataset {dataset!r} is published yet; nothing was read",
+            f"headrace up && headrace produce {dataset} && headrace wait --caught-up",
+        )
+        self.dataset = dataset
+
+
+class PublicationUnreadable(Terminal):
+    """The publication file is there but is no publication; it is only ever replaced whole, so somebody edited it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path}: {why}; nothing was read and the tables are untouched",
+            "remove the file and restart the stream: it publishes its last batch again",
+        )
+        self.path = path
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of one Delta table; `path` is relative to the warehouse."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What readers see of a dataset.
+
+    All tables together hold exactly the batches up to `batch` (inclusive), that is the records below
+    `offsets[partition]` (exclusive end offsets of Kafka). `tables` is keyed by full name: `silver.flights`.
+    """
+
+    dataset: str
+    release: str
+    batch: int
+    published_at: datetime
+    offsets: Mapping[int, int]
+    tables: Mapping[str, TableVersion]
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table as one publication pins it; `path` is absolute."""
+
+    name: str
+    path: Path
+    version: int
+    dataset: str
+    release: str
+    batch: int
+
+
+def find_publication(settings: Settings, dataset: str) -> Publication | None:
+    """Return the dataset's publication, or None when there is none; PublicationUnreadable when the file is no such."""
+    path = publication_path(settings, dataset)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return _from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PublicationUnreadable(path, f"is no publication ({type(error).__name__}: {error})") from error
+
+
+def read_publication(settings: Settings, dataset: str) -> Publication:
+    """Return the dataset's publication; NothingPublished when there is none."""
+    found = find_publication(settings, dataset)
+    if found is None:
+        raise NothingPublished(dataset)
+    return found
+
+
+def publications(settings: Settings) -> dict[str, Publication]:
+    """Return the publication of every dataset that has one, by dataset name."""
+    names = sorted(path.parent.name for path in warehouse(settings).glob("*/publication.json"))
+    found = {name: find_publication(settings, name) for name in names}
+    return {name: publication for name, publication in found.items() if publication is not None}
+
+
+def published_tables(settings: Settings) -> dict[str, PublishedTable]:
+    """Return every published table of all datasets by full name, each dataset's from one look at its publication."""
+    return {
+        table.name: table
+        for publication in publications(settings).values()
+        for table in tables_of(settings, publication).values()
+    }
+
+
+def tables_of(settings: Settings, publication: Publication) -> dict[str, PublishedTable]:
+    """Return the tables that one publication pins, by full name."""
+    p, root = publication, warehouse(settings)
+    return {
+        name: PublishedTable(name, root / table.path, table.version, p.dataset, p.release, p.batch)
+        for name, table in p.tables.items()
+    }
+
+
+def publish(settings: Settings, publication: Publication) -> None:
+    """Move the dataset's publication, atomically and durably.
+
+    Guarantee: a reader sees the old or the new publication whole; after return the new one survives a power cut.
+    Only the owner of the dataset's tables may call this. After a crash: call it again, the same is written.
+    """
+    path = publication_path(settings, publication.dataset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".publication.{os.getpid()}.tmp")
+    with fresh.open("wb") as file:
+        file.write(json.dumps(_to_json(publication), indent=1).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _to_json(publication: Publication) -> dict[str, Any]:
+    at = publication.published_at.astimezone(UTC)
+    return {
+        "dataset": publication.dataset,
+        "release": publication.release,
+        "batch": publication.batch,
+        "published_at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "offsets": {str(partition): end for partition, end in sorted(publication.offsets.items())},
+        "tables": {name: {"path": t.path, "version": t.version} for name, t in publication.tables.items()},
+    }
+
+
+def _from_json(data: Mapping[str, Any]) -> Publication:
+    return Publication(
+        dataset=str(data["dataset"]),
+        release=str(data["release"]),
+        batch=int(data["batch"]),
+        published_at=datetime.fromisoformat(data["published_at"]),
+        offsets={int(partition): int(end) for partition, end in data["offsets"].items()},
+        tables={name: TableVersion(str(t["path"]), int(t["version"])) for name, t in data["tables"].items()},
+    )

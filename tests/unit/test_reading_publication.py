@@ -1,0 +1,72 @@
+"""The publication file: what is written is what is read, and a damaged one is named."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.places import publication_path
+from include.reading.publication import (
+    NothingPublished,
+    Publication,
+    PublicationUnreadable,
+    TableVersion,
+    find_publication,
+    publish,
+    published_tables,
+    read_publication,
+)
+from include.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state=tmp_path / "a state")
+
+
+def flights(batch: int) -> Publication:
+    at = datetime(2026, 11, 21, 23, 0, 0, 123456, tzinfo=UTC)
+    tables = {
+        "bronze.flights": TableVersion("flights/bronze", batch + 1),
+        "gold.carrier_hours": TableVersion("flights/ab12/gold/carrier_hours", batch + 1),
+    }
+    return Publication("flights", "ab12", batch, at, {0: 501_000, 1: 500_615}, tables)
+
+
+def test_read_gives_back_what_was_published(settings: Settings) -> None:
+    publish(settings, flights(12))
+    assert read_publication(settings, "flights") == flights(12)
+
+
+def test_publishing_again_replaces_the_whole_and_leaves_nothing_behind(settings: Settings) -> None:
+    publish(settings, flights(12))
+    publish(settings, flights(13))
+    assert read_publication(settings, "flights").batch == 13
+    assert [path.name for path in publication_path(settings, "flights").parent.iterdir()] == ["publication.json"]
+
+
+def test_nothing_published_is_none_or_an_error_with_the_next_command(settings: Settings) -> None:
+    assert find_publication(settings, "flights") is None
+    with pytest.raises(NothingPublished) as refused:
+        read_publication(settings, "flights")
+    assert refused.value.dataset == "flights"
+    assert "headrace up" in refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"dataset": "flights"}', '{"dataset": "f", "tables": {"t": 1}}'])
+def test_a_damaged_publication_is_named(settings: Settings, text: str) -> None:
+    path = publication_path(settings, "flights")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(PublicationUnreadable) as refused:
+        read_publication(settings, "flights")
+    assert refused.value.path == path
+
+
+def test_published_tables_are_absolute_and_know_their_publication(settings: Settings) -> None:
+    publish(settings, flights(12))
+    table = published_tables(settings)["gold.carrier_hours"]
+    assert table.path == settings.state / "warehouse/flights/ab12/gold/carrier_hours"
+    assert (table.version, table.dataset, table.release, table.batch) == (13, "flights", "ab12", 12)
