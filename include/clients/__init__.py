@@ -1,0 +1,1 @@
+"""The outside behind small functions: Kafka, tables."""

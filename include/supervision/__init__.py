@@ -1,0 +1,1 @@
+"""Processes: what should run, what is seen to run, and how to get from one to the other."""

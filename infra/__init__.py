@@ -1,0 +1,1 @@
+"""Where things run: jars, broker configuration, images. One folder per service."""

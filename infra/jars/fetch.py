@@ -1,0 +1,179 @@
+"""Bring the locked jars here: `python -m infra.jars.fetch`; `--lock` makes the lock anew from jars.in.
+
+Reads: infra/jars/jars.lock, the cache of the user, Maven Central.  Writes: the folder of jars, the cache.
+Guarantee: no jar lies in the folder that was not hashed against the lock in this run.
+After a crash: what arrived is in the cache; the next run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+
+from include.errors import HeadraceError
+from include.settings import load_settings
+from include.supervision.jars import FOLDERS, LOCK, Jar, JarRefused, read_jar_list, sha256_of, verify_jar
+from include.supervision.java import find_java
+from infra.jars.ivy import download
+
+WANTED = LOCK.with_name("jars.in")
+
+
+@dataclass
+class Progress:
+    """Counts jars and prints one line for each; safe from several threads."""
+
+    total: int
+    done: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def say(self, how: str, jar: Jar, path: Path) -> None:
+        """Print `[n/total] how folder artifact version size`."""
+        with self.lock:
+            self.done += 1
+            _, artifact, version = jar.coordinate.split(":")
+            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            print(f"  jars [{self.done:2}/{self.total}] {how:8} {jar.folder:6} {artifact} {version} ({size})", flush=True)
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The user's cache of jars, shared by all clones; XDG_CACHE_HOME moves it."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "jars"
+
+
+def cached_path(cache: Path, jar: Jar) -> Path:
+    """Where the cache keeps a jar: a folder named by the hash."""
+    return cache / jar.sha256 / jar.file_name
+
+
+def put(source: Path, target: Path) -> None:
+    """Copy a file so that the target is whole or absent."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
+        try:
+            with source.open("rb") as file:
+                shutil.copyfileobj(file, part)
+            part.close()
+            Path(part.name).chmod(0o644)
+            os.replace(part.name, target)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
+
+
+def accept(jar: Jar, path: Path, cache: Path) -> None:
+    """Verify a download and keep it in the cache; a wrong one is kept under `refused/` to be looked at."""
+    found = sha256_of(path)
+    if found != jar.sha256:
+        refused = cache / "refused" / jar.file_name
+        put(path, refused)
+        raise JarRefused(jar.coordinate, refused, jar.sha256, found)
+    put(path, cached_path(cache, jar))
+
+
+def place_from_disk(locked: Sequence[Jar], jars: Path, cache: Path) -> tuple[list[Jar], list[Jar]]:
+    """Verify what is in the folder and fill it from the cache; return the jars copied from there and those in neither."""
+    copied, absent = [], []
+    for jar in locked:
+        target, cached = jar.path_in(jars), cached_path(cache, jar)
+        if target.is_file():
+            verify_jar(jar, target)
+        elif cached.is_file():
+            verify_jar(jar, cached)
+            put(cached, target)
+            copied.append(jar)
+        else:
+            absent.append(jar)
+    return copied, absent
+
+
+def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: Progress) -> None:
+    """Download the jars, both folders at once; each is verified, cached and placed as it comes."""
+    java = find_java(os.environ).path
+    cache.mkdir(parents=True, exist_ok=True)
+
+    def arrived(jar: Jar, path: Path) -> None:
+        accept(jar, path, cache)
+        put(cached_path(cache, jar), jar.path_in(jars))
+        progress.say("fetched", jar, path)
+
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".ivy-") as workspace:
+        groups = {folder: [jar for jar in absent if jar.folder == folder] for folder in FOLDERS}
+        with ThreadPoolExecutor(len(FOLDERS)) as pool:
+            runs = [
+                pool.submit(download, java, group, Path(workspace) / folder, arrived)
+                for folder, group in groups.items()
+                if group
+            ]
+        for run in runs:
+            run.result()
+
+
+def remove_strangers(locked: Sequence[Jar], jars: Path) -> None:
+    """Remove jars that the lock does not name: a second version on a class path is worse than none."""
+    wanted = {jar.path_in(jars) for jar in locked}
+    for folder in FOLDERS:
+        for found in (jars / folder).glob("*.jar"):
+            if found not in wanted:
+                print(f"  jars: removing {folder}/{found.name}, which the lock does not name")
+                found.unlink()
+
+
+def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
+    """Make the folder hold exactly the locked jars; JarRefused, JarsUnavailable or JavaMissing say why it does not."""
+    copied, absent = place_from_disk(locked, jars, cache)
+    progress = Progress(len(copied) + len(absent))
+    for jar in copied:
+        progress.say("cached", jar, jar.path_in(jars))
+    if absent:
+        download_all(absent, jars, cache, progress)
+    remove_strangers(locked, jars)
+    print(f"  jars: all {len(locked)} are there and have the locked sha256")
+
+
+def relock(cache: Path) -> None:
+    """Download what jars.in names and write jars.lock; a known coordinate with another content is refused."""
+    known = {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
+    wanted = read_jar_list(WANTED, hashed=False)
+    lines: dict[Jar, str] = {}
+    progress = Progress(len(wanted))
+
+    def arrived(jar: Jar, path: Path) -> None:
+        found = replace(jar, sha256=sha256_of(path))
+        before = known.get((jar.folder, jar.coordinate), found.sha256)
+        accept(replace(jar, sha256=before), path, cache)
+        lines[jar] = f"{jar.folder} {jar.coordinate} {found.sha256}\n"
+        progress.say("hashed", jar, path)
+
+    java = find_java(os.environ).path
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".ivy-") as workspace:
+        for folder in FOLDERS:
+            download(java, [jar for jar in wanted if jar.folder == folder], Path(workspace) / folder, arrived)
+    LOCK.write_text("".join(lines[jar] for jar in wanted))
+
+
+def main() -> None:
+    """Entry point of `python -m infra.jars.fetch`."""
+    parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
+    parser.add_argument("--lock", action="store_true", help="make jars.lock anew from jars.in")
+    relocking = parser.parse_args().lock
+    try:
+        cache = cache_folder(os.environ)
+        if relocking:
+            relock(cache)
+        fetch(read_jar_list(LOCK, hashed=True), load_settings().jars, cache)
+    except HeadraceError as error:
+        sys.exit(f"headrace: {error}")
+
+
+if __name__ == "__main__":
+    main()

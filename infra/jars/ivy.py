@@ -1,0 +1,97 @@
+"""Downloads with the Ivy that lies inside the pyspark wheel: no build tool is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from include.errors import Terminal, Transient
+from include.supervision.jars import Jar
+
+SETTINGS = Path(__file__).with_name("ivysettings.xml")
+ARRIVED = re.compile(r"\[SUCCESSFUL \] (?P<group>[^#]+)#(?P<artifact>[^;]+);(?P<version>[^!]+)!")
+
+
+class IvyMissing(Terminal):
+    """pyspark, or the Ivy jar in it, is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("pyspark with its ivy-*.jar is not installed here; no jar was fetched", "make setup")
+
+
+class JarsUnavailable(Transient):
+    """Jars did not arrive; `missing` lists the coordinates, `said` is the end of what Ivy printed."""
+
+    def __init__(self, missing: Sequence[str], said: str) -> None:
+        super().__init__(
+            f"{len(missing)} jars did not arrive, first {missing[0]}; those that did are kept\n{said}",
+            "look at the network, then make setup again",
+        )
+        self.missing, self.said = list(missing), said
+
+
+def ivy_jar() -> Path:
+    """Path of the Ivy jar in the installed pyspark; found without importing pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    found = sorted(jar for folder in folders for jar in (folder / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise IvyMissing
+    return found[-1]
+
+
+def ivy_file(jars: Sequence[Jar]) -> str:
+    """Ivy's XML that asks for exactly these jars, without their dependencies."""
+    lines = []
+    for jar in jars:
+        group, artifact, version = (quoteattr(part) for part in jar.coordinate.split(":"))
+        lines.append(f'<dependency org={group} name={artifact} rev={version} transitive="false" conf="default->default"/>')
+    return (
+        '<ivy-module version="2.0"><info organisation="headrace" module="jars"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{"".join(lines)}</dependencies></ivy-module>'
+    )
+
+
+def download(java: Path, jars: Sequence[Jar], workspace: Path, arrived: Callable[[Jar, Path], None]) -> None:
+    """Download the jars into `workspace`, calling `arrived(jar, path)` for each as it comes.
+
+    One folder's jars at a time: Ivy keeps one version of an artifact. JarsUnavailable when one did not come.
+    """
+    workspace.mkdir(parents=True, exist_ok=True)
+    request = workspace / "ivy.xml"
+    request.write_text(ivy_file(jars))
+    waiting = {jar.coordinate: jar for jar in jars}
+    said: deque[str] = deque(maxlen=15)
+    command = [java, f"-Divy.default.ivy.user.dir={workspace}", "-cp", ivy_jar(), "org.apache.ivy.Main"]
+    command += ["-settings", SETTINGS, "-ivy", request, "-cache", workspace / "cache"]
+    with subprocess.Popen(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as ivy:
+        try:
+            for line in ivy.stdout or ():
+                said.append(line.rstrip())
+                jar = waiting.pop(arrived_coordinate(line), None)
+                if jar is not None:
+                    arrived(jar, downloaded_path(workspace, jar))
+        except BaseException:
+            ivy.kill()
+            raise
+    if waiting:
+        raise JarsUnavailable(sorted(waiting), "\n".join(line for line in said if line))
+
+
+def arrived_coordinate(line: str) -> str:
+    """The coordinate that a line of Ivy's output reports as downloaded; empty for other lines."""
+    match = ARRIVED.search(line)
+    return f"{match['group']}:{match['artifact']}:{match['version']}" if match else ""
+
+
+def downloaded_path(workspace: Path, jar: Jar) -> Path:
+    """Where Ivy's default cache layout puts a jar."""
+    group, artifact, _ = jar.coordinate.split(":")
+    return workspace / "cache" / group / artifact / "jars" / jar.file_name
