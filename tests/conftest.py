@@ -1,0 +1,27 @@
+"""What every test layer shares: settings in a folder of the test's own, and one Spark session a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.settings import Settings
+from spark_jobs.session import open_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all cases and parity tests, with the settings that drivers use, delta-spark included."""
+    state = tmp_path_factory.mktemp("spark state")
+    session = open_session(Settings(state=state, driver_memory="2g"), "tests", delta=True)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a state folder of the test's own; its name has a space on purpose."""
+    return Settings(state=tmp_path / "a state")
