@@ -37,7 +37,9 @@ class JarLockUnreadable(Terminal):
     """A line of a jar list is not of its form; `line` is its number."""
 
     def __init__(self, path: Path, line: int, text: str) -> None:
-        super().__init__(f"{path}, line {line}: {text!r} is not `folder group:artifact:version [sha256]`; no jar was used")
+        super().__init__(
+            f"{path}, line {line}: {text!r} is not `folder group:artifact:version [sha256]`; no jar was used"
+        )
         self.line = line
 
 
@@ -54,7 +56,8 @@ class JarRefused(Terminal):
 
     def __init__(self, coordinate: str, path: Path, expected: str, found: str) -> None:
         super().__init__(
-            f"jar {coordinate} has the wrong hash and is not used\n  expected {expected}\n  found    {found}\n  at       {path}",
+            f"jar {coordinate} has the wrong hash and is not used\n"
+            f"  expected {expected}\n  found    {found}\n  at       {path}",
             f'look at who changed it; then rm "{path}" && make setup   (a wanted change of version: make jars-lock)',
         )
         self.coordinate, self.expected, self.found = coordinate, expected, found

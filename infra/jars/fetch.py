@@ -41,7 +41,9 @@ class Progress:
             self.done += 1
             _, artifact, version = jar.coordinate.split(":")
             size = f"{path.stat().st_size / 1e6:.1f} MB"
-            print(f"  jars [{self.done:2}/{self.total}] {how:8} {jar.folder:6} {artifact} {version} ({size})", flush=True)
+            print(
+                f"  jars [{self.done:2}/{self.total}] {how:8} {jar.folder:6} {artifact} {version} ({size})", flush=True
+            )
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -80,7 +82,7 @@ def accept(jar: Jar, path: Path, cache: Path) -> None:
 
 
 def place_from_disk(locked: Sequence[Jar], jars: Path, cache: Path) -> tuple[list[Jar], list[Jar]]:
-    """Verify what is in the folder and fill it from the cache; return the jars copied from there and those in neither."""
+    """Verify what is in the folder, fill it from the cache; return the jars copied and those in neither."""
     copied, absent = [], []
     for jar in locked:
         target, cached = jar.path_in(jars), cached_path(cache, jar)
@@ -141,7 +143,9 @@ def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
 
 def relock(cache: Path) -> None:
     """Download what jars.in names and write jars.lock; a known coordinate with another content is refused."""
-    known = {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
+    known = (
+        {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
+    )
     wanted = read_jar_list(WANTED, hashed=False)
     lines: dict[Jar, str] = {}
     progress = Progress(len(wanted))

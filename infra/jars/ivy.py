@@ -50,10 +50,13 @@ def ivy_file(jars: Sequence[Jar]) -> str:
     lines = []
     for jar in jars:
         group, artifact, version = (quoteattr(part) for part in jar.coordinate.split(":"))
-        lines.append(f'<dependency org={group} name={artifact} rev={version} transitive="false" conf="default->default"/>')
+        lines.append(
+            f'<dependency org={group} name={artifact} rev={version} transitive="false" conf="default->default"/>'
+        )
     return (
         '<ivy-module version="2.0"><info organisation="headrace" module="jars"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{"".join(lines)}</dependencies></ivy-module>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
 
 

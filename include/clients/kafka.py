@@ -1,0 +1,178 @@
+"""Kafka's admin side as small functions: topics and offsets, every call bounded in time.
+
+`bootstrap` is `host:port[,host:port]`; timeouts are seconds. BrokerUnreachable when no broker answers in time.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from include.errors import Terminal, Transient
+
+TIMEOUT = 10.0
+# Everything below "emergency" off: an unreachable broker is reported once, by our error, not by a line a second.
+QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
+NOT_THERE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+SETTLING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+KEPT_FOR_EVER = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+
+Answer = TypeVar("Answer")
+
+
+class BrokerUnreachable(Transient):
+    """No broker answered at `bootstrap` within the time given."""
+
+    def __init__(self, bootstrap: str, why: str = "no answer") -> None:
+        super().__init__(f"no Kafka broker answers at {bootstrap} ({why})", "headrace status; headrace up")
+        self.bootstrap, self.why = bootstrap, why
+
+
+class TopicMissing(Terminal):
+    """The topic is not there."""
+
+    def __init__(self, topic: str, bootstrap: str) -> None:
+        super().__init__(
+            f"topic {topic} does not exist at {bootstrap}", "headrace up   (makes the topics of all datasets)"
+        )
+        self.topic, self.bootstrap = topic, bootstrap
+
+
+class PartitionsSettling(Transient):
+    """The topic is there, but a partition has no leader that answers yet: just made, or just restarted."""
+
+    def __init__(self, doing: str, bootstrap: str, said: str) -> None:
+        super().__init__(f"{doing} at {bootstrap}: {said}; the partition is still settling", "try again in a moment")
+        self.bootstrap = bootstrap
+
+
+class KafkaRefused(Terminal):
+    """The broker answered with an error; `code` is Kafka's name of it."""
+
+    def __init__(self, doing: str, bootstrap: str, code: str, said: str) -> None:
+        super().__init__(f"{doing} at {bootstrap} was refused: {code}: {said}")
+        self.bootstrap, self.code = bootstrap, code
+
+
+@lru_cache(maxsize=8)
+def admin(bootstrap: str) -> AdminClient:
+    """The admin client for a broker, one per process: making one costs a thread and a connection."""
+    return AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 5000, **QUIET})
+
+
+def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
+    """Id of the cluster that answers."""
+    try:
+        return str(admin(bootstrap).list_topics(timeout=timeout).cluster_id)
+    except KafkaException as error:
+        raise translated(error, "asking for metadata", bootstrap) from error
+
+
+def topic_names(bootstrap: str, timeout: float = TIMEOUT) -> list[str]:
+    """Names of the topics, Kafka's own left out, sorted."""
+    try:
+        topics = admin(bootstrap).list_topics(timeout=timeout).topics
+    except KafkaException as error:
+        raise translated(error, "listing topics", bootstrap) from error
+    return sorted(name for name in topics if not name.startswith("__"))
+
+
+def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TIMEOUT) -> None:
+    """Make the topic unless it is there: log-append timestamps, nothing dropped by age. An existing one stays as it is.
+
+    Returns when every partition answers.
+    """
+    wanted = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(KEPT_FOR_EVER))
+    future = admin(bootstrap).create_topics([wanted], operation_timeout=timeout, request_timeout=timeout)[name]
+    try:
+        answer(future, f"making topic {name}", bootstrap, timeout)
+    except KafkaRefused as error:
+        if error.code != "TOPIC_ALREADY_EXISTS":
+            raise
+    wait_until_usable(bootstrap, name, timeout)
+
+
+def wait_until_usable(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> None:
+    """Return when every partition of the topic answers; the broker's last error after `timeout`."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            log_end_offsets(bootstrap, topic, timeout)
+            return
+        except (TopicMissing, PartitionsSettling):
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+
+
+def description(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> TopicDescription:
+    """The broker's description of a topic; TopicMissing."""
+    futures = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=timeout)
+    found: TopicDescription = answer(futures[topic], f"describing topic {topic}", bootstrap, timeout, topic)
+    return found
+
+
+def topic_id(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> str:
+    """Kafka's id of the topic: another one after the topic was deleted and made again. TopicMissing."""
+    return str(description(bootstrap, topic, timeout).topic_id)
+
+
+def partition_ids(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[int]:
+    """Partition numbers of the topic, ascending. TopicMissing."""
+    return sorted(part.id for part in description(bootstrap, topic, timeout).partitions)
+
+
+def log_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
+    """Per partition the exclusive end: the next record's offset, open transactions included. TopicMissing."""
+    return offsets(bootstrap, topic, OffsetSpec.latest(), timeout)  # type: ignore[no-untyped-call]
+
+
+def log_start_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
+    """Per partition the first offset that Kafka still has. TopicMissing."""
+    return offsets(bootstrap, topic, OffsetSpec.earliest(), timeout)  # type: ignore[no-untyped-call]
+
+
+def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIMEOUT) -> dict[int, int]:
+    """Per partition the offset that `which` names, ascending by partition."""
+    wanted = {TopicPartition(topic, part): which for part in partition_ids(bootstrap, topic, timeout)}
+    futures = admin(bootstrap).list_offsets(
+        wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
+    )
+    return {
+        part.partition: int(answer(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
+        for part, future in futures.items()
+    }
+
+
+def answer(future: Future[Answer], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Answer:
+    """The future's result; Kafka's errors become ours."""
+    try:
+        return future.result(timeout + 1)
+    except KafkaException as error:
+        raise translated(error, doing, bootstrap, topic) from error
+    except TimeoutError as error:
+        raise BrokerUnreachable(bootstrap, f"{doing}: no answer in {timeout:.0f} s") from error
+
+
+def translated(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
+    """Our error for librdkafka's: missing topic, partitions on their way, refused, or no broker at all."""
+    cause: KafkaError = error.args[0]
+    if cause.code() in NOT_THERE and topic:
+        return TopicMissing(topic, bootstrap)
+    if cause.code() in SETTLING:
+        return PartitionsSettling(doing, bootstrap, cause.str())
+    if cause.code() < 0 or cause.retriable():
+        return BrokerUnreachable(bootstrap, f"{doing}: {cause.str()}")
+    return KafkaRefused(doing, bootstrap, cause.name(), cause.str())

@@ -1,0 +1,75 @@
+"""TCP ports on the loopback address."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+
+from include.errors import Terminal
+
+LOOPBACK = "127.0.0.1"
+
+
+class PortInUse(Terminal):
+    """A port that was asked for is taken; `holder` says by whom, as far as the system tells."""
+
+    def __init__(self, port: int, holder: str) -> None:
+        super().__init__(
+            f"port {port} is in use{f' by {holder}' if holder else ''}; the broker was not started",
+            "stop that process, or choose another HEADRACE_KAFKA_PORT (0: a free one)",
+        )
+        self.port, self.holder = port, holder
+
+
+def listener(port: int) -> socket.socket:
+    """A socket bound to the port (0: a free one) as a server would; OSError when it is taken."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((LOOPBACK, port))
+        bound.listen(1)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on the port now."""
+    try:
+        listener(port).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_open(port: int, timeout: float = 1.0) -> bool:
+    """Tell whether something listens on the port."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that are free now."""
+    with ExitStack() as held:
+        return [held.enter_context(listener(0)).getsockname()[1] for _ in range(count)]
+
+
+def holder_of(port: int) -> str:
+    """Who listens on the port: `pid 123 (java)`; empty when the system does not tell."""
+    try:
+        found = [conn.pid for conn in psutil.net_connections("tcp") if is_listener(conn, port) and conn.pid]
+        return f"pid {found[0]} ({psutil.Process(found[0]).name()})" if found else ""
+    except (psutil.Error, OSError):
+        return ""
+
+
+def is_listener(connection: Any, port: int) -> bool:
+    """Tell whether a connection of psutil's list is a server on the port."""
+    return bool(connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port)
