@@ -1,0 +1,159 @@
+"""A Delta table's commits as its log tells them: plain JSON, no Spark and no table state."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from include.errors import Terminal
+
+LOG = "_delta_log"
+COMMIT_FILE = re.compile(r"^(\d{20})\.json$")
+
+
+class TableMissing(Terminal):
+    """There is no Delta log at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is no Delta table: it has no {LOG}", "headrace tables   (lists the tables there are)")
+        self.path = path
+
+
+class LogDamaged(Terminal):
+    """A commit file is empty, cut short or no JSON; `path` names it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"commit file {path} {why}; nothing after it can be trusted, so reading stopped there",
+            "restore this file from a backup, then: headrace audit",
+        )
+        self.path = path
+
+
+class LogIncomplete(Terminal):
+    """A version is missing between two others; `table` and `version` say which."""
+
+    def __init__(self, table: Path, version: int) -> None:
+        super().__init__(
+            f"{table} has no commit file of version {version}, but later ones", f"restore {commit_name(version)}"
+        )
+        self.table = table
+        self.version = version
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A data file that a commit added: path inside the table, size in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table.
+
+    `timestamp_ms` is the commit's own (commitInfo), in UTC milliseconds. `metadata` is our parsed userMetadata; None
+    for commits that carry none (creation, maintenance) or somebody else's. `app_id`, `app_version` are the transaction.
+    """
+
+    version: int
+    timestamp_ms: int
+    metadata: dict[str, Any] | None
+    app_id: str | None
+    app_version: int | None
+    added: tuple[AddedFile, ...]
+    removed: int
+
+
+def commit_name(version: int) -> str:
+    """Return the file name of a version's commit."""
+    return f"{version:020d}.json"
+
+
+def log_versions(table: Path) -> list[int]:
+    """Return the versions whose commit files are there, ascending; TableMissing without a log."""
+    try:
+        names = os.listdir(table / LOG)
+    except FileNotFoundError as error:
+        raise TableMissing(table) from error
+    return sorted(int(match[1]) for name in names if (match := COMMIT_FILE.match(name)))
+
+
+def commits(table: Path, after: int = -1) -> Iterator[Commit]:
+    """Yield the commits of versions > `after`, ascending; LogIncomplete at a hole, LogDamaged at an unreadable file.
+
+    The first one may be later than `after` + 1 when log clean-up removed old files: compare its version.
+    """
+    expected = None
+    for version in log_versions(table):
+        if version <= after:
+            continue
+        if expected is not None and version != expected:
+            raise LogIncomplete(table, expected)
+        yield read_commit(table, version)
+        expected = version + 1
+
+
+def commits_following(table: Path, after: int) -> Iterator[Commit]:
+    """Yield the commits right after version `after` as `commits` does, without listing the log: O(new commits)."""
+    version = after + 1
+    while (table / LOG / commit_name(version)).exists():
+        yield read_commit(table, version)
+        version += 1
+
+
+def read_commit(table: Path, version: int) -> Commit:
+    """Read one version; LogDamaged when its file is empty or cut short, FileNotFoundError when there is none."""
+    path = table / LOG / commit_name(version)
+    data = path.read_bytes()
+    if not data.strip():
+        raise LogDamaged(path, "is empty")
+    try:
+        actions = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    except orjson.JSONDecodeError as error:
+        raise LogDamaged(path, f"is cut short or no JSON ({error})") from error
+    return _commit(path, version, actions)
+
+
+def _commit(path: Path, version: int, actions: list[dict[str, Any]]) -> Commit:
+    info = _only(actions, "commitInfo")
+    if info is None or not isinstance(info.get("timestamp"), int):
+        raise LogDamaged(path, "has no commitInfo with a timestamp")
+    transaction = _only(actions, "txn") or {}
+    metadata = _metadata(info)
+    _refuse_cut(path, metadata, transaction.get("appId"))
+    return Commit(
+        version=version,
+        timestamp_ms=info["timestamp"],
+        metadata=metadata,
+        app_id=transaction.get("appId"),
+        app_version=transaction.get("version"),
+        added=tuple(AddedFile(a["add"]["path"], a["add"]["size"]) for a in actions if "add" in a),
+        removed=sum("remove" in action for action in actions),
+    )
+
+
+def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    return next((action[kind] for action in actions if kind in action), None)
+
+
+def _metadata(info: dict[str, Any]) -> dict[str, Any] | None:
+    """Somebody else's userMetadata may be any string; it is no error of the log."""
+    try:
+        parsed = orjson.loads(info.get("userMetadata") or "null")
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) and "app_id" in parsed else None
+
+
+def _refuse_cut(path: Path, metadata: dict[str, Any] | None, app_id: str | None) -> None:
+    """The transaction is the last action written, so its absence betrays a file cut at the end of a line."""
+    if metadata and metadata["app_id"] != app_id:
+        raise LogDamaged(path, f"is cut short: it names transaction {metadata['app_id']} and holds {app_id}")
