@@ -7,6 +7,8 @@ import sys
 import typer
 from rich.console import Console
 
+from include.cli.produce import produce
+from include.cli.up import down, up
 from include.errors import HeadraceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -15,6 +17,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @app.callback()
 def headrace() -> None:
     """Kafka to Delta, every record accounted for."""
+
+
+app.command()(produce)
+app.command()(up)
+app.command()(down)
 
 
 def main() -> None:

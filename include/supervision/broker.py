@@ -26,8 +26,8 @@ from include.supervision.jars import LOCK, read_jar_list, require_jars
 from include.supervision.java import Java, find_java
 from include.supervision.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free, is_open
 from include.supervision.spawned import RunFile, is_alive, log_size, log_tail, spawn, write_atomically
+from include.supervision.states import BROKER
 
-BROKER = "broker"
 CONFIGURATION = CLONE / "infra" / "kafka"
 READY_WITHIN = 90.0
 # C1 only: the broker copies bytes, it is ready in half the time and takes a third less CPU to get there.

@@ -1,9 +1,17 @@
-"""What a process can be seen to be."""
+"""The names of the processes, and what each can be seen to be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+BROKER = "broker"
+STREAM = "stream:"
+
+
+def stream_name(dataset: str) -> str:
+    """Process name of a dataset's stream."""
+    return f"{STREAM}{dataset}"
 
 
 class ProcessState(Enum):

@@ -1,0 +1,48 @@
+"""`headrace up` and `headrace down`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from include.settings import load_settings
+
+NAMES = typer.Argument(help="datasets whose streams are wanted; none: all", show_default=False)
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line of progress, the process's name in bold."""
+    name, _, rest = line.partition(": ")
+    console.print(f"[bold]{escape(name):16}[/] {escape(rest)}", highlight=False, soft_wrap=True)
+
+
+def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
+    """Start the broker and the streams, wait until they work; what runs already is left alone."""
+    from include.catalog.dataset import dataset_names
+    from include.supervision.broker import BrokerNotStarted
+    from include.supervision.processes import StreamNotStarted
+    from include.supervision.processes import up as bring_up
+
+    settings, console = load_settings(), Console()
+    try:
+        seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
+    except (StreamNotStarted, BrokerNotStarted) as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(
+        f"[green]up[/]: {len(seen)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
+    )
+
+
+def down() -> None:
+    """Drain the streams at their next batch boundary, then stop the broker."""
+    from include.supervision.processes import down as bring_down
+    from include.supervision.states import ProcessState
+
+    settings, console = load_settings(), Console()
+    before = bring_down(settings, lambda line: say(console, line))
+    if all(status.state is ProcessState.STOPPED for status in before):
+        console.print("nothing was running", highlight=False)
