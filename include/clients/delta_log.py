@@ -28,12 +28,12 @@ class TableMissing(Terminal):
 class LogDamaged(Terminal):
     """A commit file is empty, cut short or no JSON; `path` names it."""
 
-    def __init__(self, path: Path, why: str) -> None:
+    def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"commit file {path} {why}; nothing after it can be trusted, so reading stopped there",
             "restore this file from a backup, then: headrace audit",
         )
-        self.path = path
+        self.path = Path(path)
 
 
 class LogIncomplete(Terminal):
@@ -104,15 +104,16 @@ def commits(table: Path, after: int = -1) -> Iterator[Commit]:
 def commits_following(table: Path, after: int) -> Iterator[Commit]:
     """Yield the commits right after version `after` as `commits` does, without listing the log: O(new commits)."""
     version = after + 1
-    while (table / LOG / commit_name(version)).exists():
+    while os.path.exists(f"{table}/{LOG}/{commit_name(version)}"):
         yield read_commit(table, version)
         version += 1
 
 
 def read_commit(table: Path, version: int) -> Commit:
     """Read one version; LogDamaged when its file is empty or cut short, FileNotFoundError when there is none."""
-    path = table / LOG / commit_name(version)
-    data = path.read_bytes()
+    path = f"{table}/{LOG}/{commit_name(version)}"
+    with open(path, "rb") as file:
+        data = file.read()
     if not data.strip():
         raise LogDamaged(path, "is empty")
     try:
@@ -122,7 +123,7 @@ def read_commit(table: Path, version: int) -> Commit:
     return _commit(path, version, actions)
 
 
-def _commit(path: Path, version: int, actions: list[dict[str, Any]]) -> Commit:
+def _commit(path: str, version: int, actions: list[dict[str, Any]]) -> Commit:
     info = _only(actions, "commitInfo")
     if info is None or not isinstance(info.get("timestamp"), int):
         raise LogDamaged(path, "has no commitInfo with a timestamp")
@@ -153,7 +154,7 @@ def _metadata(info: dict[str, Any]) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) and "app_id" in parsed else None
 
 
-def _refuse_cut(path: Path, metadata: dict[str, Any] | None, app_id: str | None) -> None:
+def _refuse_cut(path: str, metadata: dict[str, Any] | None, app_id: str | None) -> None:
     """The transaction is the last action written, so its absence betrays a file cut at the end of a line."""
     if metadata and metadata["app_id"] != app_id:
         raise LogDamaged(path, f"is cut short: it names transaction {metadata['app_id']} and holds {app_id}")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, Table, func, select
 
 from include.ledger.entering import upsert
 from include.ledger.projection import Row, canonical
-from include.ledger.schema import batches, gold_commits, publications, runs
+from include.ledger.schema import batches, gold_commits, projected, publications, runs
 from include.reading.publication import Publication
 
 GOLD = "gold."
@@ -21,8 +21,8 @@ GOLD = "gold."
 
 def enter_publications(connection: Connection, publication: Publication) -> int:
     """Enter every batch up to the publication's that all tables of a release hold; return how many were new."""
-    releases = select(runs.c.release).where(runs.c.dataset == publication.dataset).distinct().order_by(runs.c.release)
-    return sum(_enter_release(connection, publication, release) for release in connection.execute(releases).scalars())
+    releases = _parts_of_paths(connection, f"{publication.dataset}/", "/silver")
+    return sum(_enter_release(connection, publication, release) for release in releases)
 
 
 def is_entered(connection: Connection, publication: Publication) -> bool:
@@ -36,7 +36,7 @@ def _enter_release(connection: Connection, publication: Publication, release: st
     dataset, upto, c = publication.dataset, publication.batch, publications.c
     done = connection.execute(select(func.max(c.batch)).where(c.dataset == dataset, c.release == release)).scalar()
     after = -1 if done is None else int(done)
-    needed = _gold_tables(connection, dataset, release)
+    needed = _parts_of_paths(connection, f"{dataset}/{release}/gold/", "")
     if release == publication.release:
         needed |= {name.removeprefix(GOLD) for name in publication.tables if name.startswith(GOLD)}
     gold, bronze = _gold(connection, dataset, release, after, upto), _bronze(connection, dataset, after, upto)
@@ -87,8 +87,7 @@ def _bronze(connection: Connection, dataset: str, after: int, upto: int) -> dict
     return {int(batch): int(version) for batch, version in found}
 
 
-def _gold_tables(connection: Connection, dataset: str, release: str) -> set[str]:
-    c = gold_commits.c
-    return set(
-        connection.execute(select(c.gold).where(c.dataset == dataset, c.release == release).distinct()).scalars()
-    )
+def _parts_of_paths(connection: Connection, before: str, after: str) -> set[str]:
+    """Return what stands between two texts in the paths of the entered tables: releases, or a release's gold tables."""
+    paths = connection.execute(select(projected.c.path)).scalars()
+    return {p.removeprefix(before).removesuffix(after) for p in paths if p.startswith(before) and p.endswith(after)}

@@ -31,7 +31,8 @@ from include.places import ledger_url
 from include.settings import Settings
 
 SCHEMA_VERSION = "1"
-BUSY_SECONDS = 5
+# A driver waits this long for another writer, then goes on without the ledger.
+BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
 ADVISORY_LOCK = 0x68647263
 CREATION_LOCK = ADVISORY_LOCK + 1
@@ -59,13 +60,13 @@ projected = _table("projected", "path:text", "version committed_at_ms")
 
 batches = _table(
     "batches",
-    "dataset:text generation:text batch:int",
+    "dataset:text batch:int generation:text",
     "epoch rows first_timestamp_ms last_timestamp_ms version committed_at_ms",
     "topic topic_id query_id code",
 )
 """One row per bronze commit; timestamps are Kafka's."""
 
-ranges = _table("ranges", "dataset:text generation:text batch:int partition:int", "start_offset end_offset rows")
+ranges = _table("ranges", "dataset:text batch:int generation:text partition:int", "start_offset end_offset rows")
 """Per batch and partition: offsets [start_offset, end_offset) and the rows in them (offsets may have legal holes)."""
 
 runs = _table(
@@ -82,7 +83,7 @@ reasons = _table("reasons", "dataset:text release:text last_batch:int reason:tex
 
 gold_commits = _table(
     "gold_commits",
-    "dataset:text release:text gold:text last_batch:int",
+    "dataset:text release:text last_batch:int gold:text",
     "first_batch epoch version rows grains total committed_at_ms",
 )
 """One row per commit of a gold table: rows written, grains inserted or changed, total rows after it."""
@@ -141,9 +142,7 @@ def _inode(file: Path | None) -> int | None:
 
 def _server(url: URL) -> Engine:
     driver = "postgresql+psycopg" if url.drivername == "postgresql" else url.drivername
-    engine = create_engine(
-        url.set(drivername=driver), pool_pre_ping=True, connect_args={"connect_timeout": BUSY_SECONDS}
-    )
+    engine = create_engine(url.set(drivername=driver), pool_pre_ping=True, connect_args={"connect_timeout": 5})
 
     @event.listens_for(engine, "connect")
     def configure(raw: Any, record: Any) -> None:

@@ -25,7 +25,6 @@ class LedgerWriter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._writing = engine.execution_options(begin="begin immediate")
         # Tables whose whole log this process has compared with the ledger; from then on new commits are enough.
         self.compared: set[str] = set()
 
@@ -52,7 +51,7 @@ class LedgerWriter:
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
         """Open a transaction on a ledger of this schema version; `alone` keeps all other writers out until its end."""
-        with translated(self._engine.url), self._writing.begin() as connection:
+        with translated(self._engine.url), self._engine.begin() as connection:
             lock_for_writing(connection, alone=alone)
             ensure_schema(connection)
             yield connection
@@ -60,8 +59,13 @@ class LedgerWriter:
 
 def open_writer(settings: Settings) -> LedgerWriter:
     """Return a writer on the ledger that the settings name; the database is opened at the first call."""
+    return LedgerWriter(writing_engine(settings))
+
+
+def writing_engine(settings: Settings) -> Engine:
+    """Return an engine whose transactions are a writer's from their first statement."""
     engine = open_engine(settings)
     file = sqlite_file(engine.url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-    return LedgerWriter(engine)
+    return engine.execution_options(begin="begin immediate")
