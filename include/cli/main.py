@@ -7,6 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
+from include.cli import ledger
 from include.cli.produce import produce
 from include.cli.up import down, up
 from include.errors import HeadraceError
@@ -19,6 +20,7 @@ def headrace() -> None:
     """Kafka to Delta, every record accounted for."""
 
 
+app.add_typer(ledger.app, name="ledger")
 app.command()(produce)
 app.command()(up)
 app.command()(down)
