@@ -1,0 +1,171 @@
+"""The manifest: every fault of one run with the place where it landed, and the progress of a run under way.
+
+Manifest: JSON lines, written whole at the end of a run or when it is interrupted. The first line is the run itself,
+`{"fault": "run", "run": {…}, "sent": …, "finished": …}`; then one line per injected fault: `fault`, `kind`, `reason`
+(null when nothing must be rejected), `event_id`, `topic`, `partition`, `offset`. After a crash the chunk under way is
+sent again; a line `{"fault": "resent", "from", "to", "topic", "partition", "offset", "end"}` per partition names the
+rows, and the offsets [offset, end) in which either sending of them lies.
+
+Progress: `<manifest>.progress`, a log of JSON lines, one per chunk that is surely in the topic, fsynced; a torn last
+line is ignored. It exists as long as the run is not finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from include.errors import Terminal
+
+Line = dict[str, Any]
+Ends = dict[int, int]
+"""Partition → end offset of the topic's log."""
+
+
+class ManifestExists(Terminal):
+    """A manifest is never overwritten; `finished` says whether it belongs to this very run, which is complete."""
+
+    def __init__(self, path: Path, finished: bool) -> None:
+        state = "of this very run, which is finished" if finished else "of another run"
+        super().__init__(
+            f"{path} is the manifest {state}; it was not overwritten and nothing was sent",
+            "name another file with --manifest, or move this one away",
+        )
+        self.path = path
+        self.finished = finished
+
+
+class ManifestUnreadable(Terminal):
+    """A file that should be a manifest is none; `line` is the first that cannot be read."""
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__(f"{path} line {line} is no line of a manifest; nothing was changed")
+        self.path = path
+        self.line = line
+
+
+class TopicReplaced(Terminal):
+    """The topic holds less than the interrupted run had sent to it: it is not the same topic any more."""
+
+    def __init__(self, path: Path, recorded: Ends, found: Ends) -> None:
+        super().__init__(
+            f"{path} says that the topic's log ended at {recorded}, but it ends at {found}: it is another topic; "
+            "nothing was sent",
+            f"delete {path} to send the run from its beginning",
+        )
+        self.recorded = recorded
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What is known of a run under way: rows `sent`, the log's ends by then, the lines of the manifest so far."""
+
+    path: Path
+    run: Line
+    sent: int
+    ends: Ends
+    lines: tuple[Line, ...]
+
+
+def journal_path(manifest: Path) -> Path:
+    """Return where the progress of the manifest's run is kept."""
+    return manifest.with_name(f"{manifest.name}.progress")
+
+
+def refuse_other_run(manifest: Path, run: Line) -> None:
+    """Raise ManifestExists when the file belongs to another run, or to this one and it is finished."""
+    if not manifest.exists():
+        return
+    first = next(read_manifest(manifest), {})
+    if first.get("run") != run or first.get("finished"):
+        raise ManifestExists(manifest, finished=first.get("run") == run)
+
+
+def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
+    """Begin the run, or return where it was left; `ends` are the log's ends now.
+
+    ManifestExists when the progress belongs to another run, TopicReplaced when the log has become shorter.
+    """
+    path = journal_path(manifest)
+    entries = list(_whole_lines(path))
+    if not entries:
+        begun = Journal(path, run, 0, ends, ())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        _append(path, {"run": run, "sent": 0, "ends": _json_ends(ends), "lines": []})
+        return begun
+    if entries[0].get("run") != run:
+        raise ManifestExists(path, finished=False)
+    _cut_torn_line(path)
+    last = entries[-1]
+    recorded = {int(partition): int(end) for partition, end in last["ends"].items()}
+    if any(ends.get(partition, 0) < end for partition, end in recorded.items()):
+        raise TopicReplaced(path, recorded, ends)
+    lines = tuple(line for entry in entries for line in entry["lines"])
+    return Journal(path, run, int(last["sent"]), recorded, lines)
+
+
+def extend_journal(journal: Journal, sent: int, ends: Ends, lines: list[Line]) -> Journal:
+    """Record that rows up to `sent` are in the topic, with the lines of their faults; durable on return."""
+    _append(journal.path, {"sent": sent, "ends": _json_ends(ends), "lines": lines})
+    return Journal(journal.path, journal.run, sent, ends, (*journal.lines, *lines))
+
+
+def write_manifest(manifest: Path, journal: Journal, finished: bool) -> None:
+    """Write the manifest in one step; a finished run's progress is removed."""
+    head: Line = {"fault": "run", "run": journal.run, "sent": journal.sent, "finished": finished}
+    part = manifest.with_name(f"{manifest.name}.part")
+    with part.open("wb") as file:
+        for line in (head, *journal.lines):
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, manifest)
+    if finished:
+        journal.path.unlink()
+
+
+def read_manifest(manifest: Path) -> Iterator[Line]:
+    """Yield the manifest's lines, the run's first; ManifestUnreadable names the first bad one."""
+    with manifest.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                line = orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                raise ManifestUnreadable(manifest, number) from error
+            if not isinstance(line, dict) or "fault" not in line:
+                raise ManifestUnreadable(manifest, number)
+            yield line
+
+
+def _json_ends(ends: Ends) -> dict[str, int]:
+    return {str(partition): end for partition, end in sorted(ends.items())}
+
+
+def _append(path: Path, entry: Line) -> None:
+    with path.open("ab") as file:
+        file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _whole_lines(path: Path) -> Iterator[Line]:
+    if not path.exists():
+        return
+    *whole, _torn = path.read_bytes().split(b"\n")
+    for number, text in enumerate(whole, start=1):
+        try:
+            yield orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise ManifestUnreadable(path, number) from error
+
+
+def _cut_torn_line(path: Path) -> None:
+    content = path.read_bytes()
+    os.truncate(path, content.rfind(b"\n") + 1)

@@ -1,0 +1,69 @@
+"""`headrace produce`: what it takes, and what it says to what it does not take."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from subprocess import run
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from include.cli.main import app
+from include.cli.produce import moment, share
+from include.clients import kafka
+
+ANYWHERE = ("--bootstrap", "127.0.0.1:1")
+
+
+def headrace(*words: str) -> tuple[int, str]:
+    done = run(
+        [sys.executable, "-m", "include.cli.main", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.005", 0.005), ("0.5%", 0.005), ("0", 0), ("100%", 1), (" 1 % ", 0.01)])
+def test_shares_are_fractions_or_percentages(text: str, value: float) -> None:
+    assert share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["1.5", "-1%", "101%", "many", "", "nan"])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        share(text)
+
+
+def test_times_are_utc() -> None:
+    assert moment("2013-03-01") == datetime(2013, 3, 1, tzinfo=UTC)
+    assert moment("2013-03-01T12:00") == moment("2013-03-01T12:00Z") == moment("2013-03-01T13:00+01:00")
+    with pytest.raises(typer.BadParameter):
+        moment("tomorrow")
+
+
+def test_an_unknown_feed_names_the_known_ones() -> None:
+    code, said = headrace("produce", "trains", *ANYWHERE)
+    assert code == 2
+    assert "'trains'" in said
+    assert "flights, weather" in said
+
+
+def test_a_wrong_option_is_named_with_its_value() -> None:
+    code, said = headrace("produce", "weather", "--late", "150%", *ANYWHERE)
+    assert code == 2
+    assert "--late" in said
+    assert "150%" in said
+
+
+def test_a_broker_that_does_not_answer_is_an_error_and_no_manifest_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "ensure_topic", partial(kafka.ensure_topic, timeout=1))
+    words = ["produce", "weather", "--quiet", "--manifest", str(tmp_path / "m"), *ANYWHERE]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, kafka.BrokerUnreachable)
+    assert result.exception.bootstrap == "127.0.0.1:1"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,95 @@
+"""The score of what was rejected against what was put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pytest
+
+from include.feeds.score import KindScore, Score, score
+
+SCHEMA = {
+    "_topic": pl.String,
+    "_partition": pl.Int32,
+    "_offset": pl.Int64,
+    "disposition": pl.String,
+    "reasons": pl.List(pl.String),
+}
+RUN = {"fault": "run", "run": {"topic": "flights"}, "sent": 100, "finished": True}
+FAULTS = [
+    ("duplicate", "near", "duplicate", 0, 10),
+    ("conflict", "other_payload", "duplicate", 1, 4),
+    ("corrupt", "truncated_json", "malformed", 0, 11),
+    ("corrupt", "february_30", "bad_ts", 1, 5),
+    ("late", "late", None, 0, 12),
+]
+Rejected = tuple[int, int, str, list[str]]
+RIGHT: list[Rejected] = [
+    (0, 10, "duplicate", []),
+    (1, 4, "duplicate", ["duplicate"]),
+    (0, 11, "invalid", ["malformed"]),
+    (1, 5, "invalid", ["range", "bad_ts"]),
+]
+
+
+def manifest(folder: Path, *more: dict[str, Any]) -> Path:
+    names = ("fault", "kind", "reason", "partition", "offset")
+    lines = [dict(zip(names, fault, strict=True)) | {"topic": "flights", "event_id": "x"} for fault in FAULTS]
+    path = folder / "manifest.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps(line) for line in (RUN, *lines, *more)))
+    return path
+
+
+def rejected(rows: list[Rejected], topic: str = "flights") -> pl.DataFrame:
+    return pl.DataFrame([(topic, *row) for row in rows], schema=SCHEMA, orient="row")
+
+
+def test_everything_found_for_its_reason_is_perfect(tmp_path: Path) -> None:
+    found = score(manifest(tmp_path), rejected(RIGHT))
+    assert found.perfect
+    assert (found.expected, found.found, found.precision, found.recall) == (4, 4, 1.0, 1.0)
+    assert KindScore("corrupt", "february_30", "bad_ts", 1, 1, 0, 0) in found.kinds
+    assert found.examples == ()
+
+
+def test_missed_records_lower_the_recall(tmp_path: Path) -> None:
+    found = score(manifest(tmp_path), rejected(RIGHT[1:]))
+    assert (found.missed, found.recall, found.precision) == (1, 0.75, 1.0)
+    assert found.examples == (("flights", 0, 10),)
+    assert not found.perfect
+
+
+@pytest.mark.parametrize("place", [(0, 12), (0, 13), (1, 10)])
+def test_good_records_that_were_rejected_lower_the_precision(tmp_path: Path, place: tuple[int, int]) -> None:
+    found = score(manifest(tmp_path), rejected([*RIGHT, (*place, "invalid", ["type"])]))
+    assert (found.wrongly_rejected, found.precision, found.recall) == (1, 0.8, 1.0)
+    assert found.examples == (("flights", *place),)
+
+
+def test_another_reason_is_not_the_right_one(tmp_path: Path) -> None:
+    found = score(manifest(tmp_path), rejected([*RIGHT[:2], (0, 11, "invalid", ["type"]), (1, 5, "duplicate", [])]))
+    assert (found.found, found.wrong_reason) == (4, 2)
+    assert not found.perfect
+
+
+def test_records_of_another_topic_do_not_count(tmp_path: Path) -> None:
+    both = pl.concat([rejected(RIGHT), rejected([(0, 10, "invalid", ["type"]), (0, 77, "invalid", [])], "weather")])
+    assert score(manifest(tmp_path), both).perfect
+
+
+def test_a_chunk_sent_twice_excuses_its_range_only(tmp_path: Path) -> None:
+    resent = {"fault": "resent", "from": 0, "to": 5, "topic": "flights", "partition": 0, "offset": 20, "end": 30}
+    more: list[Rejected] = [(0, place, "duplicate", []) for place in (19, 20, 29, 30)]
+    found = score(manifest(tmp_path, resent), rejected([*RIGHT, *more]))
+    assert (found.excused, found.wrongly_rejected) == (2, 2)
+
+
+def test_nothing_rejected_and_nothing_expected_are_numbers_too(tmp_path: Path) -> None:
+    none = score(manifest(tmp_path), rejected([]))
+    assert (none.missed, none.precision, none.recall) == (4, 1.0, 0.0)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(orjson.dumps(RUN))
+    assert score(empty, rejected([])) == Score((), 0, 0, 0, 0, 0, 0, ())
