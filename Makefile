@@ -1,0 +1,56 @@
+# Every command of the project. Recipes use relative paths only: the clone may lie below a path with spaces.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Groups of Python packages that `make setup` installs: runtime dev quality airflow.
+GROUPS ?= runtime dev
+# Arguments for the command behind a target: make test ARGS="-k broker -x"
+ARGS ?=
+
+.PHONY: help setup setup-runtime setup-dev demo test check up down bench-demo lock jars-lock clean
+
+help: ## show this list
+	@echo "Headrace: make TARGET"
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
+
+setup: ## install Python packages and jars; others: make setup GROUPS="runtime dev quality airflow"
+	@bash infra/setup.sh $(GROUPS)
+
+setup-runtime:
+	@bash infra/setup.sh runtime
+
+setup-dev:
+	@bash infra/setup.sh runtime dev
+
+demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, audited
+	@.venv/bin/headrace demo $(ARGS)
+
+test: setup-dev ## set up, then all tests; some: make test ARGS="tests/unit -k jars"
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: setup-dev ## style and types: ruff, mypy
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+
+up: setup-runtime ## start the broker and the streams
+	@.venv/bin/headrace up $(ARGS)
+
+down: setup-runtime ## drain the streams, then stop the broker
+	@.venv/bin/headrace down
+
+bench-demo: setup-runtime ## measure the way from topic to gold: events/s, latency, time of each step
+	@.venv/bin/headrace bench demo $(ARGS)
+
+lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrade
+	@bash infra/lock.sh $(ARGS)
+
+jars-lock: setup-runtime ## regenerate infra/jars/jars.lock from infra/jars/jars.in
+	@.venv/bin/python -m infra.jars.fetch --lock
+
+clean: ## stop everything, remove what set-up made; the state folder (.headrace) stays
+	@if [ -x .venv/bin/headrace ]; then .venv/bin/headrace down || true; fi
+	@rm -rf .venv .jars .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build ./*.egg-info
+	@find include spark_jobs infra tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "cleaned; the state folder was left alone"

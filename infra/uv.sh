@@ -1,0 +1,36 @@
+# Sourced: finds Python 3.11 and uv, and leaves their paths in PYTHON and UV. Working folder: the clone.
+# uv comes from PATH, or else, pinned with its hashes, into a private environment below .cache/.
+
+die() { printf 'headrace: %s\n  → %s\n' "$1" "$2" >&2; exit 1; }
+
+is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.11 python3 python; do
+    if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && is_python_311 "$candidate"; then
+      PYTHON=$(command -v "$candidate")
+      return
+    fi
+  done
+  die "no Python 3.11 found on PATH; nothing was installed" \
+    "install it (Debian: apt-get install python3.11 python3.11-venv), or say where: make setup PYTHON=/path/to/python3.11"
+}
+
+find_uv() {
+  if command -v uv >/dev/null; then UV=$(command -v uv); return; fi
+  local stamp
+  stamp=.cache/uv/$(cksum <requirements/uv.lock | tr ' ' -)
+  UV=$PWD/.cache/uv/bin/uv
+  if [ -e "$stamp" ] && "$UV" --version >/dev/null 2>&1; then return; fi
+  echo "  uv: not on PATH, fetching it from PyPI into .cache/uv"
+  "$PYTHON" -m venv --clear .cache/uv ||
+    die "Python cannot make a virtual environment" "install its venv module (Debian: apt-get install python3.11-venv)"
+  .cache/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock ||
+    die "uv could not be fetched from PyPI" "look at the network, then make setup again: it goes on where it stopped"
+  touch "$stamp"
+}
+
+find_python
+find_uv
+export UV_PYTHON_DOWNLOADS=never
