@@ -1,1 +1,8 @@
-"""What readers see: the publications, and the published tables pinned to them."""
+"""What readers see: the publications, and the published tables pinned to them.
+
+For notebooks: `from include.reading import read` and `read("gold.carrier_hours")` is a lazy polars frame.
+"""
+
+from include.reading.tables import Reading, TableUnknown, pinned, read, read_arrow
+
+__all__ = ["Reading", "TableUnknown", "pinned", "read", "read_arrow"]

@@ -1,0 +1,176 @@
+"""The audit of a dataset: Kafka, bronze, silver, rejected and gold against one publication (invariants I1–I5).
+
+Reads: Kafka (read_committed), the Delta logs and files of the published versions, the publication, the release's
+snapshot.  Writes: nothing.
+Does not: use Spark, the ledger, or any count that a driver made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from include.audit.bronze import (
+    batch_ranges,
+    bronze_commits,
+    bronze_frame,
+    named_row_findings,
+    record_findings,
+    tiling_findings,
+    topic_findings,
+)
+from include.audit.findings import Finding, Kind, merged
+from include.audit.gold import GoldCheck, gold_check
+from include.audit.kafka_records import Topic
+from include.audit.silver import identity_findings, layer_counts, split_findings
+from include.catalog.dataset import Dataset
+from include.catalog.pipeline import Gold
+from include.reading.publication import Publication
+from include.reading.sql import memory_database
+from include.reading.tables import Reading
+
+Progress = Callable[[str], None]
+MEMORY = "3GB"
+
+
+@dataclass(frozen=True)
+class PartitionBalance:
+    """What each layer holds of one partition, in records, up to the published end offset.
+
+    `kafka`: those that Kafka still has; `expired`: rows of bronze whose records Kafka no longer has, which only the
+    ranges can vouch for; `later`: offsets in Kafka after the published end.
+    """
+
+    partition: int
+    published_end: int
+    kafka: int
+    expired: int
+    bronze: int
+    silver: int
+    rejected: int
+    later: int
+
+
+@dataclass(frozen=True)
+class DatasetAudit:
+    """The verdict on one dataset; `release` and `batch` are None when nothing of it is published."""
+
+    dataset: str
+    release: str | None
+    batch: int | None
+    partitions: tuple[PartitionBalance, ...]
+    gold: tuple[GoldCheck, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def balanced(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+@dataclass
+class _Counted:
+    """Per partition: records seen in Kafka, and rows of bronze that Kafka no longer has."""
+
+    kafka: dict[int, int] = field(default_factory=dict)
+    expired: dict[int, int] = field(default_factory=dict)
+
+
+def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
+    """Return the audit of a dataset of which nothing is published: what waits in Kafka, and no verdict against it."""
+    waiting = {} if topic is None else topic.ends
+    balances = (PartitionBalance(p, 0, 0, 0, 0, 0, 0, end - topic.starts[p]) for p, end in waiting.items() if topic)
+    return DatasetAudit(dataset, None, None, tuple(balances))
+
+
+def dataset_audit(
+    dataset: Dataset, publication: Publication, reading: Reading, topic: Topic, progress: Progress = lambda _: None
+) -> DatasetAudit:
+    """Judge one dataset by its publication; `reading` has its tables and `topic` Kafka's side.
+
+    `progress` is told each step. Raises NothingJudged when Kafka cannot be read to the end.
+    """
+    name, counted = dataset.name, _Counted()
+    with _database(reading, name) as database:
+        progress(f"{name}: bronze against Kafka and its commits")
+        findings = list(_bronze_findings(database, publication, reading, topic, counted))
+        progress(f"{name}: silver and rejected against bronze")
+        findings += split_findings(database, name, publication.batch)
+        findings += identity_findings(database, name, dataset.pipeline)
+        checks = []
+        for gold in dataset.pipeline.gold:
+            progress(f"{name}: gold.{gold.name} against silver")
+            check, wrong = _gold_findings(database, reading, gold)
+            checks.append(check)
+            findings += wrong
+        balances = _balances(layer_counts(database), publication, topic, counted)
+    return DatasetAudit(name, publication.release, publication.batch, balances, tuple(checks), tuple(merged(findings)))
+
+
+def _database(reading: Reading, dataset: str) -> Any:
+    database = memory_database()
+    database.execute(f"set memory_limit = '{MEMORY}'")
+    for layer in ("bronze", "silver", "rejected"):
+        database.register(layer, reading.arrow(f"{layer}.{dataset}"))
+    return database
+
+
+def _bronze_findings(
+    database: Any, publication: Publication, reading: Reading, topic: Topic, counted: _Counted
+) -> Iterator[Finding]:
+    table = f"bronze.{publication.dataset}"
+    metadata = bronze_commits(reading.table(table))
+    ranges = batch_ranges(metadata)
+    yield from tiling_findings(ranges, publication.offsets, table)
+    yield from named_row_findings(database, ranges, table)
+    remade = list(topic_findings(metadata, topic, table))
+    yield from remade
+    for partition, end in sorted(publication.offsets.items()):
+        if not remade:
+            counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
+            yield from _kafka_findings(reading, table, topic, partition, end, counted)
+
+
+def _rows_before(database: Any, partition: int, offset: int) -> int:
+    sql = 'select count(*) from bronze where partition = ? and "offset" < ?'
+    return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
+
+
+def _kafka_findings(
+    reading: Reading, table: str, topic: Topic, partition: int, end: int, counted: _Counted
+) -> Iterator[Finding]:
+    """Compare what Kafka has of a partition below the published end, chunk by chunk."""
+    rows, start = reading.arrow(table), topic.starts.get(partition, 0)
+    held = topic.ends.get(partition, 0)
+    if held < end:
+        detail = f"published up to {end}, but Kafka's log ends at {held}"
+        yield Finding(Kind.surplus, table, end - held, detail, partition, held, end)
+    counted.kafka[partition] = 0
+    for chunk in topic.records(partition, start, min(end, held)):
+        counted.kafka[partition] += chunk.records.height
+        yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
+
+
+def _gold_findings(database: Any, reading: Reading, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
+    name = f"gold.{gold.name}"
+    if name not in reading.tables:
+        return GoldCheck(name, 0, 0), [Finding(Kind.missing, name, 0, "declared by the release and not published")]
+    database.register("published", reading.arrow(name))
+    return gold_check(database, gold)
+
+
+def _balances(
+    counts: pl.DataFrame, publication: Publication, topic: Topic, counted: _Counted
+) -> tuple[PartitionBalance, ...]:
+    layers: Mapping[int, Any] = {row["partition"]: row for row in counts.iter_rows(named=True)}
+    found = []
+    for p in sorted(set(layers) | set(publication.offsets) | set(topic.ends)):
+        end, row = publication.offsets.get(p, 0), layers.get(p, {})
+        later = max(0, topic.ends.get(p, 0) - max(end, topic.starts.get(p, 0)))
+        bronze, silver, rejected = (int(row.get(layer, 0)) for layer in ("bronze", "silver", "rejected"))
+        kafka, expired = counted.kafka.get(p, 0), counted.expired.get(p, 0)
+        found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later))
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""What an audit can find wrong, as values: offsets of one partition merged into half-open ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import polars as pl
+
+
+class Kind(StrEnum):
+    """The ways in which two layers can disagree."""
+
+    gap = "gap"
+    """Records, or a range of offsets, that ought to be there are not: bronze against Kafka, or range against range."""
+    overlap = "overlap"
+    """The same record, identity, grain or range of offsets is there more than once."""
+    surplus = "surplus"
+    """Rows that come from nothing in the layer before."""
+    missing = "missing"
+    """Rows that the layer before calls for are not there: silver and rejected against bronze, gold against silver."""
+    different = "different"
+    """The row is there and says something else."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One disagreement. `table` is the one at fault (`silver.flights`).
+
+    Of records: `partition` and the half-open range [`start`, `end`) of its offsets, of which `rows` are concerned.
+    Of gold rows and of whole tables: partition, start and end are None, and `detail` names the first row.
+    """
+
+    kind: Kind
+    table: str
+    rows: int
+    detail: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def layer(self) -> str:
+        """The table's layer: bronze, silver, rejected or gold."""
+        return self.table.split(".", 1)[0]
+
+    def sentence(self) -> str:
+        """Say the finding in one line."""
+        where = "" if self.partition is None else f" partition {self.partition} offsets [{self.start}, {self.end})"
+        return f"{self.kind.value} in {self.table}{where}: {self.detail}"
+
+
+def offset_findings(kind: Kind, table: str, partition: int, offsets: pl.Series, detail: str) -> Iterator[Finding]:
+    """Yield one finding for each run of consecutive offsets; `offsets` may repeat and be in any order."""
+    distinct = offsets.drop_nulls().unique().sort().to_numpy()
+    if len(distinct) == 0:
+        return
+    for run in np.split(distinct, np.flatnonzero(np.diff(distinct) > 1) + 1):
+        yield Finding(kind, table, len(run), detail, partition, int(run[0]), int(run[-1]) + 1)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings by journey, partition, kind and offset; ranges that touch and say the same become one."""
+    result: list[Finding] = []
+    for finding in sorted(findings, key=_order):
+        last = result[-1] if result else None
+        if last is not None and finding.start is not None and _continues(last, finding):
+            result[-1] = replace(last, rows=last.rows + finding.rows, end=finding.end)
+        else:
+            result.append(finding)
+    return result
+
+
+def _continues(last: Finding, finding: Finding) -> bool:
+    same = (last.kind, last.table, last.partition, last.detail)
+    return same == (finding.kind, finding.table, finding.partition, finding.detail) and last.end == finding.start
+
+
+def _order(finding: Finding) -> tuple[int, str, int, str, str, int]:
+    journey = ("bronze", "silver", "rejected", "gold")
+    place = journey.index(finding.layer) if finding.layer in journey else len(journey)
+    partition, start = finding.partition, finding.start
+    return (
+        place,
+        finding.table,
+        -1 if partition is None else partition,
+        finding.kind.value,
+        finding.detail,
+        -1 if start is None else start,
+    )

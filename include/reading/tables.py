@@ -1,0 +1,132 @@
+"""Published tables as polars frames and Arrow datasets, several from one look at the publications.
+
+Every column of a table is read, also those whose names begin with `_`: they are the row's origin, and who wants
+fewer selects fewer. Nothing is copied: a table is its Delta log at one version, read through delta-rs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from include.errors import Terminal
+from include.reading.publication import PublishedTable, published_tables
+from include.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    import polars as pl
+    from deltalake import DeltaTable
+
+
+class TableUnknown(Terminal):
+    """No publication has this table; `known` are those that are published."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        remedy = f"published are: {', '.join(known)}" if known else "nothing is published yet: headrace up"
+        super().__init__(f"table {name!r} is unknown; nothing was read", remedy)
+        self.name = name
+        self.known = tuple(known)
+
+
+class PublishedVersionGone(Terminal):
+    """The publication names a version of a table that cannot be opened any more."""
+
+    def __init__(self, table: PublishedTable, why: str) -> None:
+        super().__init__(
+            f"{table.name}: version {table.version} is published but cannot be opened at {table.path} ({why})",
+            f"headrace audit --dataset {table.dataset}",
+        )
+        self.table = table
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What the Delta log says of a published table: `rows` and `files`, `size` in bytes; rows None when a file's
+    statistics lack the count."""
+
+    table: PublishedTable
+    rows: int | None
+    size: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The published tables of one look: all reads see the same versions, however far the streams move meanwhile."""
+
+    tables: Mapping[str, PublishedTable]
+
+    def table(self, name: str) -> PublishedTable:
+        """Return where the table `name` (`gold.carrier_hours`) is and at which version; TableUnknown otherwise."""
+        if name not in self.tables:
+            raise TableUnknown(name, sorted(self.tables))
+        return self.tables[name]
+
+    def arrow(self, name: str) -> Any:
+        """Return the table as a pyarrow Dataset with all its columns; filters prune files by their statistics."""
+        return open_dataset(self.table(name))
+
+    def read(self, name: str, *, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+        """Return the table as a polars LazyFrame, all columns or the given; filters go down to the files."""
+        import polars as pl
+
+        frame = pl.scan_pyarrow_dataset(self.arrow(name))
+        return frame if columns is None else frame.select(list(columns))
+
+    def facts(self, name: str) -> TableFacts:
+        """Return rows, size and files of a table from its Delta log alone; no data file is opened."""
+        return table_facts(self.table(name))
+
+
+def pinned(settings: Settings | None = None) -> Reading:
+    """Look at the publications once and return all tables at the versions seen."""
+    return Reading(published_tables(settings or load_settings()))
+
+
+def read(name: str, *, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+    """Return a published table as a polars LazyFrame, pinned at the version published now.
+
+    `name` is `bronze|silver|rejected.<dataset>` or `gold.<table>`. Several tables that must agree: use `pinned()`.
+    """
+    return pinned().read(name, columns=columns)
+
+
+def read_arrow(name: str) -> Any:
+    """Return a published table as a pyarrow Dataset, pinned at the version published now."""
+    return pinned().arrow(name)
+
+
+def open_table(table: PublishedTable) -> DeltaTable:
+    """Open the Delta table at its published version; PublishedVersionGone when that is impossible."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(str(table.path), version=table.version)
+    except (DeltaError, OSError) as error:
+        raise PublishedVersionGone(table, str(error).splitlines()[0]) from error
+
+
+def open_dataset(table: PublishedTable) -> Any:
+    """Return a pyarrow Dataset of a table at its published version."""
+    return open_table(table).to_pyarrow_dataset(filesystem=_files_of(table.path))
+
+
+def _files_of(path: Path) -> Any:
+    # Arrow's own file system reads a local table without a detour through Python; delta-rs's would copy each block.
+    from pyarrow import fs
+
+    return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
+
+
+def table_facts(table: PublishedTable) -> TableFacts:
+    """Return rows, size and files of a table at its published version, from its Delta log alone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    files = pa.table(open_table(table).get_add_actions(flatten=True))
+    counts = files["num_records"]
+    rows = None if counts.null_count else int(pc.sum(counts).as_py() or 0)
+    return TableFacts(table, rows, int(pc.sum(files["size_bytes"]).as_py() or 0), len(files))
