@@ -7,8 +7,11 @@ import sys
 import typer
 from rich.console import Console
 
-from include.cli import ledger
+from include.cli import ledger, rejected
+from include.cli.audit import audit
 from include.cli.produce import produce
+from include.cli.query import query, tables
+from include.cli.status import status, wait
 from include.cli.up import down, up
 from include.errors import HeadraceError
 
@@ -21,9 +24,15 @@ def headrace() -> None:
 
 
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(rejected.app, name="rejected")
+app.command()(audit)
+app.command()(query)
+app.command()(tables)
 app.command()(produce)
 app.command()(up)
 app.command()(down)
+app.command()(status)
+app.command()(wait)
 
 
 def main() -> None:
