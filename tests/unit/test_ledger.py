@@ -1,0 +1,370 @@
+"""The ledger is an index: however commits came into it, it says what the Delta logs say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from ledgered_stream import RELEASE, Stream, commit
+
+from include.clients.delta_log import LogDamaged, commits, read_commit
+from include.ledger.catching_up import CaughtUp, catch_up, table_paths
+from include.ledger.failures import (
+    CommitUnexplained,
+    LedgerBehind,
+    LedgerDisagrees,
+    LedgerMissing,
+    LedgerSchemaDiffers,
+    LedgerUnavailable,
+)
+from include.ledger.projection import rows_of_commit
+from include.ledger.reader import OffsetRange, open_reader
+from include.ledger.rebuild import Difference, rebuild
+from include.ledger.schema import FACTS
+from include.ledger.writer import LedgerWriter, open_writer
+from include.places import bronze_path, gold_path, silver_path, warehouse
+from include.reading.publication import find_publication
+from include.settings import Settings
+
+FLIGHTS = "flights"
+
+
+@pytest.fixture
+def stream(settings: Settings) -> Stream:
+    return Stream(settings)
+
+
+@pytest.fixture
+def writer(settings: Settings) -> Iterator[LedgerWriter]:
+    opened = open_writer(settings)
+    yield opened
+    opened.close()
+
+
+def ledger_file(settings: Settings) -> Path:
+    return settings.state / "ledger.sqlite"
+
+
+def everything(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables of facts, by plain SQL."""
+    with closing(sqlite3.connect(ledger_file(settings))) as raw:
+        return {table.name: sorted(raw.execute(f"select * from {table.name}"), key=str) for table in FACTS}
+
+
+def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 1)
+    assert catch_up(writer, settings, FLIGHTS) == CaughtUp(commits=11, published=1, cleaned={})
+    first, second = open_reader(settings).last_batches(FLIGHTS)
+    assert first.ranges == (OffsetRange(0, 0, 11, 10), OffsetRange(1, 0, 11, 10))
+    assert second.ranges == (OffsetRange(0, 11, 22, 10), OffsetRange(1, 11, 22, 10))
+    assert (second.rows, second.version, second.first_timestamp_ms) == (20, 2, 1_700_000_000_001)
+    assert second.committed_at_ms == read_commit(bronze_path(settings, FLIGHTS), 2).timestamp_ms
+    totals = open_reader(settings).totals()[FLIGHTS]
+    assert (totals.bronze, totals.last_batch) == (40, 1)
+    release = totals.releases[RELEASE]
+    assert (release.rows_in, release.accepted, release.invalid, release.duplicate) == (40, 34, 4, 2)
+    assert release.reasons == {"type": 4, "null": 2, "duplicate": 2}
+    assert release.gold == {"carrier_hours": 101, "route_days": 101}
+    assert (release.last_batch, release.published_batch) == (1, 1)
+
+
+def test_publication_names_what_the_batch_committed(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    catch_up(writer, settings, FLIGHTS)
+    ((dataset, release, batch, published_at, tables),) = everything(settings)["publications"]
+    assert (dataset, release, batch) == (FLIGHTS, RELEASE, 0)
+    assert json.loads(tables) == stream.versions
+    last = gold_path(settings, FLIGHTS, RELEASE, "route_days")
+    assert published_at == read_commit(last, 1).timestamp_ms
+
+
+def test_rebuild_is_identical_to_the_live_ledger(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    for first, last in ((0, 0), (1, 3), (4, 4)):
+        stream.run(first, last)
+        catch_up(writer, settings, FLIGHTS)
+    stream.bronze(5)
+    stream.silver(5, 5)
+    catch_up(writer, settings, FLIGHTS)
+    live = everything(settings)
+    assert len(live["batches"]) == 6
+    assert len(live["publications"]) == 3
+    assert rebuild(settings).identical
+    assert everything(settings) == live
+
+
+def test_a_lost_ledger_comes_back_the_same(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 2)
+    catch_up(writer, settings, FLIGHTS)
+    live = everything(settings)
+    for path in settings.state.glob("ledger.sqlite*"):
+        path.unlink()
+    rebuilt = rebuild(settings)
+    assert not rebuilt.compared
+    assert everything(settings) == live
+
+
+def test_rebuild_says_what_was_wrong(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 2)
+    catch_up(writer, settings, FLIGHTS)
+    with sqlite3.connect(ledger_file(settings)) as raw:
+        raw.execute("delete from ranges where batch = 1 and partition = 0")
+        raw.execute("update runs set accepted = accepted + 1")
+        raw.execute("insert into reasons values ('flights', 'gone', 7, 'type', 1)")
+    rebuilt = rebuild(settings)
+    assert not rebuilt.identical
+    assert rebuilt.differences == {
+        "ranges": Difference(missing=1, surplus=0, changed=0),
+        "runs": Difference(missing=0, surplus=0, changed=1),
+        "reasons": Difference(missing=0, surplus=1, changed=0),
+    }
+    assert rebuild(settings).identical
+
+
+STEPS = st.lists(st.sampled_from(["catch up", "new process", "rebuild", "nothing"]), min_size=12, max_size=12)
+
+
+@given(steps=STEPS)
+@hypothesis_settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_when_commits_are_entered_makes_no_difference(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    """Between any two commits the ledger catches up, its driver dies, it is rebuilt, or nothing happens."""
+    settings = Settings(state=tmp_path_factory.mktemp("state"))
+    stream, writer, at = Stream(settings), open_writer(settings), iter(steps)
+    for act in (
+        lambda: stream.bronze(0),
+        lambda: stream.bronze(1),
+        lambda: stream.silver(0, 1),
+        lambda: stream.rejected(0, 1),
+        lambda: stream.merge("carrier_hours", 0, 1),
+        lambda: stream.merge("route_days", 0, 1),
+        lambda: stream.publish(1),
+        lambda: stream.bronze(2),
+        lambda: stream.refine(2, 2),
+        lambda: stream.publish(2),
+        lambda: stream.bronze(3),
+        lambda: stream.silver(3, 3),
+    ):
+        act()
+        step = next(at)
+        writer = open_writer(settings) if step == "new process" else writer
+        if step == "rebuild":
+            rebuild(settings)
+        elif step != "nothing":
+            catch_up(writer, settings, FLIGHTS)
+    catch_up(writer, settings, FLIGHTS)
+    assert rebuild(settings).identical
+    assert len(everything(settings)["publications"]) == 2
+
+
+def test_a_half_finished_run_is_not_published(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    stream.bronze(1)
+    stream.silver(1, 1)
+    stream.rejected(1, 1)
+    stream.merge("carrier_hours", 1, 1)
+    stream.publish(1)
+    catch_up(writer, settings, FLIGHTS)
+    assert [row[2] for row in everything(settings)["publications"]] == [0]
+    stream.merge("route_days", 1, 1)
+    catch_up(writer, settings, FLIGHTS)
+    assert [row[2] for row in everything(settings)["publications"]] == [0, 1]
+
+
+def test_a_complete_run_is_not_published_before_the_publication_moves(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
+    stream.run(0, 0)
+    stream.bronze(1)
+    stream.refine(1, 1)
+    catch_up(writer, settings, FLIGHTS)
+    assert [row[2] for row in everything(settings)["publications"]] == [0]
+
+
+def test_project_and_publish_do_what_catching_up_does(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    publication = stream.run(0, 1)
+    for path in table_paths(settings, FLIGHTS):
+        assert writer.project(path, list(commits(warehouse(settings) / path))) > 0
+        assert writer.project(path, list(commits(warehouse(settings) / path))) == 0
+    assert writer.publish(publication) == 1
+    assert writer.publish(publication) == 0
+    assert rebuild(settings).identical
+
+
+def test_a_commit_is_not_entered_before_the_ones_it_follows(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
+    publication = stream.run(0, 1)
+    table = bronze_path(settings, FLIGHTS)
+    writer.project("flights/bronze", [read_commit(table, 0)])
+    with pytest.raises(LedgerBehind) as caught:
+        writer.project("flights/bronze", [read_commit(table, 2)])
+    assert caught.value.at == 2
+    with pytest.raises(LedgerBehind):
+        writer.publish(publication)
+    assert everything(settings)["batches"] == []
+
+
+def test_maintenance_makes_no_rows_and_no_gap(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    commit(silver_path(settings, FLIGHTS, RELEASE), "somebody", 1, None)
+    commit(silver_path(settings, FLIGHTS, RELEASE), "plan/7/silver/x/y", 1, {"app_id": "plan/7/silver/x/y"})
+    catch_up(writer, settings, FLIGHTS)
+    stream.run(1, 1)
+    catch_up(writer, settings, FLIGHTS)
+    assert [row[2] for row in everything(settings)["runs"]] == [0, 1]
+    assert rebuild(settings).identical
+
+
+def test_an_outage_passes_and_the_ledger_catches_up(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    catch_up(writer, settings, FLIGHTS)
+    stream.run(1, 1)
+    with sqlite3.connect(ledger_file(settings), isolation_level=None) as other:
+        other.execute("begin immediate")
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            catch_up(writer, settings, FLIGHTS)
+        assert len(open_reader(settings).last_batches()) == 1
+        other.execute("rollback")
+    assert catch_up(writer, settings, FLIGHTS).commits == 5
+    assert rebuild(settings).identical
+
+
+def test_a_ledger_deleted_under_a_driver_is_made_again(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
+    stream.run(0, 0)
+    catch_up(writer, settings, FLIGHTS)
+    for path in settings.state.glob("ledger.sqlite*"):
+        path.unlink()
+    stream.run(1, 1)
+    assert catch_up(writer, settings, FLIGHTS).published == 2
+    assert rebuild(settings).identical
+
+
+def test_a_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    catch_up(writer, settings, FLIGHTS)
+    live = everything(settings)
+    writer.close()
+    assert not list(settings.state.glob("*-wal"))
+    ledger_file(settings).write_bytes(b"no database " * 1000)
+    rebuilt = rebuild(settings)
+    assert rebuilt.set_aside is not None
+    assert rebuilt.set_aside.read_bytes().startswith(b"no database")
+    assert everything(settings) == live
+    assert catch_up(writer, settings, FLIGHTS).commits == 0
+
+
+def test_another_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    catch_up(writer, settings, FLIGHTS)
+    with sqlite3.connect(ledger_file(settings)) as raw:
+        raw.execute("update headrace_ledger set value = '0'")
+        raw.execute("create table something_old (a)")
+        raw.execute("drop table reasons")
+    for question in (lambda: catch_up(writer, settings, FLIGHTS), open_reader(settings).totals):
+        with pytest.raises(LedgerSchemaDiffers) as caught:
+            question()
+        assert (caught.value.found, caught.value.remedy) == ("0", "headrace ledger rebuild")
+    assert not rebuild(settings).compared
+    assert open_reader(settings).totals()[FLIGHTS].releases[RELEASE].reasons["type"] == 2
+
+
+def test_another_table_under_the_same_path_is_refused(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 1)
+    catch_up(writer, settings, FLIGHTS)
+    shutil.rmtree(warehouse(settings) / FLIGHTS)
+    with pytest.raises(LedgerDisagrees):
+        catch_up(open_writer(settings), settings, FLIGHTS)
+    Stream(settings).run(0, 1)
+    with pytest.raises(LedgerDisagrees, match="another time"):
+        catch_up(open_writer(settings), settings, FLIGHTS)
+    assert not rebuild(settings).identical
+    assert catch_up(open_writer(settings), settings, FLIGHTS).commits == 0
+
+
+def test_a_shorter_table_under_the_same_path_is_refused(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
+    stream.run(0, 3)
+    catch_up(writer, settings, FLIGHTS)
+    shutil.rmtree(warehouse(settings) / FLIGHTS)
+    Stream(settings).bronze(0)
+    with pytest.raises(LedgerDisagrees, match="up to"):
+        catch_up(open_writer(settings), settings, FLIGHTS)
+
+
+def test_a_log_whose_beginning_is_gone_is_reported(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 3)
+    for version in range(3):
+        (bronze_path(settings, FLIGHTS) / "_delta_log" / f"{version:020d}.json").unlink()
+    assert catch_up(writer, settings, FLIGHTS).cleaned == {"flights/bronze": 3}
+    assert rebuild(settings).cleaned == {"flights/bronze": 3}
+    assert [batch.batch for batch in open_reader(settings).last_batches()] == [2, 3]
+
+
+def test_a_damaged_log_leaves_the_ledger_as_it_was(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 1)
+    catch_up(writer, settings, FLIGHTS)
+    live = everything(settings)
+    (bronze_path(settings, FLIGHTS) / "_delta_log" / f"{1:020d}.json").write_bytes(b"")
+    with pytest.raises(LogDamaged):
+        rebuild(settings)
+    assert everything(settings) == live
+
+
+def test_metadata_that_cannot_be_read_names_commit_and_key(stream: Stream, settings: Settings) -> None:
+    stream.bronze(0)
+    whole = read_commit(bronze_path(settings, FLIGHTS), 1)
+    assert whole.metadata is not None
+    for key in ("batches", "rows", "offsets", "epoch", "timestamps", "topic_id"):
+        broken = replace(whole, metadata={k: v for k, v in whole.metadata.items() if k != key})
+        with pytest.raises(CommitUnexplained, match=key):
+            rows_of_commit(broken)
+
+
+def test_an_empty_batch_has_no_timestamps(stream: Stream, settings: Settings) -> None:
+    stream.bronze(0)
+    whole = read_commit(bronze_path(settings, FLIGHTS), 1)
+    empty = {"rows": 0, "timestamps": None, "offsets": {}, "rows_by_partition": {}}
+    (row,) = rows_of_commit(replace(whole, metadata=(whole.metadata or {}) | empty))
+    assert (row.values["rows"], row.values["first_timestamp_ms"]) == (0, None)
+
+
+def test_several_datasets_and_releases_side_by_side(writer: LedgerWriter, settings: Settings) -> None:
+    weather = Stream(settings, dataset="weather", release="w" * 12, gold=("weather_days",))
+    old, new = Stream(settings), Stream(settings, release="0" * 12)
+    weather.run(0, 0)
+    old.run(0, 1)
+    new.refine(0, 1)
+    new.publish(1)
+    for dataset in (FLIGHTS, "weather"):
+        catch_up(writer, settings, dataset)
+    published = {(row[0], row[1], row[2]) for row in everything(settings)["publications"]}
+    assert published == {("weather", "w" * 12, 0), (FLIGHTS, RELEASE, 1), (FLIGHTS, "0" * 12, 1)}
+    assert rebuild(settings).identical
+    assert set(open_reader(settings).totals()[FLIGHTS].releases) == {RELEASE, "0" * 12}
+    assert len(open_reader(settings).last_batches("weather")) == 1
+
+
+def test_questions_to_no_ledger_make_none(settings: Settings) -> None:
+    with pytest.raises(LedgerMissing):
+        open_reader(settings).totals()
+    assert not ledger_file(settings).exists()
+
+
+def test_a_state_without_tables_is_rebuilt_to_nothing(settings: Settings) -> None:
+    rebuilt = rebuild(settings)
+    assert (rebuilt.commits, set(rebuilt.rows.values())) == (0, {0})
+    assert find_publication(settings, FLIGHTS) is None
