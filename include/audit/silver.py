@@ -32,7 +32,7 @@ def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]
     ]
     for kind, table, detail, wrong in rules:
         yield from _by_partition(kind, table, detail, unequal.filter(wrong))
-    later = database.execute(LATER_RECORDS, [batch] * 3).pl()
+    later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
     for (layer,), rows in later.group_by(["layer"], maintain_order=True):
         detail = f"of a batch after {batch}, the published one"
         yield from _by_partition(Kind.surplus, f"{layer}.{dataset}", detail, rows)
@@ -50,10 +50,10 @@ def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     identity is read from its payload in bronze.
     """
     identity = ", ".join(_quoted(column) for column in pipeline.identity)
-    same = " and ".join(f"first.{_quoted(column)} = later.{_quoted(column)}" for column in pipeline.identity)
+    same = " and ".join(f"earlier.{_quoted(column)} = later.{_quoted(column)}" for column in pipeline.identity)
     event_time = _quoted(pipeline.event_time)
     sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
-    repeated = database.execute(sql, [pipeline.horizon.total_seconds()]).pl()
+    repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
     yield from _by_partition(Kind.overlap, f"silver.{dataset}", "an identity that silver already had", repeated)
     orphans = database.sql(_orphans(database, pipeline)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record of its identity"
@@ -113,18 +113,18 @@ REPEATED_IDENTITIES = """
 with repeated as (
     select {identity} from silver group by all having count(*) > 1
 ),
-rows as (
-    select {identity}, epoch({event_time}) as at, _batch_id, _partition, _offset
+candidates as (
+    select {identity}, epoch({event_time}) as moment, _batch_id, _partition, _offset
     from silver
     where ({identity}) in (select ({identity}) from repeated)
 )
 select later._partition as partition, later._offset as "offset"
-from rows as later
-semi join rows as first
+from candidates as later
+semi join candidates as earlier
 on
     {same}
-    and (first._batch_id, first._partition, first._offset) < (later._batch_id, later._partition, later._offset)
-    and abs(first.at - later.at) <= ?
+    and (earlier._batch_id, earlier._partition, earlier._offset) < (later._batch_id, later._partition, later._offset)
+    and abs(earlier.moment - later.moment) <= ?
 order by all
 """
 ORPHANED_DUPLICATES = """

@@ -1,0 +1,275 @@
+"""The whole audit of one dataset on small published tables; Kafka's side is a list of records."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
+
+from include.audit import kafka_records
+from include.audit.balance import DatasetAudit, PartitionBalance
+from include.audit.judge import TablesUnreadable, audit_dataset, audited_datasets
+from include.audit.kafka_records import RECORD, Chunk, NothingJudged, Topic
+from include.catalog.dataset import DatasetUnknown, snapshot_dataset
+from include.cli import main as command_line
+from include.clients.kafka import BrokerUnreachable, TopicMissing
+from include.settings import Settings, load_settings
+
+CONTRACT = """
+apiVersion: v3.1.0
+kind: DataContract
+name: sales
+version: 1.0.0
+schema:
+  - name: sales
+    logicalType: object
+    properties:
+      - {name: event_id, logicalType: string, required: true, primaryKey: true}
+      - {name: kind, logicalType: string}
+      - {name: sold_at, logicalType: timestamp, required: true}
+      - {name: shop, logicalType: string}
+      - {name: amount, logicalType: number, physicalType: "decimal(7,2)"}
+"""
+PIPELINE = """
+topic: sales
+partitions: 2
+event_time: sold_at
+lateness: 1 days
+identity: {columns: [event_id], horizon: 3 days}
+gold:
+  shop_days:
+    kind: additive
+    window: {column: sold_at, unit: day, as: day}
+    keys: [shop]
+    partition: date_format(day, 'yyyy-MM')
+    measures:
+      sales: {count_if: "kind = 'sold'"}
+      turnover: {sum: amount}
+"""
+VALUES = {(0, 0): b'{"event_id":"a"}', (0, 1): b"bad", (0, 3): b'{"event_id":"a"}', (1, 0): b'{"event_id":"b"}'}
+
+
+class SmallKafka:
+    """A topic held in memory: records by (partition, offset), with holes where a transaction's markers are."""
+
+    def __init__(self, values: Mapping[tuple[int, int], bytes], ends: Mapping[int, int]) -> None:
+        self.values, self.ends = dict(values), dict(ends)
+        self.starts = dict.fromkeys(ends, 0)
+        self.topic_id = "T1"
+
+    def open_topic(self, name: str) -> Topic:
+        return Topic(name, self.topic_id, self.starts, self.ends, self.records)
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[Chunk]:
+        """Two offsets at a time."""
+        for first in range(start, end, 2):
+            last = min(first + 2, end)
+            there = [o for p, o in sorted(self.values) if p == partition and first <= o < last]
+            rows = [self._row(offset, self.values[partition, offset]) for offset in there]
+            yield Chunk(partition, first, last, pl.DataFrame(rows, schema=RECORD))
+
+    def _row(self, offset: int, value: bytes) -> dict[str, Any]:
+        stamp = int(NOON.timestamp() * 1000)
+        row = {"offset": offset, "timestamp": stamp, "timestamp_type": 1, "key": b"k", "value": value}
+        return row | {"headers": None}
+
+
+@pytest.fixture
+def kafka() -> SmallKafka:
+    return SmallKafka(VALUES, {0: 5, 1: 1})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    folder = tmp_path / "the datasets" / "sales"
+    folder.mkdir(parents=True)
+    (folder / "contract.yaml").write_text(CONTRACT)
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    return Settings(state=tmp_path / "a state", datasets=folder.parent)
+
+
+@pytest.fixture
+def warehouse(settings: Settings) -> SmallWarehouse:
+    """Batch 0 holds offsets 0 and 1 of partition 0; batch 1 the rest. Offset 2 is a marker, 4 is not published."""
+    made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales").release)
+    first = [bronze_row(0, VALUES[0, 0]), bronze_row(1, VALUES[0, 1])]
+    made.write("bronze", first, bronze_metadata(0, {0: (0, 2), 1: (0, 0)}))
+    second = [bronze_row(3, VALUES[0, 3], batch=1), bronze_row(0, VALUES[1, 0], partition=1, batch=1)]
+    made.write("bronze", second, bronze_metadata(1, {0: (2, 4), 1: (0, 1)}, {0: 1, 1: 1}))
+    made.write("silver", [silver_row(0, "a"), silver_row(0, "b", partition=1, batch=1)])
+    made.write("rejected", [rejected_row(1, "invalid", "malformed"), rejected_row(3, "duplicate", batch=1)])
+    made.write("gold", [gold_row()])
+    made.move(batch=1, offsets={0: 4, 1: 1})
+    return made
+
+
+def gold_row(**other: Any) -> dict[str, Any]:
+    row = {"day": date(2026, 3, 1), "shop": "north", "sales": 2, "turnover": Decimal("3.00"), "_month": "2026-03"}
+    return row | other
+
+
+def said(audit: DatasetAudit) -> list[tuple[str, str, int | None, int | None, int | None]]:
+    return [(f.kind.value, f.table, f.partition, f.start, f.end) for f in audit.findings]
+
+
+def test_a_balanced_dataset(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    assert said(audit) == []
+    assert audit.balanced
+    assert audit.partitions == (
+        PartitionBalance(0, published_end=4, kafka=3, expired=0, bronze=3, silver=1, rejected=2, later=1),
+        PartitionBalance(1, published_end=1, kafka=1, expired=0, bronze=1, silver=1, rejected=0, later=0),
+    )
+    assert [(check.table, check.rows, check.grains) for check in audit.gold] == [("gold.shop_days", 1, 1)]
+
+
+def test_what_is_written_after_the_publication_is_not_judged(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    warehouse.write("bronze", [bronze_row(4, b"later", batch=2)], bronze_metadata(2, {0: (4, 5)}))
+    warehouse.write("silver", [silver_row(4, "later", batch=2)])
+    assert audit_dataset(settings, "sales", kafka.open_topic).balanced
+
+
+def test_a_lost_record_is_found_in_each_layer(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    kafka.values[0, 2] = b"never ingested"
+    kafka.values[1, 0] = VALUES[1, 0] + b" "
+    warehouse.write("silver", [silver_row(9, "stray", batch=1)])
+    warehouse.move(batch=1, offsets={0: 4, 1: 1})
+    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [
+        ("gap", "bronze.sales", 0, 2, 3),
+        ("different", "bronze.sales", 1, 0, 1),
+        ("surplus", "silver.sales", 0, 9, 10),
+        ("different", "gold.shop_days", None, None, None),
+        ("different", "gold.shop_days", None, None, None),
+    ]
+
+
+def test_records_that_kafka_dropped_by_age_are_kept_in_bronze(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    kafka.starts = {0: 2, 1: 0}
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    assert audit.balanced
+    assert (audit.partitions[0].expired, audit.partitions[0].kafka) == (2, 1)
+
+
+def test_a_broker_that_lost_its_end_is_found(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    kafka.ends[0] = 3
+    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("surplus", "bronze.sales", 0, 3, 4)]
+
+
+def test_a_topic_made_again_is_not_compared_with_bronze(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    kafka.topic_id, kafka.values = "T2", {}
+    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("different", "bronze.sales", None, None, None)]
+
+
+def test_a_gold_table_that_is_not_published_is_missing(settings: Settings, kafka: SmallKafka) -> None:
+    made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales").release)
+    made.write("bronze", [], bronze_metadata(0, {0: (0, 0)}))
+    made.write("silver", [])
+    made.write("rejected", [])
+    made.move(offsets={0: 0})
+    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("missing", "gold.shop_days", None, None, None)]
+
+
+def test_nothing_published_is_reported_and_no_error(settings: Settings, kafka: SmallKafka) -> None:
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    assert (audit.balanced, audit.batch, [p.later for p in audit.partitions]) == (True, None, [5, 1])
+
+    def no_topic(name: str) -> Topic:
+        raise TopicMissing(name, "here")
+
+    assert audit_dataset(settings, "sales", no_topic).partitions == ()
+
+
+def test_a_damaged_file_is_an_error(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+    file = next(warehouse.names["silver.sales"].rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(TablesUnreadable) as refused:
+        audit_dataset(settings, "sales", kafka.open_topic)
+    assert refused.value.dataset == "sales"
+
+
+def test_without_a_broker_nothing_is_judged(settings: Settings, warehouse: SmallWarehouse) -> None:
+    def no_broker(_: str) -> Topic:
+        raise BrokerUnreachable("127.0.0.1:1")
+
+    with pytest.raises(NothingJudged):
+        audit_dataset(settings, "sales", no_broker)
+
+
+def test_an_unknown_dataset_lists_the_known(settings: Settings) -> None:
+    assert audited_datasets(settings, None) == ["sales"]
+    with pytest.raises(DatasetUnknown) as refused:
+        audited_datasets(settings, "nothing")
+    assert refused.value.known == ["sales"]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, settings: Settings, kafka: SmallKafka, *options: str) -> int:
+    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
+    monkeypatch.setenv("HEADRACE_DATASETS", str(settings.datasets))
+    monkeypatch.setattr(sys, "argv", ["headrace", "audit", *options])
+    monkeypatch.setattr(kafka_records, "open_topic", lambda _, name: kafka.open_topic(name))
+    load_settings.cache_clear()
+    try:
+        with pytest.raises(SystemExit) as left:
+            command_line.main()
+    finally:
+        load_settings.cache_clear()
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def broker_file(settings: Settings) -> None:
+    run = {"name": "broker", "pid": 1, "started": 0.0, "argv": [], "bootstrap": "127.0.0.1:1"}
+    (settings.state / "run").mkdir(parents=True)
+    (settings.state / "run" / "broker.json").write_text(json.dumps(run))
+
+
+@pytest.mark.usefixtures("broker_file")
+def test_the_command_says_balanced_or_the_first_wrong_range(
+    settings: Settings,
+    warehouse: SmallWarehouse,
+    kafka: SmallKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(monkeypatch, settings, kafka) == 0
+    assert capsys.readouterr().out.strip().endswith("balanced")
+    kafka.values[0, 2] = b"never ingested"
+    assert command(monkeypatch, settings, kafka) == 1
+    assert "not balanced; the first: gap in bronze.sales partition 0 offsets [2, 3)" in capsys.readouterr().out
+    assert command(monkeypatch, settings, kafka, "--json") == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["balanced"] is False
+    assert result["datasets"][0]["findings"][0] == {
+        "kind": "gap",
+        "table": "bronze.sales",
+        "rows": 1,
+        "detail": "in Kafka and not in bronze",
+        "partition": 0,
+        "start": 2,
+        "end": 3,
+    }
+
+
+def test_the_command_without_a_broker_judges_nothing(
+    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, settings, kafka) == 2
+    assert "nothing was judged" in capsys.readouterr().err

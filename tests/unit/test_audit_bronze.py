@@ -1,0 +1,176 @@
+"""I1 and I2 on small frames: each planted fault is found, named, and has its exact range of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from small_warehouse import BRONZE, NOON, as_frame, bronze_metadata, bronze_row
+
+from include.audit.bronze import (
+    BatchRange,
+    batch_ranges,
+    named_row_findings,
+    record_findings,
+    tiling_findings,
+    topic_findings,
+)
+from include.audit.findings import Finding, Kind, merged
+from include.audit.kafka_records import RECORD, Chunk, Topic
+
+TABLE = "bronze.sales"
+NOON_MS = int(NOON.timestamp() * 1000)
+HEADER = [{"key": "trace", "value": b"\x01"}]
+
+
+def record(offset: int, value: bytes | None = b"v", **other: Any) -> dict[str, Any]:
+    row = {"offset": offset, "timestamp": NOON_MS, "timestamp_type": 1, "key": b"k", "value": value, "headers": None}
+    return row | other
+
+
+def chunk(*rows: dict[str, Any], start: int = 0, end: int = 10) -> Chunk:
+    return Chunk(3, start, end, pl.DataFrame(list(rows), schema=RECORD))
+
+
+def bronze(*rows: dict[str, Any]) -> pl.DataFrame:
+    frame = as_frame([bronze_row(row.pop("offset"), row.pop("value", b"v"), **row) for row in rows], BRONZE)
+    columns = ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
+    return frame.select(columns).with_columns(pl.col("timestamp").dt.timestamp("us"))
+
+
+def found(findings: Iterable[Finding]) -> list[tuple[str, int | None, int | None, int | None, int]]:
+    return [(f.kind.value, f.partition, f.start, f.end, f.rows) for f in merged(findings)]
+
+
+def offsets(*numbers: int) -> Iterator[dict[str, Any]]:
+    return ({"offset": number} for number in numbers)
+
+
+def test_equal_bytes_with_holes_are_balanced() -> None:
+    kafka = chunk(record(0), record(1, None), record(5, headers=HEADER), record(9, headers=[]))
+    rows = bronze({"offset": 0}, {"offset": 1, "value": None}, {"offset": 5, "headers": HEADER}, {"offset": 9})
+    assert found(record_findings(kafka, rows, TABLE)) == []
+
+
+def test_a_gap_is_one_range() -> None:
+    kafka = chunk(*(record(offset) for offset in range(10)))
+    rows = bronze(*offsets(0, 1, 5, 6, 7, 9))
+    assert found(record_findings(kafka, rows, TABLE)) == [("gap", 3, 2, 5, 3), ("gap", 3, 8, 9, 1)]
+
+
+def test_rows_that_kafka_has_not_are_surplus() -> None:
+    kafka = chunk(record(0), record(4))
+    assert found(record_findings(kafka, bronze(*offsets(0, 1, 2, 4)), TABLE)) == [("surplus", 3, 1, 3, 2)]
+
+
+def test_a_record_twice_is_an_overlap() -> None:
+    kafka = chunk(record(0), record(1), record(2))
+    assert found(record_findings(kafka, bronze(*offsets(0, 1, 1, 2)), TABLE)) == [("overlap", 3, 1, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("value", b"w"),
+        ("value", None),
+        ("value", b""),
+        ("key", b"K"),
+        ("key", None),
+        ("timestamp_type", 0),
+        ("timestamp", NOON.replace(microsecond=1)),
+        ("headers", HEADER),
+        ("headers", [{"key": "trace", "value": None}]),
+    ],
+)
+def test_one_changed_byte_is_named_with_its_column(column: str, value: Any) -> None:
+    kafka = chunk(record(0), record(1), record(2))
+    changed = list(record_findings(kafka, bronze({"offset": 0}, {"offset": 1, column: value}, {"offset": 2}), TABLE))
+    assert found(changed) == [("different", 3, 1, 2, 1)]
+    assert changed[0].detail.startswith(f"{column} is not")
+
+
+def test_findings_of_neighbouring_chunks_become_one_range() -> None:
+    first = record_findings(chunk(record(0), record(1), end=2), bronze({"offset": 0}), TABLE)
+    second = record_findings(chunk(record(2), record(3), start=2), bronze({"offset": 3}), TABLE)
+    assert found([*second, *first]) == [("gap", 3, 1, 3, 2)]
+
+
+def ranges(*spans: tuple[int, int]) -> list[BatchRange]:
+    return [BatchRange(batch, 0, start, end, end - start) for batch, (start, end) in enumerate(spans)]
+
+
+def test_ranges_that_tile_are_balanced_in_any_order() -> None:
+    tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [BatchRange(7, 1, 0, 5, 0)]
+    assert found(tiling_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "end", "expected"),
+    [
+        ([(0, 4), (6, 9)], 9, [("gap", 0, 4, 6, 2)]),
+        ([(0, 4), (3, 9)], 9, [("overlap", 0, 3, 4, 1)]),
+        ([(0, 9), (2, 4), (4, 6)], 9, [("overlap", 0, 2, 4, 2), ("overlap", 0, 4, 6, 2)]),
+        ([(0, 9), (2, 4), (10, 12)], 12, [("gap", 0, 9, 10, 1), ("overlap", 0, 2, 4, 2)]),
+        ([(0, 9)], 12, [("gap", 0, 9, 12, 3)]),
+        ([(0, 12)], 9, [("surplus", 0, 9, 12, 3)]),
+        ([], 9, [("gap", 0, 0, 9, 9)]),
+    ],
+)
+def test_ranges_that_do_not_tile(spans: list[tuple[int, int]], end: int, expected: list[Any]) -> None:
+    assert found(tiling_findings(ranges(*spans), {0: end}, TABLE)) == expected
+
+
+def test_a_partition_that_is_not_published_is_surplus() -> None:
+    assert found(tiling_findings([BatchRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
+
+
+@pytest.fixture
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+def named(database: duckdb.DuckDBPyConnection, tiles: list[BatchRange], *rows: tuple[int, int]) -> list[Any]:
+    table = as_frame([bronze_row(offset, b"v", batch=batch) for batch, offset in rows], BRONZE)
+    database.register("bronze", table.to_arrow())
+    return found(named_row_findings(database, tiles, TABLE))
+
+
+def test_rows_in_the_range_of_their_batch(database: duckdb.DuckDBPyConnection) -> None:
+    assert named(database, ranges((0, 2), (2, 3)), (0, 0), (0, 1), (1, 2)) == []
+
+
+def test_a_row_outside_the_range_of_its_batch(database: duckdb.DuckDBPyConnection) -> None:
+    assert named(database, ranges((0, 2), (2, 3)), (0, 0), (0, 2), (1, 2)) == [("surplus", 0, 2, 3, 1)]
+
+
+def test_rows_of_a_batch_that_no_commit_names(database: duckdb.DuckDBPyConnection) -> None:
+    assert named(database, ranges((0, 1)), (0, 0), (8, 1), (8, 2), (8, 4)) == [
+        ("surplus", 0, 1, 3, 2),
+        ("surplus", 0, 4, 5, 1),
+    ]
+
+
+def test_fewer_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection) -> None:
+    assert named(database, ranges((0, 2), (2, 4)), (0, 0), (0, 1), (1, 3)) == [("gap", 0, 2, 4, 1)]
+    assert named(database, ranges((0, 2), (2, 4)), (0, 0), (0, 1)) == [("gap", 0, 2, 4, 2)]
+
+
+def test_more_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection) -> None:
+    assert named(database, [BatchRange(0, 0, 0, 4, 1)], (0, 0), (0, 3)) == [("surplus", 0, 0, 4, 1)]
+
+
+def test_commit_metadata_names_ranges_and_rows() -> None:
+    metadata = bronze_metadata(5, {0: (3, 9), 1: (0, 0)}, {0: 4})
+    assert batch_ranges([metadata]) == [BatchRange(5, 0, 3, 9, 4), BatchRange(5, 1, 0, 0, 0)]
+
+
+def test_a_topic_made_again_is_another_topic() -> None:
+    topic = Topic("sales", "T2", {}, {}, lambda *_: iter(()))
+    metadata = [bronze_metadata(0, {}, topic_id="T1"), bronze_metadata(1, {}, topic_id="T2")]
+    wrong = list(topic_findings(metadata, topic, TABLE))
+    assert [finding.kind for finding in wrong] == [Kind.different]
+    assert "T1" in wrong[0].detail

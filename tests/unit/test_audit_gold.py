@@ -1,0 +1,168 @@
+"""I5 on small tables: gold is recomputed from silver by its declaration, and each planted difference is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
+
+from include.audit.gold import GoldCheck, gold_check
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window
+
+DAY = Window("sold_at", "day", "day")
+SHOP_DAYS_GOLD = AdditiveGold(
+    name="shop_days",
+    partition="date_format(day, 'yyyy-MM')",
+    window=DAY,
+    keys=("shop",),
+    measures=(
+        Measure("sales", "count_if", "kind = 'sold'"),
+        Measure("turnover", "sum", "case when kind = 'sold' then amount end"),
+        Measure("mean_amount", "avg", "amount"),
+        Measure("kinds", "approx_distinct", "kind"),
+    ),
+)
+SALES = [
+    silver_row(0, "a", sold_at=at(1, 0), amount=Decimal("1.00")),
+    silver_row(1, "b", sold_at=at(1, 23), amount=Decimal("2.00")),
+    silver_row(2, "c", sold_at=at(1, 9), amount=Decimal("2.00"), kind="returned"),
+    silver_row(3, "d", sold_at=at(2), amount=None, shop="south", kind="returned"),
+]
+
+
+def shop_day(day: int, shop: str, sales: int, turnover: str | None, mean: str | None, kinds: int) -> dict[str, Any]:
+    row = {"day": date(2026, 3, day), "shop": shop, "sales": sales, "turnover": turnover and Decimal(turnover)}
+    row |= {"mean_amount": mean and Decimal(mean), "kinds": kinds}
+    return row | {"_first_batch": 0, "_last_batch": 0, "_revision": 1, "_month": "2026-03"}
+
+
+DISTINCT = AdditiveGold("shop_days", "", DAY, ("shop",), (Measure("kinds", "approx_distinct", "event_id"),))
+RIGHT = [shop_day(1, "north", 2, "3.00", "1.666667", 2), shop_day(2, "south", 0, None, None, 1)]
+
+
+@pytest.fixture
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute("set TimeZone = 'UTC'")
+        connection.register("silver", pa.Table.from_pylist(SALES, schema=SILVER))
+        yield connection
+
+
+def check(
+    database: duckdb.DuckDBPyConnection, gold: Gold, rows: list[dict[str, Any]], schema: pa.Schema
+) -> tuple[GoldCheck, list[tuple[str, int]], str]:
+    database.register("published", pa.Table.from_pylist(rows, schema=schema))
+    checked, findings = gold_check(database, gold)
+    return checked, [(f.kind.value, f.rows) for f in findings], " ".join(f.detail for f in findings)
+
+
+def test_additive_gold_equal_to_silver(database: duckdb.DuckDBPyConnection) -> None:
+    checked, wrong, _ = check(database, SHOP_DAYS_GOLD, RIGHT, SHOP_DAYS)
+    assert (checked, wrong) == (GoldCheck("gold.shop_days", 2, 2), [])
+
+
+@pytest.mark.parametrize(
+    ("change", "measure"),
+    [
+        ({"sales": 3}, "sales"),
+        ({"turnover": Decimal("3.01")}, "turnover"),
+        ({"turnover": None}, "turnover"),
+        ({"mean_amount": Decimal("1.666669")}, "mean_amount"),
+        ({"mean_amount": None}, "mean_amount"),
+        ({"kinds": 3}, "kinds"),
+        ({"kinds": None}, "kinds"),
+    ],
+)
+def test_a_wrong_measure_is_named_with_its_grain(
+    database: duckdb.DuckDBPyConnection, change: dict[str, Any], measure: str
+) -> None:
+    _, wrong, detail = check(database, SHOP_DAYS_GOLD, [RIGHT[0] | change, RIGHT[1]], SHOP_DAYS)
+    assert wrong == [("different", 1)]
+    assert f"rows whose {measure} is wrong" in detail
+    assert "day=2026-03-01, shop=north" in detail
+
+
+def test_a_null_that_ought_to_be_null_is_not_zero(database: duckdb.DuckDBPyConnection) -> None:
+    assert check(database, SHOP_DAYS_GOLD, [RIGHT[0], RIGHT[1] | {"turnover": Decimal(0)}], SHOP_DAYS)[1] == [
+        ("different", 1)
+    ]
+
+
+def test_missing_surplus_and_repeated_grains(database: duckdb.DuckDBPyConnection) -> None:
+    assert check(database, SHOP_DAYS_GOLD, RIGHT[:1], SHOP_DAYS)[1] == [("missing", 1)]
+    stray = shop_day(3, "north", 0, None, None, 0)
+    _, wrong, detail = check(database, SHOP_DAYS_GOLD, [*RIGHT, stray], SHOP_DAYS)
+    assert wrong == [("surplus", 1)]
+    assert "day=2026-03-03" in detail
+    assert check(database, SHOP_DAYS_GOLD, [*RIGHT, RIGHT[1]], SHOP_DAYS)[1] == [("overlap", 1)]
+
+
+@pytest.mark.parametrize(("published", "right"), [(1000, True), (1049, True), (1051, False), (949, False)])
+def test_a_large_distinct_count_may_be_off_by_the_sketch(
+    database: duckdb.DuckDBPyConnection, published: int, right: bool
+) -> None:
+    many = [silver_row(n, str(n)) for n in range(1000)]
+    database.register("silver", pa.Table.from_pylist(many, schema=SILVER))
+    _, wrong, _ = check(database, DISTINCT, [shop_day(1, "north", 0, None, None, published)], SHOP_DAYS)
+    assert (wrong == []) is right
+
+
+def test_a_small_distinct_count_is_exact(database: duckdb.DuckDBPyConnection) -> None:
+    few = [silver_row(n, str(n)) for n in range(199)]
+    database.register("silver", pa.Table.from_pylist(few, schema=SILVER))
+    assert check(database, DISTINCT, [shop_day(1, "north", 0, None, None, 199)], SHOP_DAYS)[1] == []
+    assert check(database, DISTINCT, [shop_day(1, "north", 0, None, None, 198)], SHOP_DAYS)[1] == [("different", 1)]
+
+
+@pytest.mark.parametrize(("unit", "starts"), [("hour", [at(1, 0), at(1, 23), at(1, 9), at(2)]), ("month", [at(1, 0)])])
+def test_hour_and_month_windows_are_timestamps(
+    database: duckdb.DuckDBPyConnection, unit: str, starts: list[datetime]
+) -> None:
+    gold = AdditiveGold("sales", "", Window("sold_at", unit, "start"), (), (Measure("n", "count", "*"),))
+    rows = [{"start": start, "n": len(SALES) // len(starts)} for start in starts]
+    assert check(database, gold, rows, pa.schema([("start", UTC_MICROS), ("n", pa.int64())]))[1] == []
+
+
+LATEST = LatestGold("shop_status", "", ("shop",), ("sold_at", "event_id"), (("status", "kind"), ("since", "sold_at")))
+STATUS = pa.schema([("shop", pa.string()), ("status", pa.string()), ("since", UTC_MICROS)])
+
+
+def test_latest_gold(database: duckdb.DuckDBPyConnection) -> None:
+    rows = [
+        {"shop": "north", "status": "sold", "since": at(1, 23)},
+        {"shop": "south", "status": "returned", "since": at(2)},
+    ]
+    assert check(database, LATEST, rows, STATUS)[1] == []
+    older = [rows[0] | {"since": at(1, 9), "status": "returned"}, rows[1]]
+    assert check(database, LATEST, older, STATUS)[1] == [("different", 1), ("different", 1)]
+
+
+BEST = QueryGold(
+    name="best_sales",
+    partition="",
+    query="select day, shop, event_id, amount from silver qualify row_number() over "
+    "(partition by day, shop order by amount desc nulls last, event_id) <= 2",
+    grain=(("day", "to_date(sold_at)"), ("shop", "shop")),
+    touched_by="kind = 'sold'",
+    columns=(("day", "date"), ("shop", "string"), ("event_id", "string"), ("amount", "decimal(7,2)")),
+)
+BEST_SCHEMA = pa.schema(
+    [("day", pa.date32()), ("shop", pa.string()), ("event_id", pa.string()), ("amount", pa.decimal128(7, 2))]
+)
+
+
+def test_query_gold_holds_the_touched_grains(database: duckdb.DuckDBPyConnection) -> None:
+    row = {"day": date(2026, 3, 1), "shop": "north", "amount": Decimal("2.00")}
+    rows = [row | {"event_id": "b"}, row | {"event_id": "c"}]
+    checked, wrong, _ = check(database, BEST, rows, BEST_SCHEMA)
+    assert (checked.grains, wrong) == (1, [])
+    assert check(database, BEST, rows[:1], BEST_SCHEMA)[1] == [("missing", 1)]
+    assert check(database, BEST, [*rows, rows[0]], BEST_SCHEMA)[1] == [("surplus", 1)]
+    untouched = row | {"day": date(2026, 3, 2), "shop": "south", "event_id": "d", "amount": None}
+    assert check(database, BEST, [*rows, untouched], BEST_SCHEMA)[1] == [("surplus", 1)]

@@ -1,0 +1,149 @@
+"""I3 and I4 on small tables: each planted fault is found, named, and has its exact range of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
+
+from include.audit.findings import Finding, merged
+from include.audit.silver import identity_findings, layer_counts, split_findings
+from include.catalog.pipeline import Pipeline
+
+PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
+Rows = Sequence[Mapping[str, Any]]
+Found = list[tuple[str, str, int | None, int | None, int | None]]
+
+
+@pytest.fixture
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute("set TimeZone = 'UTC'")
+        yield connection
+
+
+def fill(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows) -> None:
+    layers = [("bronze", bronze, BRONZE), ("silver", silver, SILVER), ("rejected", rejected, REJECTED)]
+    for name, rows, schema in layers:
+        database.register(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema))
+
+
+def found(findings: Iterable[Finding]) -> Found:
+    return [(f.kind.value, f.layer, f.partition, f.start, f.end) for f in merged(findings)]
+
+
+def split(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows, batch: int = 0) -> Found:
+    fill(database, bronze, silver, rejected)
+    return found(split_findings(database, "sales", batch))
+
+
+def payloads(*names: str, batch: int = 0) -> list[dict[str, Any]]:
+    return [bronze_row(offset, b'{"event_id":"%s"}' % name.encode(), batch=batch) for offset, name in enumerate(names)]
+
+
+FOUR = payloads("a", "b", "c", "d")
+
+
+def test_each_record_once_is_balanced(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(0, "a"), silver_row(2, "c")]
+    assert split(database, FOUR, silver, [rejected_row(1, "invalid", "type"), rejected_row(3, "erased")]) == []
+
+
+def test_a_record_in_neither_is_missing(database: duckdb.DuckDBPyConnection) -> None:
+    assert split(database, FOUR, [silver_row(0, "a")], [rejected_row(3, "invalid")]) == [("missing", "silver", 0, 1, 3)]
+
+
+def test_a_record_in_both_overlaps(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(offset, name) for offset, name in enumerate("abcd")]
+    assert split(database, FOUR, silver, [rejected_row(2, "invalid")]) == [("overlap", "silver", 0, 2, 3)]
+
+
+def test_a_record_twice_in_a_layer_overlaps(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(offset, name) for offset, name in enumerate("abc")]
+    rejected = [rejected_row(3, "invalid")]
+    assert split(database, FOUR, [*silver, silver[1]], rejected) == [("overlap", "silver", 0, 1, 2)]
+    assert split(database, FOUR, silver, rejected * 2) == [("overlap", "rejected", 0, 3, 4)]
+    assert split(database, [*FOUR, FOUR[0]], silver, rejected) == [("overlap", "bronze", 0, 0, 1)]
+
+
+def test_a_row_without_a_record_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(offset, name) for offset, name in enumerate("abcd")]
+    stray = silver_row(7, "x", partition=1)
+    assert split(database, FOUR, [*silver, stray], []) == [("surplus", "silver", 1, 7, 8)]
+    assert split(database, FOUR, silver, [rejected_row(9, "invalid")]) == [("surplus", "rejected", 0, 9, 10)]
+
+
+def test_a_row_of_a_later_batch_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
+    bronze, silver = payloads("a", batch=1), [silver_row(0, "a", batch=1)]
+    assert split(database, bronze, silver, [], batch=1) == []
+    wrong = [("surplus", "bronze", 0, 0, 1), ("surplus", "silver", 0, 0, 1)]
+    assert split(database, bronze, silver, [], batch=0) == wrong
+
+
+def test_a_row_with_another_batch_than_bronze_is_different(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(0, "a", batch=1)]
+    assert split(database, payloads("a"), silver, [], batch=1) == [("different", "silver", 0, 0, 1)]
+
+
+def test_the_same_offset_of_two_partitions_is_two_records(database: duckdb.DuckDBPyConnection) -> None:
+    bronze = [bronze_row(0, b"{}"), bronze_row(0, b"{}", partition=1)]
+    silver = [silver_row(0, "a"), silver_row(0, "b", partition=1)]
+    assert split(database, bronze, silver, []) == []
+    assert layer_counts(database).rows() == [(0, 1, 1, 0), (1, 1, 1, 0)]
+
+
+def identities(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows) -> Found:
+    fill(database, bronze, silver, rejected)
+    return found(identity_findings(database, "sales", PIPELINE))
+
+
+def test_a_duplicate_with_an_earlier_winner(database: duckdb.DuckDBPyConnection) -> None:
+    rejected = [rejected_row(2, "duplicate"), rejected_row(3, "invalid")]
+    assert identities(database, payloads("a", "b", "a", "a"), [silver_row(0, "a"), silver_row(1, "b")], rejected) == []
+
+
+def test_an_identity_twice_in_silver_names_the_later_record(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(0, "a", sold_at=at(3)), silver_row(1, "b"), silver_row(2, "a", sold_at=at(1))]
+    assert identities(database, payloads("a", "b", "a"), silver, []) == [("overlap", "silver", 0, 2, 3)]
+
+
+def test_an_identity_again_after_the_horizon_is_another_event(database: duckdb.DuckDBPyConnection) -> None:
+    silver = [silver_row(0, "a", sold_at=at(1)), silver_row(1, "a", sold_at=at(4, 13))]
+    assert identities(database, payloads("a", "a"), silver, []) == []
+
+
+def test_a_duplicate_whose_winner_is_not_there(database: duckdb.DuckDBPyConnection) -> None:
+    rejected = [rejected_row(1, "duplicate"), rejected_row(2, "duplicate")]
+    assert identities(database, payloads("a", "x", "y"), [silver_row(0, "a")], rejected) == [
+        ("different", "rejected", 0, 1, 3)
+    ]
+
+
+def test_a_duplicate_before_its_winner(database: duckdb.DuckDBPyConnection) -> None:
+    assert identities(database, payloads("a", "a"), [silver_row(1, "a")], [rejected_row(0, "duplicate")]) == [
+        ("different", "rejected", 0, 0, 1)
+    ]
+
+
+def test_the_order_is_batch_before_offset(database: duckdb.DuckDBPyConnection) -> None:
+    bronze = [bronze_row(9, b'{"event_id":"a"}', partition=1, batch=0), bronze_row(0, b'{"event_id":"a"}', batch=1)]
+    silver, rejected = [silver_row(9, "a", partition=1)], [rejected_row(0, "duplicate", batch=1)]
+    assert identities(database, bronze, silver, rejected) == []
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"{", b'{"event_id":null}', b"[]", None])
+def test_a_duplicate_without_a_readable_identity(database: duckdb.DuckDBPyConnection, value: bytes | None) -> None:
+    bronze = [bronze_row(0, b'{"event_id":"a"}'), bronze_row(1, value)]
+    assert identities(database, bronze, [silver_row(0, "a")], [rejected_row(1, "duplicate")]) == [
+        ("different", "rejected", 0, 1, 2)
+    ]
+
+
+def test_an_escaped_identity_is_the_same(database: duckdb.DuckDBPyConnection) -> None:
+    bronze = [bronze_row(0, '{"event_id":"é"}'.encode()), bronze_row(1, b'{"event_id":"\\u00e9"}')]
+    assert identities(database, bronze, [silver_row(0, "é")], [rejected_row(1, "duplicate")]) == []
