@@ -1,0 +1,239 @@
+"""Status shows what is known and says what is not; wait ends when everything is published, or cannot be any more."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from ledgered_stream import RELEASE, Stream
+from rich.console import Console
+from typer.testing import CliRunner
+
+from include.catalog.dataset import content_hash
+from include.cli import status as cli
+from include.cli.main import app
+from include.clients.kafka import BrokerUnreachable
+from include.ledger.catching_up import catch_up
+from include.ledger.writer import open_writer
+from include.places import status_path
+from include.settings import Settings, load_settings
+from include.supervision import progress
+from include.supervision.progress import TopicExtent, Waiting, observe_progress, observe_waiting, offsets_behind
+from include.supervision.spawned import RunFile, started_at, write_run_file
+from include.supervision.states import BROKER, ProcessState
+
+GONE = 2**22 - 1
+FLIGHTS = "stream:flights"
+
+
+class Broker:
+    """Kafka's offsets as a test wants them; `ends` None: the broker does not answer."""
+
+    def __init__(self) -> None:
+        self.ends: Mapping[str, Mapping[int, int]] | None = {"flights": {0: 0, 1: 0}, "weather": {0: 0, 1: 0}}
+
+    def end(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
+        if self.ends is None:
+            raise BrokerUnreachable(bootstrap)
+        return dict(self.ends[topic])
+
+    def start(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
+        return dict.fromkeys(self.end(bootstrap, topic, timeout), 0)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker that answers with the offsets it was given."""
+    found = Broker()
+    monkeypatch.setattr(progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "readable_end_offsets", found.end)
+    monkeypatch.setattr(progress, "log_start_offsets", found.start)
+    return found
+
+
+@pytest.fixture
+def headrace(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """The command line on the test's state folder."""
+    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
+    monkeypatch.setattr(cli, "LOOK_EVERY", 0.02)
+    load_settings.cache_clear()
+    return CliRunner()
+
+
+def say(settings: Settings, pid: int, **said: object) -> None:
+    """Write what the driver of flights says of itself, and its run file."""
+    born = started_at(pid) if pid == os.getpid() else 1.0
+    write_run_file(settings, RunFile(FLIGHTS, pid, born, ["driver"]))
+    word = {"state": "running", "reason": None, "pid": pid, "at": datetime.now(UTC).isoformat()} | said
+    status_path(settings, FLIGHTS).write_text(json.dumps(word))
+
+
+def entered(settings: Settings, batches: int) -> Stream:
+    """A stream that ran and was entered into the ledger."""
+    stream = Stream(settings)
+    stream.run(0, batches - 1)
+    catch_up(open_writer(settings), settings, "flights")
+    return stream
+
+
+def test_rows_batches_and_lag_come_together(settings: Settings, broker: Broker) -> None:
+    entered(settings, 2)
+    broker.ends = {"flights": {0: 30, 1: 22}, "weather": {}}
+    rates = {"ingest": 800.0, "refine": 700.5}
+    say(settings, os.getpid(), ingested_batch=3, refined_batch=1, rates=rates, lag_seconds=1.5)
+    flights, weather = observe_progress(settings).datasets
+    assert flights.process.state is ProcessState.RUNNING
+    assert (flights.batches.ingested, flights.batches.refined, flights.batches.published) == (3, 1, 1)
+    assert flights.rates == rates
+    assert (flights.lag.offsets, flights.lag.seconds) == (8, 1.5)
+    rows = {"kafka": 52, "bronze": 40, "silver": 34, "rejected": 6, "gold.carrier_hours": 101, "gold.route_days": 101}
+    assert list(flights.rows.items()) == list(rows.items())
+    assert flights.rejected == {"type": 4, "null": 2, "duplicate": 2}
+    assert (weather.lag.offsets, weather.batches.ingested, weather.rows["bronze"]) == (0, None, 0)
+
+
+def test_the_folder_is_compared_with_the_release_that_runs(settings: Settings, broker: Broker) -> None:
+    Stream(settings, release=content_hash(settings.datasets / "flights")).run(0, 0)
+    flights, weather = observe_progress(settings).datasets
+    assert (flights.folder_differs, weather.folder_differs) == (False, None)
+    Stream(settings, release=RELEASE).publish(0)
+    assert observe_progress(settings).datasets[0].folder_differs is True
+
+
+def test_a_silent_broker_and_a_missing_ledger_leave_gaps_and_notes(settings: Settings, broker: Broker) -> None:
+    Stream(settings).run(0, 0)
+    broker.ends = None
+    seen = observe_progress(settings)
+    flights = seen.datasets[0]
+    assert (flights.lag.offsets, flights.rows["kafka"], flights.rows["bronze"]) == (None, None, None)
+    assert flights.batches.published == 0
+    assert len(seen.notes) == 2
+    assert any("no Kafka broker answers" in note for note in seen.notes)
+    assert any("there is no ledger" in note for note in seen.notes)
+
+
+def test_a_dead_driver_has_no_rate_and_no_age(settings: Settings, broker: Broker) -> None:
+    broker.ends = {"flights": {0: 5}, "weather": {}}
+    say(settings, GONE, rates={"ingest": 9.0, "refine": 9.0}, lag_seconds=2.0, ingested_batch=-1)
+    flights = observe_progress(settings).datasets[0]
+    assert flights.process.state is ProcessState.CRASHED
+    assert flights.rates == {"ingest": 0.0, "refine": 0.0}
+    assert (flights.lag.offsets, flights.lag.seconds, flights.batches.ingested) == (5, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_an_unreadable_status_file_hides_nothing_else(settings: Settings, broker: Broker, text: str) -> None:
+    entered(settings, 1)
+    say(settings, os.getpid())
+    status_path(settings, FLIGHTS).write_text(text)
+    flights = observe_progress(settings).datasets[0]
+    assert (flights.batches.ingested, flights.rows["bronze"]) == (0, 20)
+
+
+def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    entered(settings, 1)
+    say(settings, GONE)
+    result = headrace.invoke(app, ["status", "--json"])
+    said = json.loads(result.stdout)
+    assert result.exit_code == 0
+    states = {process["name"]: (process["pid"], process["state"]) for process in said["processes"]}
+    assert states == {BROKER: (None, "stopped"), FLIGHTS: (None, "crashed"), "stream:weather": (None, "stopped")}
+    flights = said["datasets"]["flights"]
+    assert flights["state"] == "crashed"
+    assert flights["batches"] == {"ingested": 0, "refined": 0, "published": 0}
+    assert flights["rejected"] == {"type": 2, "null": 1, "duplicate": 1}
+
+
+def test_a_crash_is_shown_in_red_and_only_checked_on_demand(
+    settings: Settings, broker: Broker, headrace: CliRunner
+) -> None:
+    say(settings, GONE)
+    console = Console(force_terminal=True, width=100)
+    with console.capture() as capture:
+        console.print(cli.progress_table(observe_progress(settings)))
+    assert "\x1b[1;31mcrashed" in capture.get()
+    assert headrace.invoke(app, ["status"]).exit_code == 0
+    assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
+
+
+def test_offsets_behind_counts_from_what_kafka_still_has(settings: Settings) -> None:
+    extent = TopicExtent({0: 100, 1: 0, 2: 7}, {0: 150, 1: 11, 2: 7})
+    assert offsets_behind(extent, None) == {0: 50, 1: 11}
+    assert extent.offsets == 61
+    assert offsets_behind(extent, Stream(settings).publication(0)) == {0: 139}
+
+
+def test_wait_ends_when_everything_is_published(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    Stream(settings).run(0, 1)
+    broker.ends = {"flights": {0: 22, 1: 22}, "weather": {0: 0, 1: 0}}
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"])
+    assert (result.exit_code, "caught up" in result.output) == (0, True)
+
+
+def test_wait_says_what_is_missing_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    Stream(settings).run(0, 0)
+    say(settings, os.getpid())
+    broker.ends = {"flights": {0: 11, 1: 1012}, "weather": {0: 0}}
+    write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0.1"])
+    assert result.exit_code == 1
+    assert "not caught up after 0.1 s" in result.output
+    assert "flights: 1,001 offsets behind (partition 1: 1,001)" in result.output
+
+
+def test_wait_gives_up_at_once_when_the_stream_is_gone(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
+    say(settings, GONE, state="failed", reason="the disk is full")
+    broker.ends = {"flights": {0: 5}, "weather": {}}
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "600"])
+    assert result.exit_code == 1
+    assert "stream:flights is failed: the disk is full" in result.output
+
+
+def test_wait_does_not_need_a_stream_that_has_nothing_to_do(
+    settings: Settings, broker: Broker, headrace: CliRunner
+) -> None:
+    Stream(settings).run(0, 0)
+    broker.ends = {"flights": {0: 11, 1: 11}, "weather": {0: 3}}
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0", "--dataset", "flights"])
+    assert result.exit_code == 0
+
+
+def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: CliRunner) -> None:
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "600"])
+    assert (result.exit_code, "broker is stopped" in result.output) == (1, True)
+    assert observe_waiting(settings, []).caught_up is False
+
+
+def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that goes on between two looks: only two equal ends in a row count."""
+    looks = [Waiting({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
+    monkeypatch.setattr(progress, "observe_waiting", lambda settings, datasets: looks.pop(0))
+    monkeypatch.setattr(cli, "LOOK_EVERY", 0.0)
+    assert "caught up" in cli.await_caught_up(settings, [], 5.0)
+    assert looks == []
+
+
+def test_wait_needs_to_know_for_what(headrace: CliRunner) -> None:
+    assert headrace.invoke(app, ["wait"]).exit_code == 2
+
+
+def test_watch_prints_a_json_line_per_look(
+    headrace: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = observe_progress(load_settings())
+    looks = [seen, seen]
+
+    def look() -> progress.Progress:
+        if not looks:
+            raise KeyboardInterrupt
+        return looks.pop()
+
+    printed: list[str] = []
+    monkeypatch.setattr(cli.typer, "echo", printed.append)
+    cli.follow(look, as_json=True)
+    assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "notes"]] * 2
