@@ -7,7 +7,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STAMP=.venv/headrace-setup
-DONE=$(cat "$STAMP" 2>/dev/null || true)
 
 # The groups asked for and those installed before, in the order of their locks, each once.
 wanted_groups() {
@@ -46,11 +45,24 @@ install_python_packages() {
     printf '%s\n' "$PWD" >.venv/place
   fi
   echo "  python: packages of $GROUPS_WANTED, each verified against its lock"
-  install --require-hashes --build-constraints requirements/build.lock "${locks[@]}"
+  # The locks are complete, so nothing is left to resolve.
+  install --no-deps --require-hashes --build-constraints requirements/build.lock "${locks[@]}"
   install --no-deps --no-build-isolation --editable .
 }
 
+# Two set-ups of one clone at a time would build each other's half-made files.
+alone() {
+  mkdir -p .cache
+  exec 9>.cache/setup.lock
+  if command -v flock >/dev/null && ! flock --nonblock 9; then
+    echo "Another set-up of this clone is at work, waiting for it"
+    flock 9
+  fi
+}
+
 main() {
+  alone
+  DONE=$(cat "$STAMP" 2>/dev/null || true)
   GROUPS_WANTED=$(wanted_groups "$@")
   GROUPS_WANTED=${GROUPS_WANTED% }
   local now
@@ -59,8 +71,7 @@ main() {
     .venv/bin/python -m infra.jars.fetch
     return
   fi
-  echo "Setting up in $PWD: Python packages ($GROUPS_WANTED), then jars; the first time 2 to 5 minutes and 1.5 GB, later seconds"
-  mkdir -p .cache
+  echo "Setting up in $PWD: Python packages ($GROUPS_WANTED), then jars; the first time 2 to 5 minutes and 2 GB, later seconds"
   # shellcheck source=infra/uv.sh
   . infra/uv.sh
   command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null ||

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from include.cli import ledger, rejected
 from include.cli.audit import audit
+from include.cli.doctor import doctor
 from include.cli.produce import produce
 from include.cli.query import query, tables
 from include.cli.status import status, wait
@@ -31,6 +32,7 @@ app.command()(tables)
 app.command()(produce)
 app.command()(up)
 app.command()(down)
+app.command()(doctor)
 app.command()(status)
 app.command()(wait)
 

@@ -1,0 +1,1 @@
+"""Is this machine fit to run Headrace: one plain function per question."""

@@ -1,0 +1,219 @@
+"""The broker's start, up to the JVM: ports, kept identity, configuration, refusals. And Kafka's errors as ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from include.clients.kafka import (
+    BrokerUnreachable,
+    KafkaRefused,
+    PartitionsSettling,
+    TopicMissing,
+    cluster_id,
+    log_end_offsets,
+    translated,
+)
+from include.places import kafka_path
+from include.settings import Settings
+from include.supervision.broker import (
+    BrokerDataMissing,
+    BrokerNotStarted,
+    Node,
+    broker_command,
+    data_path,
+    existing_cluster_id,
+    new_cluster_id,
+    read_node,
+    start_broker,
+    wait_until_ready,
+    with_ports,
+    write_node,
+    write_properties,
+)
+from include.supervision.jars import JarMissing
+from include.supervision.java import Java, JavaMissing, find_java, major_version
+from include.supervision.ports import PortInUse, free_ports, is_free, is_open
+from include.supervision.spawned import spawn
+
+JAVA = Java(Path("/a java/bin/java"), 17, "17.0.1")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state=tmp_path / "a state, with a comma", jars=tmp_path / "jars")
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server
+
+
+def properties(settings: Settings) -> dict[str, str]:
+    lines = (kafka_path(settings) / "server.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_ports_are_kept_while_they_are_free() -> None:
+    port, controller = free_ports(2)
+    node = with_ports(Node("id", port, controller), 0)
+    assert (node.port, node.controller_port) == (port, controller)
+
+
+def test_a_kept_port_that_was_taken_is_replaced(taken: socket.socket) -> None:
+    held = taken.getsockname()[1]
+    node = with_ports(Node("id", held, held), 0)
+    assert held not in (node.port, node.controller_port)
+    assert node.port != node.controller_port
+
+
+def test_an_asked_port_is_taken_or_refused_by_name(taken: socket.socket) -> None:
+    (free,) = free_ports(1)
+    assert with_ports(Node("id", 1, free), free).port == free
+    assert with_ports(Node("id", 1, free), free).controller_port != free
+    held = taken.getsockname()[1]
+    with pytest.raises(PortInUse, match=str(held)) as refused:
+        with_ports(Node("id"), held)
+    assert f"pid {os.getpid()}" in refused.value.holder
+
+
+def test_free_and_open_are_opposites(taken: socket.socket) -> None:
+    held = taken.getsockname()[1]
+    assert is_open(held)
+    assert not is_free(held)
+    (free,) = free_ports(1)
+    assert is_free(free)
+    assert not is_open(free)
+
+
+def test_the_configuration_is_loopback_only_and_loses_nothing_by_age(settings: Settings) -> None:
+    write_properties(settings, Node("id", 19092, 19093))
+    said = properties(settings)
+    hosts = re.findall(r"//([^:]+):", said["listeners"] + "," + said["advertised.listeners"])
+    assert set(hosts) == {"127.0.0.1"}
+    assert said["log.message.timestamp.type"] == "LogAppendTime"
+    assert said["log.retention.ms"] == "-1"
+    assert said["auto.create.topics.enable"] == "false"
+    assert said["log.dirs"] == "data"
+    assert "$" not in "".join(said.values())
+    replicas = {key for key in said if key.endswith("replication.factor") or key.endswith("min.isr")}
+    assert replicas
+    assert {said[key] for key in replicas} == {"1"}
+
+
+def test_the_cluster_id_is_kept(settings: Settings) -> None:
+    node = read_node(settings)
+    write_node(settings, node)
+    assert read_node(settings) == node
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", new_cluster_id())
+
+
+def test_the_cluster_id_of_the_storage_wins(settings: Settings) -> None:
+    """An interrupted first start may have formatted the storage and not have said so."""
+    data_path(settings).mkdir(parents=True)
+    (data_path(settings) / "meta.properties").write_text("#\nnode.id=1\ncluster.id=abc-_DEF\nversion=1\n")
+    assert existing_cluster_id(settings) == "abc-_DEF"
+
+
+def test_vanished_data_is_no_new_start(settings: Settings) -> None:
+    write_node(settings, Node("id", formatted=True))
+    with pytest.raises(BrokerDataMissing) as refused:
+        read_node(settings)
+    assert "node.json" in refused.value.remedy
+
+
+def test_the_broker_runs_in_its_declared_memory(settings: Settings) -> None:
+    command = broker_command(settings.model_copy(update={"broker_memory": "300m"}), JAVA)
+    assert "-Xmx300m" in command
+    assert command[command.index("-cp") + 1] == f"{settings.jars}/broker/*"
+
+
+def test_missing_jars_stop_the_start(settings: Settings) -> None:
+    with pytest.raises(JarMissing):
+        start_broker(settings)
+    assert not kafka_path(settings).exists()
+
+
+def test_missing_java_stops_the_start(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing):
+        start_broker(settings)
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    launcher.chmod(0o755)
+    return launcher
+
+
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home of java", "21.0.2")
+    other = fake_java(tmp_path / "other", "17.0.1")
+    environ = {"JAVA_HOME": str(tmp_path / "home of java"), "PATH": f"{other.parent}:/usr/bin:/bin"}
+    assert find_java(environ) == Java(home, 21, "21.0.2")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
+def test_an_old_java_is_refused(tmp_path: Path, version: str) -> None:
+    fake_java(tmp_path, version)
+    with pytest.raises(JavaMissing, match=re.escape(version)):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+
+
+def test_a_java_home_without_java_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissing, match="JAVA_HOME"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("25-ea", 25), ("21", 21), ("", 0)])
+def test_major_versions(text: str, major: int) -> None:
+    assert major_version(text) == major
+
+
+def test_a_broker_that_dies_says_how(settings: Settings) -> None:
+    code = "import sys; sys.exit('kafka cannot do this')"
+    extra = {"bootstrap": "127.0.0.1:1", "port": 1, "cluster_id": "x"}
+    run = spawn(settings, "broker", [sys.executable, "-c", code], Path.cwd(), os.environ, extra)
+    with pytest.raises(BrokerNotStarted) as failure:
+        wait_until_ready(settings, run, 20)
+    assert "kafka cannot do this" in failure.value.tail
+    assert "ended" in failure.value.what
+
+
+def test_an_unreachable_broker_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    began = time.monotonic()
+    for ask in (cluster_id, lambda address, timeout: log_end_offsets(address, "flights", timeout)):
+        with pytest.raises(BrokerUnreachable) as failure:
+            ask(f"127.0.0.1:{port}", 1.0)
+        assert str(port) in failure.value.bootstrap
+    assert time.monotonic() - began < 10
+    assert capfd.readouterr().err == "", "librdkafka's own lines are silenced"
+
+
+@pytest.mark.parametrize(
+    ("code", "becomes"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, PartitionsSettling),
+        (KafkaError._TRANSPORT, BrokerUnreachable),
+        (KafkaError._TIMED_OUT, BrokerUnreachable),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaRefused),
+    ],
+)
+def test_kafkas_errors_become_ours(code: int, becomes: type[Exception]) -> None:
+    assert type(translated(KafkaException(KafkaError(code)), "asking", "127.0.0.1:1", "flights")) is becomes

@@ -1,0 +1,181 @@
+"""The doctor's checks with facts passed in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from include.doctor import examine
+from include.doctor.finding import Verdict, failed, well
+from include.doctor.installation import (
+    check_jars,
+    check_packages,
+    check_pyspark_python,
+    check_python,
+    check_second_spark,
+    check_settings,
+)
+from include.doctor.machine import (
+    GB,
+    Mount,
+    check_disk,
+    check_filesystem,
+    check_java,
+    check_memory,
+    check_port,
+    check_writable,
+)
+from include.settings import Settings, SettingsRefused
+from include.supervision.jars import Jar
+from include.supervision.java import Java, JavaMissing
+from include.supervision.states import ProcessState, ProcessStatus
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+STOPPED = ProcessStatus("broker", None, ProcessState.STOPPED)
+MOUNTS = [Mount("/", "ext4"), Mount("/mnt", "nfs4"), Mount("/mnt/fast", "xfs"), Mount("/dev/shm", "tmpfs")]
+
+
+def no_java(_environ: object) -> Java:
+    raise JavaMissing("PATH", "not found")
+
+
+def test_java() -> None:
+    found = check_java(lambda _: Java(Path("/j/bin/java"), 17, "17.0.1"), {"JAVA_HOME": "/j"})
+    assert (found.verdict, "JAVA_HOME" in found.found) == (OK, True)
+    assert check_java(no_java, {}).verdict is FAIL
+    assert "JDK 17" in check_java(no_java, {}).remedy
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(1.9, FAIL), (2, WARN), (4.9, WARN), (5, OK)])
+def test_disk(free: float, verdict: Verdict) -> None:
+    assert check_disk(int(free * GB), Path("/s")).verdict is verdict
+
+
+@pytest.mark.parametrize(("available", "verdict"), [(3.9, WARN), (4, OK)])
+def test_memory(available: float, verdict: Verdict) -> None:
+    assert check_memory(int(available * GB)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("place", "verdict", "kind"),
+    [
+        ("/home/x", OK, "ext4"),
+        ("/mnt/slow", WARN, "nfs4"),
+        ("/mnt/fast/x", OK, "xfs"),
+        ("/mnt/fasting", WARN, "nfs4"),
+        ("/dev/shm/x", WARN, "tmpfs"),
+    ],
+)
+def test_file_system_is_that_of_the_longest_mount(place: str, verdict: Verdict, kind: str) -> None:
+    found = check_filesystem(Path(place), MOUNTS)
+    assert found.verdict is verdict
+    assert found.found.startswith(kind)
+
+
+def test_a_container_layer_is_doubtful() -> None:
+    assert check_filesystem(Path("/x"), [Mount("/", "overlay")]).verdict is WARN
+    assert check_filesystem(Path("/x"), []).verdict is WARN
+
+
+def test_port() -> None:
+    assert check_port(0, STOPPED, lambda _: False, str).verdict is OK
+    assert check_port(9092, STOPPED, lambda _: True, str).verdict is OK
+    taken = check_port(9092, STOPPED, lambda _: False, lambda _: "pid 7 (java)")
+    assert taken.verdict is FAIL
+    assert "pid 7 (java)" in taken.found
+    ours = ProcessStatus("broker", 7, ProcessState.RUNNING, "127.0.0.1:9092")
+    assert check_port(9092, ours, lambda _: False, str).verdict is OK
+
+
+def test_writable(tmp_path: Path) -> None:
+    assert check_writable(tmp_path / "new" / "state").verdict is OK
+    (tmp_path / "file").touch()
+    assert check_writable(tmp_path / "file").verdict is FAIL
+
+
+@pytest.mark.parametrize(
+    ("version", "prefix", "verdict"),
+    [((3, 11, 9), "/c/.venv", OK), ((3, 12, 0), "/c/.venv", FAIL), ((3, 11, 9), "/usr", WARN)],
+)
+def test_python(version: tuple[int, int, int], prefix: str, verdict: Verdict) -> None:
+    assert check_python(version, prefix, Path("/c")).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("installed", "verdict"),
+    [
+        ({"pyspark": "4.2.0"}, OK),
+        ({"pyspark": "4.2.0", "pyspark-client": "4.2.0"}, OK),
+        ({"pyspark": "4.2.0", "pyspark-client": "4.1.0"}, FAIL),
+        ({"pyspark": "4.1.0"}, FAIL),
+        ({}, FAIL),
+    ],
+)
+def test_packages(installed: dict[str, str], verdict: Verdict) -> None:
+    assert check_packages(installed.get).verdict is verdict
+
+
+def test_jars(tmp_path: Path) -> None:
+    jar = Jar("spark", "org.example:one:1.0", hashlib.sha256(b"one").hexdigest())
+    assert check_jars(tmp_path, [jar]).verdict is FAIL
+    (tmp_path / "spark").mkdir()
+    jar.path_in(tmp_path).write_bytes(b"one")
+    assert check_jars(tmp_path, [jar]).verdict is OK
+    jar.path_in(tmp_path).write_bytes(b"two")
+    assert check_jars(tmp_path, [jar]).verdict is FAIL
+
+
+def test_pyspark_python() -> None:
+    assert check_pyspark_python({}, sys.executable).verdict is OK
+    assert check_pyspark_python({"PYSPARK_PYTHON": sys.executable}, sys.executable).verdict is OK
+    other = check_pyspark_python({"PYSPARK_PYTHON": "/bin/sh", "PATH": "/bin"}, sys.executable)
+    assert other.verdict is FAIL
+    assert other.remedy == "unset PYSPARK_PYTHON"
+
+
+def test_a_second_spark(tmp_path: Path) -> None:
+    ours, scripts, other = tmp_path / "pyspark", tmp_path / "bin", tmp_path / "other"
+    for folder in (ours, scripts, other):
+        folder.mkdir()
+        (folder / "spark-submit").touch(mode=0o755)
+    (other / "pyspark").mkdir()
+    (other / "pyspark" / "__init__.py").touch()
+
+    def verdict(**environ: object) -> Verdict:
+        return check_second_spark({key: str(value) for key, value in environ.items()}, ours, scripts).verdict
+
+    assert verdict(PATH="/nowhere") is OK
+    assert verdict(PATH=scripts) is OK
+    assert verdict(PATH="/nowhere", SPARK_HOME=ours) is OK
+    assert verdict(PATH="/nowhere", SPARK_HOME=other) is FAIL
+    assert verdict(PATH="/nowhere", PYTHONPATH=f"/x:{other}") is FAIL
+    assert verdict(PATH="/nowhere", PYTHONPATH=tmp_path) is OK
+    assert verdict(PATH="/nowhere", SPARK_CONF_DIR=other) is WARN
+    assert verdict(PATH=other) is WARN
+
+
+def test_settings() -> None:
+    def refuse() -> Settings:
+        raise SettingsRefused("HEADRACE_NOPE", "is no setting of Headrace")
+
+    finding, settings = check_settings(refuse)
+    assert (finding.verdict, settings) == (FAIL, None)
+    assert "HEADRACE_NOPE" in finding.found
+    assert check_settings(Settings)[0].verdict is OK
+
+
+@pytest.mark.parametrize(("findings", "code"), [([well("a", "b")], 0), ([well("a", "b"), failed("c", "[d]", "e")], 1)])
+def test_the_command_exits_by_the_worst(monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int) -> None:
+    from include.cli.main import app
+
+    monkeypatch.setattr(examine, "examine", lambda: findings)
+    table, listing = CliRunner().invoke(app, ["doctor"]), CliRunner().invoke(app, ["doctor", "--json"])
+    assert (table.exit_code, listing.exit_code) == (code, code)
+    said = json.loads(listing.stdout)
+    assert said["ok"] is (code == 0)
+    assert len(said["checks"]) == len(findings)

@@ -1,0 +1,59 @@
+"""The locks of Python packages: one version of a package in all groups, the pins that matter, hashes, no addresses."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+LOCKS = sorted(REQUIREMENTS.glob("*.lock"))
+PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;]+)", re.MULTILINE)
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return dict(PIN.findall(lock.read_text()))
+
+
+def test_the_groups_are_there() -> None:
+    assert {lock.stem for lock in LOCKS} >= {"runtime", "dev", "quality", "airflow", "build"}
+
+
+def test_a_package_has_one_version_in_all_groups() -> None:
+    versions: dict[str, dict[str, str]] = defaultdict(dict)
+    for lock in LOCKS:
+        for package, version in pins(lock).items():
+            versions[package][lock.stem] = version
+    assert {package: by for package, by in versions.items() if len(set(by.values())) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("group", "package", "version"),
+    [
+        ("runtime", "pyspark", r"4\.2\.0"),
+        ("airflow", "pyspark-client", r"4\.2\.0"),
+        ("runtime", "delta-spark", r"4\.4\.\d+"),
+        ("runtime", "pandas", r"2\.\d+\.\d+"),
+        ("runtime", "confluent-kafka", r"2\.16\.\d+"),
+        ("airflow", "apache-airflow", r"3\.3\.\d+"),
+        ("quality", "great-expectations", r"1\.24\.\d+"),
+    ],
+)
+def test_the_pins_that_matter(group: str, package: str, version: str) -> None:
+    assert re.fullmatch(version, pins(REQUIREMENTS / f"{group}.lock")[package])
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_every_package_has_hashes_and_no_address(lock: Path) -> None:
+    text = lock.read_text()
+    assert not re.search(r"://|--(extra-)?index-url|--find-links", text)
+    entries = re.split(r"\n(?=[^\s])", text.strip())
+    assert entries
+    assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_great_expectations_comes_without_spark() -> None:
+    """Its `spark` extra pins an older pyspark."""
+    assert "pyspark" not in pins(REQUIREMENTS / "quality.lock")
