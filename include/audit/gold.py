@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.audit.findings import Finding, Kind
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window, grain_columns
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
-# What Spark SQL has and DuckDB spells otherwise, of what declarations may use.
+# A function of Spark SQL that DuckDB spells otherwise, for the expressions and queries of declarations.
 DIALECT = "create or replace macro to_date(moment) as cast(moment as date)"
 
 
@@ -40,10 +40,19 @@ def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
     grain = ", ".join(_quoted(name) for name in grain_columns(gold))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
     rows = _number(database, "select count(*) from published")
-    name = f"gold.{gold.name}"
-    if isinstance(gold, QueryGold):
-        return GoldCheck(name, rows, grains), list(_query_findings(database, gold, name))
-    return GoldCheck(name, rows, grains), list(_keyed_findings(database, gold, name))
+    check = GoldCheck(f"gold.{gold.name}", rows, grains)
+    return check, list(_findings(database, gold, check.table))
+
+
+def _findings(database: Any, gold: Gold, table: str) -> Iterator[Finding]:
+    declared, there = columns_of(database, "recomputed"), columns_of(database, "published")
+    absent = [name for name in declared if name not in there]
+    if absent:
+        yield Finding(Kind.missing, table, 0, f"has no column {', '.join(absent)}")
+    elif isinstance(gold, QueryGold):
+        yield from _query_findings(database, declared, table)
+    else:
+        yield from _keyed_findings(database, gold, table)
 
 
 def recomputation(gold: Gold, silver: Sequence[str]) -> str:
@@ -61,13 +70,15 @@ def columns_of(database: Any, table: str) -> list[str]:
 
 
 def _additive(gold: AdditiveGold) -> str:
-    window = gold.window
-    start = f"date_trunc('{window.unit}', {_quoted(window.column)})"
-    if window.unit == "day":
-        start = f"cast({start} as date)"
-    keys = [f"{start} as {_quoted(window.name)}", *(_quoted(key) for key in gold.keys)]
+    window = f"{_start(gold.window)} as {_quoted(gold.window.name)}"
+    keys = [window, *(_quoted(key) for key in gold.keys)]
     measures = [f"{_aggregate(measure)} as {_quoted(measure.name)}" for measure in gold.measures]
     return f"select {', '.join(keys + measures)} from silver group by {', '.join(_ordinals(len(keys)))}"
+
+
+def _start(window: Window) -> str:
+    start = f"date_trunc('{window.unit}', {_quoted(window.column)})"
+    return f"cast({start} as date)" if window.unit == "day" else start
 
 
 def _ordinals(count: int) -> list[str]:
@@ -95,18 +106,14 @@ def _latest(gold: LatestGold) -> str:
 
 
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:
-    names = [name for name, _ in gold.grain]
-    hidden = [name for name in names if name in silver]
-    rest = f"* exclude ({', '.join(map(_quoted, hidden))})" if hidden else "*"
-    grain = ", ".join(f"{expression} as {_quoted(name)}" for name, expression in gold.grain)
-    listed = ", ".join(map(_quoted, names))
-    touched = f"select distinct {', '.join(expression for _, expression in gold.grain)} from silver"
-    columns = ", ".join(f"{_quoted(name)}" for name, _ in gold.columns)
+    window = gold.window
+    rest = f"* exclude ({_quoted(window.name)})" if window.name in silver else "*"
+    listed = ", ".join(_quoted(name) for name in grain_columns(gold))
     return (
-        f"with grained as (select {rest}, {grain} from silver), "
-        f"touched({listed}) as ({touched} where {gold.touched_by}), "
+        f"with grained as (select {rest}, {_start(window)} as {_quoted(window.name)} from silver), "
+        f"touched as (select distinct {listed} from grained where {gold.touched_by}), "
         f"silver as (select * from grained semi join touched using ({listed})) "
-        f"select {columns} from ({gold.query})"
+        f"select * from ({gold.query})"
     )
 
 
@@ -149,8 +156,7 @@ def _unequal(measure: Measure, gold: str, expected: str, scale: int | None) -> s
     return f"{gold} is distinct from {expected}"
 
 
-def _query_findings(database: Any, gold: QueryGold, table: str) -> Iterator[Finding]:
-    columns = [name for name, _ in gold.columns]
+def _query_findings(database: Any, columns: Sequence[str], table: str) -> Iterator[Finding]:
     listed = ", ".join(map(_quoted, columns))
     recomputed, published = f"select {listed} from recomputed", f"select {listed} from published"
     missing, surplus = f"{recomputed} except all {published}", f"{published} except all {recomputed}"

@@ -124,7 +124,7 @@ def _chunks(consumer: Consumer, partition: int, start: int, end: int) -> Iterato
         if records or position >= end:
             heard = time.monotonic()
         held += records
-        size += sum(len(record.value() or b"") for record in records)
+        size += sum(map(len, records))
         if held and position < end and (len(held) >= CHUNK_RECORDS or size >= CHUNK_BYTES):
             yield Chunk(partition, start, position, record_frame(held))
             held, size, start, heard = [], 0, position, time.monotonic()
@@ -141,19 +141,23 @@ def _fitting(records: int, size: int) -> int:
 
 def _sorted_out(batch: list[Message], position: int, end: int) -> tuple[list[Message], int]:
     """The records below `end`, and the offset before which everything has been seen."""
-    records = []
-    for message in batch:
-        error = message.error()
-        if error is None:
-            offset = _offset(message)
-            position = min(offset + 1, end)
-            if offset < end:
-                records.append(message)
-            continue
-        if error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        position = max(position, min(_offset(message), end))
+    records = [message for message in batch if message.error() is None]
+    if len(records) < len(batch):
+        ends = [_offset(message) for message in batch if _is_end(message)]
+        position = max(position, min(max(ends, default=position), end))
+    if records:
+        position = max(position, min(_offset(records[-1]) + 1, end))
+        if _offset(records[-1]) >= end:
+            records = [record for record in records if _offset(record) < end]
     return records, position
+
+
+def _is_end(message: Message) -> bool:
+    """Whether the message says that the partition's end was reached; raises what else it says."""
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return error is not None
 
 
 def _offset(message: Message) -> int:

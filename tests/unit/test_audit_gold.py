@@ -148,9 +148,9 @@ BEST = QueryGold(
     partition="",
     query="select day, shop, event_id, amount from silver qualify row_number() over "
     "(partition by day, shop order by amount desc nulls last, event_id) <= 2",
-    grain=(("day", "to_date(sold_at)"), ("shop", "shop")),
+    window=DAY,
+    keys=("shop",),
     touched_by="kind = 'sold'",
-    columns=(("day", "date"), ("shop", "string"), ("event_id", "string"), ("amount", "decimal(7,2)")),
 )
 BEST_SCHEMA = pa.schema(
     [("day", pa.date32()), ("shop", pa.string()), ("event_id", pa.string()), ("amount", pa.decimal128(7, 2))]
@@ -166,3 +166,9 @@ def test_query_gold_holds_the_touched_grains(database: duckdb.DuckDBPyConnection
     assert check(database, BEST, [*rows, rows[0]], BEST_SCHEMA)[1] == [("surplus", 1)]
     untouched = row | {"day": date(2026, 3, 2), "shop": "south", "event_id": "d", "amount": None}
     assert check(database, BEST, [*rows, untouched], BEST_SCHEMA)[1] == [("surplus", 1)]
+
+
+def test_a_declared_column_that_is_not_there(database: duckdb.DuckDBPyConnection) -> None:
+    schema = SHOP_DAYS.remove(SHOP_DAYS.get_field_index("kinds"))
+    _, wrong, detail = check(database, SHOP_DAYS_GOLD, RIGHT, schema)
+    assert (wrong, detail) == ([("missing", 0)], "has no column kinds")
