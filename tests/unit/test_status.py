@@ -189,7 +189,7 @@ def test_wait_gives_up_at_once_when_the_stream_is_gone(settings: Settings, broke
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     say(settings, GONE, state="failed", reason="the disk is full")
     broker.ends = {"flights": {0: 5}, "weather": {}}
-    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "600"])
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
     assert result.exit_code == 1
     assert "stream:flights is failed: the disk is full" in result.output
 
@@ -204,7 +204,7 @@ def test_wait_does_not_need_a_stream_that_has_nothing_to_do(
 
 
 def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: CliRunner) -> None:
-    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "600"])
+    result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
     assert (result.exit_code, "broker is stopped" in result.output) == (1, True)
     assert observe_waiting(settings, []).caught_up is False
 

@@ -1,0 +1,93 @@
+"""`headrace ledger`: what it prints, and a rebuild beside a driver that goes on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+from ledgered_stream import Stream
+from typer.testing import CliRunner
+
+from include.catalog.dataset import DatasetUnknown
+from include.cli.main import app
+from include.errors import Transient
+from include.ledger.catching_up import catch_up
+from include.ledger.failures import LedgerMissing
+from include.ledger.reader import open_reader
+from include.ledger.rebuild import rebuild
+from include.ledger.writer import open_writer
+from include.settings import Settings, load_settings
+
+
+@pytest.fixture
+def headrace(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """The command line on the test's state folder, in a wide terminal."""
+    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
+    monkeypatch.setenv("COLUMNS", "160")
+    load_settings.cache_clear()
+    return CliRunner()
+
+
+@pytest.fixture
+def stream(settings: Settings) -> Stream:
+    """Three batches of flights, entered."""
+    found = Stream(settings)
+    found.run(0, 2)
+    catch_up(open_writer(settings), settings, "flights")
+    return found
+
+
+def test_show_prints_half_open_ranges(stream: Stream, headrace: CliRunner) -> None:
+    result = headrace.invoke(app, ["ledger", "show", "--last", "1"])
+    assert result.exit_code == 0
+    assert "0: [22, 33) 10" in result.output
+    assert "[11, 22)" not in result.output
+
+
+def test_show_as_json(stream: Stream, headrace: CliRunner) -> None:
+    result = headrace.invoke(app, ["ledger", "show", "--dataset", "flights", "--last", "2", "--json"])
+    batches = json.loads(result.stdout)
+    assert [batch["batch"] for batch in batches] == [1, 2]
+    assert batches[1]["ranges"][1] == {"partition": 1, "start": 22, "end": 33, "rows": 10}
+
+
+def test_show_refuses_an_unknown_dataset_and_a_missing_ledger(headrace: CliRunner) -> None:
+    assert isinstance(headrace.invoke(app, ["ledger", "show", "--dataset", "x"]).exception, DatasetUnknown)
+    assert isinstance(headrace.invoke(app, ["ledger", "show"]).exception, LedgerMissing)
+
+
+def test_rebuild_says_identical_and_different(stream: Stream, headrace: CliRunner, settings: Settings) -> None:
+    assert "identical" in headrace.invoke(app, ["ledger", "rebuild"]).output
+    with closing(sqlite3.connect(settings.state / "ledger.sqlite", isolation_level=None)) as raw:
+        raw.execute("delete from gold_commits")
+    result = headrace.invoke(app, ["ledger", "rebuild"])
+    assert (result.exit_code, "different" in result.output) == (0, True)
+    assert "identical" in headrace.invoke(app, ["ledger", "rebuild"]).output
+
+
+def test_rebuilds_beside_a_running_driver_lose_nothing(stream: Stream, settings: Settings) -> None:
+    failures: list[Exception] = []
+
+    def drive() -> None:
+        writer = open_writer(settings)
+        for batch in range(3, 12):
+            stream.run(batch, batch)
+            try:
+                catch_up(writer, settings, "flights")
+            except Transient:
+                continue
+            except Exception as error:  # noqa: BLE001  carried to the test's own thread
+                failures.append(error)
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    while driver.is_alive():
+        rebuild(settings)
+    driver.join()
+    catch_up(open_writer(settings), settings, "flights")
+    assert failures == []
+    assert rebuild(settings).identical
+    assert [batch.batch for batch in open_reader(settings).last_batches(count=99)] == list(range(12))
