@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 if TYPE_CHECKING:
     from include.feeds.producer import Progress
@@ -60,7 +58,9 @@ def produce(
     until: Annotated[
         datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="End of the event times, exclusive.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Events per second; as fast as possible if not given.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Events per second; as fast as possible if not given.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed puts in the same faults.")] = 1,
     duplicates: Share = 0.0,
     late: Share = 0.0,
@@ -143,6 +143,9 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _progress(console: Console, name: str, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),

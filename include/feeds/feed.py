@@ -56,12 +56,17 @@ def events(feed: Feed, since: datetime | None = None, until: datetime | None = N
 
     Repetition i is moved by i x 371 days, times and ids alike. EventsRefused when the range is empty by itself.
     """
-    if since and until and since >= until:
-        raise EventsRefused(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
-    if repeat < 1:
-        raise EventsRefused(f"--repeat {repeat} is less than once")
+    refuse_nothing(since, until, repeat)
     frame = pl.concat([feed.frame(REPETITION * i) for i in range(repeat)])
     happened = pl.col("occurred_at")
     wanted = [happened >= since] if since else []
     wanted += [happened < until] if until else []
     return frame.filter(*wanted) if wanted else frame
+
+
+def refuse_nothing(since: datetime | None, until: datetime | None, repeat: int) -> None:
+    """Raise EventsRefused when no event can be in the range, or it is to be sent less than once."""
+    if since and until and since >= until:
+        raise EventsRefused(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
+    if repeat < 1:
+        raise EventsRefused(f"--repeat {repeat} is less than once")

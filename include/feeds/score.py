@@ -73,8 +73,9 @@ class Score:
 def score(manifest: Path, rejected: pl.DataFrame) -> Score:
     """Compare a manifest with rejected records by (topic, partition, offset).
 
-    `rejected` has `_topic, _partition, _offset, disposition` and `reasons` (list of rule names); only its records of
-    the manifest's topic count. A duplicate is recognised by disposition `duplicate`, or by a rule of that name.
+    `rejected` has `_topic, _partition, _offset, disposition` and `reasons` (a list of rule names, or of structs with
+    `rule` as in the table); only its records of the manifest's topic count. A duplicate is recognised by disposition
+    `duplicate`, or by a rule of that name.
     """
     lines = list(read_manifest(manifest))
     expected = _expected(lines)
@@ -113,12 +114,15 @@ def _expected(lines: list[Line]) -> pl.DataFrame:
 
 
 def _judged(rejected: pl.DataFrame) -> pl.DataFrame:
+    reasons = pl.col("reasons")
+    if isinstance(rejected.schema["reasons"], pl.List) and isinstance(rejected.schema["reasons"].inner, pl.Struct):
+        reasons = reasons.list.eval(pl.element().struct.field("rule"))
     duplicate = pl.when(pl.col("disposition") == "duplicate").then(["duplicate"]).otherwise([])
     return rejected.select(
         pl.col("_topic"),
         pl.col("_partition").cast(pl.Int64),
         pl.col("_offset").cast(pl.Int64),
-        rules=pl.concat_list(pl.col("reasons").fill_null([]), duplicate),
+        rules=pl.concat_list(reasons.fill_null([]), duplicate),
     )
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import polars as pl
 
-from include.clients.kafka import log_end_offsets
+from include.clients.kafka import PartitionsSettling, log_end_offsets, wait_until_usable
 from include.feeds.faults import Shares, injected
-from include.feeds.feed import EventsRefused, Feed, events
+from include.feeds.feed import EventsRefused, Feed, events, refuse_nothing
 from include.feeds.manifest import (
     Ends,
     Journal,
@@ -27,7 +27,7 @@ from include.feeds.manifest import (
     refuse_other_run,
     write_manifest,
 )
-from include.feeds.producer import Chunk, Position, Produced, Progress, produce
+from include.feeds.producer import DELIVERY_SECONDS, Chunk, Position, Produced, Progress, produce
 
 LogEnds = Callable[[str, str], Ends]
 """(bootstrap, topic) → the end offset of each partition."""
@@ -35,7 +35,10 @@ LogEnds = Callable[[str, str], Ends]
 
 @dataclass(frozen=True)
 class Run:
-    """What to send: a slice of a feed (`since <= time < until`), repeated, with faults drawn by `seed`."""
+    """What to send: a slice of a feed (`since <= time < until`), repeated, with faults drawn by `seed`.
+
+    EventsRefused when the slice cannot hold an event.
+    """
 
     feed: Feed
     since: datetime | None = None
@@ -43,6 +46,9 @@ class Run:
     repeat: int = 1
     shares: Shares = field(default_factory=Shares)
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        refuse_nothing(self.since, self.until, self.repeat)
 
     def facts(self) -> Line:
         """Return what makes two runs the same, as JSON."""
@@ -90,7 +96,7 @@ def send(
     rate: float | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
-    log_ends: LogEnds = log_end_offsets,
+    log_ends: LogEnds | None = None,
 ) -> Sent:
     """Send the run to its topic (which must exist) and write the manifest of what was delivered.
 
@@ -103,7 +109,7 @@ def send(
     if not manifest:
         done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
         return Sent(done, rows.height, done.next_row == rows.height)
-    book = _Book(run, rows, manifest, partial(log_ends, bootstrap, run.feed.topic))
+    book = _Book(run, rows, manifest, partial(log_ends or settled_ends, bootstrap, run.feed.topic))
     start_at = book.journal.sent
     try:
         done = produce(
@@ -119,6 +125,15 @@ def send(
     finally:
         write_manifest(manifest, book.journal, finished=book.journal.sent == rows.height)
     return Sent(done, rows.height, done.next_row == rows.height, start_at)
+
+
+def settled_ends(bootstrap: str, topic: str) -> Ends:
+    """Return the end offset of each partition, as patient with a broker that restarts as the producer is."""
+    try:
+        return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
+    except PartitionsSettling:
+        wait_until_usable(bootstrap, topic, DELIVERY_SECONDS)
+        return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
 
 
 class _Book:

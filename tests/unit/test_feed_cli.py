@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.cli.produce import moment, share
 from include.clients import kafka
+from include.feeds.feed import EventsRefused
 
 ANYWHERE = ("--bootstrap", "127.0.0.1:1")
 
@@ -56,6 +57,11 @@ def test_a_wrong_option_is_named_with_its_value() -> None:
     assert code == 2
     assert "--late" in said
     assert "150%" in said
+
+
+def test_a_range_that_ends_before_it_begins_is_refused_before_the_broker_is_asked() -> None:
+    words = ["produce", "weather", "--from", "2013-05-01", "--to", "2013-04-30", *ANYWHERE]
+    assert isinstance(CliRunner().invoke(app, words).exception, EventsRefused)
 
 
 def test_a_broker_that_does_not_answer_is_an_error_and_no_manifest_is_begun(

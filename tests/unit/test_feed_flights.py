@@ -11,9 +11,11 @@ from zoneinfo import ZoneInfo
 import orjson
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from include.feeds.feed import REPETITION, EventsRefused, events
-from include.feeds.flights import FLIGHTS, flight_events, flights
+from include.feeds.flights import FLIGHTS, arrival, flight_events, flights
 from include.feeds.source import read_table
 
 SHARED = ["event_id", "kind", "flight_id", "occurred_at", "scheduled_departure"]
@@ -124,6 +126,19 @@ def test_arrival_is_the_first_moment_when_the_destinations_clocks_show_it() -> N
     sample = sample.filter(pl.col("arrived") != datetime(2013, 3, 10, 7, 3, tzinfo=UTC))
     for departed, arr_time, dest, arrived in sample.rows():
         assert arrived == first_moment(departed, arr_time, ZoneInfo(zones[dest])), (departed, dest)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    minutes=st.integers(0, 66 * 24 * 60),
+    clock=st.integers(0, 24 * 60),
+    zone=st.sampled_from(["America/New_York", "America/Phoenix", "Pacific/Honolulu"]),
+)
+def test_any_arrival_time_is_the_first_moment_after_departure(minutes: int, clock: int, zone: str) -> None:
+    left = datetime(2013, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+    row = pl.DataFrame({"departed": [left], "arr_time": [clock // 60 * 100 + clock % 60]})
+    found = row.select(at=arrival(pl.col("departed"), pl.col("arr_time"), zone))["at"][0]
+    assert found == first_moment(left, row["arr_time"][0], ZoneInfo(zone))
 
 
 def test_a_time_that_spring_skips_is_read_with_the_offset_before() -> None:

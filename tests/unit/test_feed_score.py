@@ -55,6 +55,13 @@ def test_everything_found_for_its_reason_is_perfect(tmp_path: Path) -> None:
     assert found.examples == ()
 
 
+def test_reasons_may_be_as_the_table_of_rejected_records_has_them(tmp_path: Path) -> None:
+    facts = [{"rule": "malformed", "column": None, "detail": None}]
+    told = rejected(RIGHT[2:3]).with_columns(reasons=pl.Series([facts]))
+    found = score(manifest(tmp_path), told)
+    assert (found.found, found.wrong_reason) == (1, 0)
+
+
 def test_missed_records_lower_the_recall(tmp_path: Path) -> None:
     found = score(manifest(tmp_path), rejected(RIGHT[1:]))
     assert (found.missed, found.recall, found.precision) == (1, 0.75, 1.0)
