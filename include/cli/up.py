@@ -8,8 +8,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.settings import load_settings
-
 NAMES = typer.Argument(help="datasets whose streams are wanted; none: all", show_default=False)
 
 
@@ -22,6 +20,7 @@ def say(console: Console, line: str) -> None:
 def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
     """Start the broker and the streams, wait until they work; what runs already is left alone."""
     from include.catalog.dataset import dataset_names
+    from include.settings import load_settings
     from include.supervision.broker import BrokerNotStarted
     from include.supervision.processes import StreamNotStarted
     from include.supervision.processes import up as bring_up
@@ -39,6 +38,7 @@ def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
 
 def down() -> None:
     """Drain the streams at their next batch boundary, then stop the broker."""
+    from include.settings import load_settings
     from include.supervision.processes import down as bring_down
     from include.supervision.states import ProcessState
 
