@@ -9,6 +9,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
 from include.catalog.contract import Column, Contract
+from spark_jobs.contract.gate import is_proven_by_gate
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
@@ -26,6 +27,8 @@ class Rule:
     column: str
     holds: Expression
     detail: Expression
+    proven: bool = False
+    """A plain record keeps it: the gate has looked."""
 
 
 def spark_type(column: Column) -> str:
@@ -43,8 +46,9 @@ def typed(column: Column, text: Expression) -> Expression:
 
 
 def plainly_typed(column: Column, text: Expression) -> Expression:
-    """Like `typed`, for a text that the gate has already found to be of the right form."""
-    return text if column.type == "string" else text.try_cast(spark_type(column))
+    """Like `typed`, for a text that the gate took from a plain record: "" is null where null is allowed."""
+    value = text if column.required else F.nullif(text, F.lit(""))
+    return value if column.type == "string" else value.try_cast(spark_type(column))
 
 
 def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[Rule]:
@@ -55,7 +59,7 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
         rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
     rules += _bounds(column, value, arrived)
     shown = F.substring(value.cast("string"), 1, 64)
-    return [Rule(name, column.name, holds, shown) for name, holds in rules]
+    return [Rule(name, column.name, holds, shown, is_proven_by_gate(column, name)) for name, holds in rules]
 
 
 def row_rules(contract: Contract) -> list[Rule]:

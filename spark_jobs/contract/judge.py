@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Contract
 from spark_jobs.contract.fields import Rule, plainly_typed, row_rules, type_fault, typed, value_rules
-from spark_jobs.contract.gate import plain_form
+from spark_jobs.contract.gate import joined_values, plain_values
 from spark_jobs.contract.structure import structure_fault
 
 REASONS = "array<struct<rule:string,column:string,detail:string>>"
@@ -23,46 +23,50 @@ def judged_records(bronze: DataFrame, contract: Contract) -> DataFrame:
     (array of rule, column, detail; empty = the record keeps the contract). A record with a fault in its
     structure or in a value's type has just these reasons; any other has one per rule that it breaks.
     """
-    parsed = _typed_records(_read_fields(bronze, contract), contract)
+    typed_rows = _typed_records(_read_fields(bronze, contract), contract)
     rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
     rules += row_rules(contract)
-    broken = F.when(_all_hold(rules), F.array().cast(REASONS)).otherwise(_broken(rules))
-    reasons = F.when(F.col("_plain"), broken).when(F.size("_faults") > 0, F.col("_faults")).otherwise(broken)
+    plain_is_good = F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
+    reasons = (
+        F.when(plain_is_good, F.array().cast(REASONS))
+        .when(F.size("_faults") > 0, F.col("_faults"))
+        .otherwise(_broken(rules))
+    )
     columns = [column.name for column in contract.columns]
-    return parsed.select(*columns, *COORDINATES.values(), "_batch_id", reasons.alias("_reasons"))
+    return typed_rows.select(*columns, *COORDINATES.values(), "_batch_id", reasons.alias("_reasons"))
 
 
 def _read_fields(bronze: DataFrame, contract: Contract) -> DataFrame:
-    """Every field as the text of its JSON value, in `_text`; `_plain` when the gate knows the record."""
+    """A plain record's values in `_plain_values`; of any other each field's text in `_text`.
+
+    Three selections, since an expression that is used twice in one of them is computed twice.
+    """
     text = F.col("value").cast("string")
     schema = ", ".join(f"`{column.name}` string" for column in contract.columns)
-    return bronze.select(
-        *[F.col(name).alias(alias) for name, alias in COORDINATES.items()],
-        "_batch_id",
-        "value",
-        F.coalesce(F.is_valid_utf8(text) & text.rlike(plain_form(contract)), F.lit(False)).alias("_plain"),
-        F.from_json(text, schema).alias("_text"),
-    )
+    coordinates = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
+    joined = bronze.select(*coordinates, "_batch_id", "value", joined_values(text, contract).alias("_joined"))
+    taken = joined.withColumn("_plain_values", plain_values(text, F.col("_joined"))).drop("_joined")
+    return taken.withColumn("_text", F.when(F.col("_plain_values").isNull(), F.from_json(text, schema)))
 
 
 def _typed_records(fields: DataFrame, contract: Contract) -> DataFrame:
+    plain = F.col("_plain_values").isNotNull()
     columns = [
-        F.when(F.col("_plain"), plainly_typed(c, _text(c.name))).otherwise(typed(c, _text(c.name))).alias(c.name)
-        for c in contract.columns
+        F.when(plain, plainly_typed(column, F.get("_plain_values", F.lit(index))))
+        .otherwise(typed(column, _text(column.name)))
+        .alias(column.name)
+        for index, column in enumerate(contract.columns)
     ]
-    return fields.select(*columns, *COORDINATES.values(), "_batch_id", "_plain", _faults(contract).alias("_faults"))
+    faults = F.when(~plain, _faults(contract))
+    return fields.select(*columns, *COORDINATES.values(), "_batch_id", plain.alias("_plain"), faults.alias("_faults"))
 
 
 def _faults(contract: Contract) -> Column:
-    """The reasons that the gate already rules out: structure first, then the types of the values."""
+    """The reasons that a plain record cannot have: of its structure, else of the types of its values."""
     structure = structure_fault(F.col("value"))
     document = F.try_parse_json(F.col("value").cast("string"))
     types = [_type_reason(contract, index, document) for index in range(len(contract.columns))]
-    return (
-        F.when(F.col("_plain"), F.array().cast(REASONS))
-        .when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None))))
-        .otherwise(_present(types))
-    )
+    return F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(_present(types))
 
 
 def _type_reason(contract: Contract, index: int, document: Column) -> Column:

@@ -74,7 +74,5 @@ def _reduced(scalars: Column) -> Column:
 def _unfinished(text: Column, left: Column) -> Column:
     opened = text.rlike(rf"^{SPACE}*+\{{")
     return (
-        F.when(opened & left.rlike(r"^n."), "trailing_data")
-        .when(left.rlike(INNERMOST), "depth")
-        .otherwise("malformed")
+        F.when(opened & left.rlike(r"^n."), "trailing_data").when(left.rlike(INNERMOST), "depth").otherwise("malformed")
     )

@@ -1,0 +1,68 @@
+"""A checkpoint's generation: where an ingest query began, and which bronze batch its batch 0 is.
+
+Spark counts a query's batches from 0, so a new checkpoint must not meet the old app id: its batches would be taken as
+committed and skipped. A new generation has a new app id, starts at the offsets where bronze ends, and goes on counting
+where bronze ended. It is made by `headrace repair`, never silently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from include.errors import Terminal
+
+
+class GenerationDamaged(Terminal):
+    """The generation file cannot be read."""
+
+    def __init__(self, path: Path, dataset: str, why: str) -> None:
+        super().__init__(f"{path} {why}; nothing was started", f"headrace repair {dataset}")
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Generation:
+    """`number` of the generation; bronze batch = `base` + Spark's batch; `start` are its first offsets."""
+
+    number: int
+    base: int
+    start: Mapping[int, int]
+    topic: str
+    topic_id: str
+    bronze_id: str
+
+    def app_id(self, dataset: str) -> str:
+        """The app id of this generation's bronze commits."""
+        return f"{dataset}/bronze/{self.number}"
+
+    def checkpoint(self, folder: Path) -> Path:
+        """Spark's checkpoint of this generation, below the dataset's checkpoint folder."""
+        return folder / str(self.number)
+
+
+def read_generation(folder: Path, dataset: str) -> Generation | None:
+    """Return the dataset's generation, None before its first start; GenerationDamaged when it cannot be read."""
+    path = folder / "generation.json"
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        start = {int(partition): int(offset) for partition, offset in found.pop("start").items()}
+        return Generation(start=start, **found)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GenerationDamaged(path, dataset, f"is no generation ({error})") from error
+
+
+def write_generation(folder: Path, generation: Generation) -> None:
+    """Make `generation` the dataset's, atomically and durably."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, fresh = folder / "generation.json", folder / ".generation.json"
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(asdict(generation), file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

@@ -1,0 +1,1 @@
+"""How each layer is written: bronze, silver with rejected, gold."""

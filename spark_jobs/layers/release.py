@@ -1,0 +1,66 @@
+"""The tables of one release of a dataset, opened or created, and the release's own code."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include.catalog.dataset import Dataset
+from include.catalog.reading_yaml import DeclarationRefused
+from include.settings import Settings
+from spark_jobs.layers.bronze import bronze_spec
+from spark_jobs.layers.gold import GoldTable, gold_spec
+from spark_jobs.layers.silver import Refinery, rejected_spec, silver_spec
+from spark_jobs.tables import Table, read_files
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release, ready to refine: what judges, and what it brings on."""
+
+    refinery: Refinery
+    gold: tuple[GoldTable, ...]
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset as this release declares it."""
+        return self.refinery.dataset
+
+    def app_id(self, table: str) -> str:
+        """The app id of the release's commits to `silver` or `rejected`."""
+        return f"{self.dataset.name}/{self.dataset.release}/{table}"
+
+
+def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
+    """Open the tables of a release, creating those that are missing; nothing else is written."""
+    transform = load_transformation(dataset)
+    silver = Table(silver_spec(spark, settings, dataset, transform))
+    bronze = bronze or Table(bronze_spec(settings, dataset.name))
+    refinery = Refinery(spark, dataset, transform, bronze, silver, Table(rejected_spec(settings, dataset)))
+    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, silver)))
+
+
+def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:
+    """Return the function `silver` of the release's own `silver.py`; DeclarationRefused when there is none."""
+    path = dataset.folder / "silver.py"
+    spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DeclarationRefused(str(path), "is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: object = getattr(module, "silver", None)
+    if not callable(function):
+        raise DeclarationRefused(str(path), "must define a function silver(accepted: DataFrame) -> DataFrame")
+    return function
+
+
+def _gold_tables(spark: SparkSession, settings: Settings, dataset: Dataset, silver: Table) -> list[GoldTable]:
+    tables = []
+    for gold in dataset.pipeline.gold:
+        own = spark.newSession()
+        spec = gold_spec(settings, dataset, gold, read_files(own, silver.spec.data_schema, []))
+        tables.append(GoldTable(gold, Table(spec), own, f"{dataset.name}/{dataset.release}/gold/{gold.name}"))
+    return tables

@@ -1,0 +1,207 @@
+"""Refine: bring a release's silver, rejected and gold up to a bronze batch, then publish (DESIGN §4, steps 4 to 6).
+
+Reads: whole bronze batches [a, b]. Writes: silver, rejected, each gold table, the publication.
+Guarantee: each table gets batch b once; readers see b when all tables have it. Progress is the transaction version
+in silver, so there is no second checkpoint that could be lost or disagree.
+After a crash: the run that silver's last commit names is finished with the same bounds before another begins.
+Does not: know where bronze's rows came from, or whether more will come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from include.clients.delta_log import Commit, log_versions, read_commit
+from include.errors import Terminal
+from include.places import warehouse
+from include.reading.publication import Publication, TableVersion, publish
+from include.settings import Settings
+from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.bronze import batch_files
+from spark_jobs.layers.gold import GoldTable, commit_gold
+from spark_jobs.layers.release import Release
+from spark_jobs.layers.silver import Judged, judge_batches
+from spark_jobs.tables import DataFile, Table
+
+# Planning is one thread's work, so two tables at a time keep the second core busy.
+GOLD_AT_A_TIME = 2
+
+
+class CommitMissing(Terminal):
+    """A table's log does not have the commit that its transaction version says it has."""
+
+    def __init__(self, table: str, app_id: str, batch: int) -> None:
+        super().__init__(f"{table}: the log has no commit of {app_id} with batch {batch}", "headrace audit")
+        self.table = table
+        self.batch = batch
+
+
+@dataclass
+class RunReport:
+    """What a run did: its batches, rows in, and seconds per step."""
+
+    batches: tuple[int, int]
+    rows: int
+    steps: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure one step."""
+        start = time.monotonic()
+        yield
+        self.steps[name] = round(time.monotonic() - start, 3)
+
+
+def refined_batch(release: Release) -> int:
+    """Return the last batch that all of the release's tables have, -1 for none."""
+    refinery = release.refinery
+    versions = [
+        refinery.silver.committed(release.app_id("silver")),
+        refinery.rejected.committed(release.app_id("rejected")),
+        *[target.table.committed(target.app_id) for target in release.gold],
+    ]
+    return min(versions)
+
+
+def refine(settings: Settings, release: Release, first: int, last: int, epoch: int) -> RunReport:
+    """Bring all tables of the release from batch `first - 1` to `last` and publish; return what it took.
+
+    Any step that is committed already is recognised and skipped. Raises RowsUnaccounted or NoLongerOwner with
+    nothing published; what was committed stays and is recognised by the next attempt.
+    """
+    facts = _facts(release, first, last, epoch)
+    report = RunReport((first, last), sum(f.rows for f in batch_files(release.refinery.bronze, first, last)))
+    with report.step("silver"):
+        silver = _commit_silver(release, first, last, facts)
+    with report.step("gold"):
+        _commit_all_gold(release, silver, last, facts)
+    pass_step(Step.ALL_GOLD_COMMITTED, last)
+    with report.step("publish"):
+        publish(settings, publication_of(settings, release, last))
+    pass_step(Step.PUBLISHED, last)
+    return report
+
+
+def unfinished_run(release: Release) -> tuple[int, int] | None:
+    """Return the bounds of the run that silver has and another table lacks, else None."""
+    silver, app_id = release.refinery.silver, release.app_id("silver")
+    last = silver.committed(app_id)
+    if last == refined_batch(release):
+        return None
+    first, last = _metadata(_commit_of(silver, app_id, last))["batches"]
+    return first, last
+
+
+def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
+    """Return the publication of the versions in which each table got `batch`."""
+    refinery, root = release.refinery, warehouse(settings)
+    bronze_commit = _last_bronze_commit(refinery.bronze, batch)
+    commits = {refinery.bronze: bronze_commit}
+    commits[refinery.silver] = _commit_of(refinery.silver, release.app_id("silver"), batch)
+    commits[refinery.rejected] = _commit_of(refinery.rejected, release.app_id("rejected"), batch)
+    commits |= {target.table: _commit_of(target.table, target.app_id, batch) for target in release.gold}
+    latest = max(commit.timestamp_ms for commit in commits.values())
+    return Publication(
+        dataset=release.dataset.name,
+        release=release.dataset.release,
+        batch=batch,
+        published_at=datetime.fromtimestamp(latest / 1000, UTC),
+        offsets={int(p): span[1] for p, span in _metadata(bronze_commit)["offsets"].items()},
+        tables={
+            table.spec.name: TableVersion(str(table.spec.path.relative_to(root)), commit.version)
+            for table, commit in commits.items()
+        },
+    )
+
+
+def _commit_silver(release: Release, first: int, last: int, facts: dict[str, Any]) -> list[DataFile]:
+    """Step 4: silver, then rejected; return silver's files of this run as committed."""
+    refinery = release.refinery
+    silver_id, rejected_id = release.app_id("silver"), release.app_id("rejected")
+    if refinery.rejected.committed(rejected_id) < last:
+        known = _run_files(release, first, last) if refinery.silver.committed(silver_id) >= last else None
+        judged = judge_batches(refinery, first, last, facts["epoch"], known)
+        if known is None:
+            refinery.silver.commit(silver_id, last, _silver_metadata(release, judged, facts), judged.silver)
+            pass_step(Step.SILVER_COMMITTED, last)
+        refinery.rejected.commit(rejected_id, last, _rejected_metadata(release, judged, facts), judged.rejected)
+        pass_step(Step.REJECTED_COMMITTED, last)
+    return _run_files(release, first, last)
+
+
+def _run_files(release: Release, first: int, last: int) -> list[DataFile]:
+    return [file for file in release.refinery.silver.files() if file.overlaps("_batch_id", first, last)]
+
+
+def _commit_all_gold(release: Release, silver: Sequence[DataFile], last: int, facts: dict[str, Any]) -> None:
+    def commit(target: GoldTable) -> None:
+        commit_gold(target, release.refinery.silver, silver, last, facts)
+
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        for _ in pool.map(commit, release.gold):
+            pass
+
+
+def _facts(release: Release, first: int, last: int, epoch: int) -> dict[str, Any]:
+    dataset = release.dataset
+    return {
+        "dataset": dataset.name,
+        "release": dataset.release,
+        "code": dataset.release,
+        "epoch": epoch,
+        "batches": [first, last],
+    }
+
+
+def _silver_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:
+    times: dict[str, datetime] = {}
+    column = release.dataset.pipeline.event_time
+    for file in judged.silver:
+        partition, high = str(file.high["_partition"]), file.high[column]
+        assert isinstance(high, datetime)
+        times[partition] = max(times.get(partition, high), high)
+    return {
+        **facts,
+        "table": release.refinery.silver.spec.name,
+        "app_id": release.app_id("silver"),
+        "rows": judged.accepted,
+        "rows_in": judged.rows_in,
+        "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
+    }
+
+
+def _rejected_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **facts,
+        "table": release.refinery.rejected.spec.name,
+        "app_id": release.app_id("rejected"),
+        "rows": sum(file.rows for file in judged.rejected),
+        "reasons": judged.reasons,
+        "dispositions": judged.dispositions,
+    }
+
+
+def _commit_of(table: Table, app_id: str, batch: int) -> Commit:
+    for version in sorted(log_versions(table.spec.path), reverse=True):
+        commit = read_commit(table.spec.path, version)
+        if commit.app_id == app_id and commit.app_version == batch:
+            return commit
+    raise CommitMissing(table.spec.name, app_id, batch)
+
+
+def _last_bronze_commit(bronze: Table, batch: int) -> Commit:
+    for version in sorted(log_versions(bronze.spec.path), reverse=True):
+        commit = read_commit(bronze.spec.path, version)
+        if commit.metadata and commit.metadata.get("batches") == [batch, batch]:
+            return commit
+    raise CommitMissing(bronze.spec.name, "bronze", batch)
+
+
+def _metadata(commit: Commit) -> dict[str, Any]:
+    return commit.metadata or {}

@@ -1,0 +1,300 @@
+"""The stream job: one driver per dataset, from Kafka to the publication.
+
+Reads: the dataset's topic. Writes: bronze, silver, rejected, gold, the publication, the ledger.
+Guarantee: every record of the topic is in bronze once, and in silver or rejected once (DESIGN §4).
+After a crash: started again, it finishes what was begun and goes on; nothing is lost or doubled.
+Does not: give up on bronze when refine fails: the release is halted, the error is told, and it is tried again.
+
+Two threads of work: Spark's own commits bronze (ingest.py); this one refines whole bronze batches, as many as have
+come since the last run and fit (adr-0001). SIGTERM drains both at a batch boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
+from include.clients.kafka import BrokerUnreachable, ensure_topic, log_end_offsets
+from include.errors import HeadraceError, Terminal
+from include.ledger.catching_up import catch_up
+from include.ledger.writer import LedgerWriter, open_writer
+from include.places import lease_path, status_path
+from include.reading.publication import find_publication, publish
+from include.settings import Settings, load_settings
+from include.supervision.processes import bootstrap_servers
+from include.supervision.states import stream_name
+from spark_jobs.examine import bronze_head, examined_generation
+from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.ingest import DRAINED, Ingest
+from spark_jobs.layers.bronze import batch_files, bronze_spec
+from spark_jobs.layers.release import Release, open_release
+from spark_jobs.lease import take_lease
+from spark_jobs.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
+from spark_jobs.session import open_session
+from spark_jobs.tables import NoLongerOwner, Table
+from spark_jobs.telling import Teller, Word
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+QUICK_FAILURES = 5
+
+
+@dataclass
+class Driver:
+    """A dataset's driver at work."""
+
+    settings: Settings
+    dataset: Dataset
+    release: Release
+    ingest: Ingest
+    ledger: LedgerWriter
+    teller: Teller
+    stop: threading.Event
+    pause: float = 0.0
+    """Seconds until a failed refine is tried again; 0 when the last one succeeded."""
+    not_before: float = 0.0
+    failures: int = 0
+    waiting: list[float] = field(default_factory=list)
+
+    def run(self, bootstrap: str) -> None:
+        """Ingest and refine until told to stop; raises what ended it otherwise."""
+        query = self.ingest.start(bootstrap)
+        self.teller.tell("running")
+        while not self.stop.is_set():
+            if not query.isActive:
+                query = self._restarted(query)
+            if not self._refine_next():
+                self.stop.wait(0.02)
+        self.teller.tell("draining")
+        drain(query, self.ingest.spark)
+
+    def _refine_next(self) -> bool:
+        """Refine the next batches, if there are any and it is time; return whether there was work."""
+        if time.monotonic() < self.not_before:
+            return False
+        bounds = next_run(self.release, self.ingest.last_batch, self.settings.refine_records)
+        if bounds is None:
+            return False
+        try:
+            report = refine(self.settings, self.release, *bounds, self.ingest.epoch)
+        except NoLongerOwner:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
+            self._halt(error)
+            return False
+        self._went_on(report)
+        return True
+
+    def _halt(self, error: Exception) -> None:
+        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.not_before = time.monotonic() + self.pause
+        print(f"{datetime.now(UTC).isoformat()} refine failed, tried again in {self.pause:.0f} s", file=sys.stderr)
+        traceback.print_exception(error, limit=-3, file=sys.stderr)
+        self.teller.tell("halted", first_line(error))
+
+    def _went_on(self, report: RunReport) -> None:
+        if self.pause:
+            self.teller.tell("running")
+        self.pause = 0.0
+        seconds = sum(report.steps.values())
+        self.teller.word.refined_batch = report.batches[1]
+        self.teller.word.last_batch = {"rows": report.rows, "seconds": round(seconds, 3), "steps": report.steps}
+        self.teller.word.rates["refine"] = round(report.rows / seconds, 1) if seconds else 0.0
+        project(self.ledger, self.settings, self.dataset.name)
+
+    def _restarted(self, query: StreamingQuery) -> StreamingQuery:
+        """Start the ingest query again after it failed; raises when trying again cannot help."""
+        error = self.ingest.failure or query.exception()
+        if isinstance(error, Terminal):
+            raise error
+        self.failures = self.failures + 1 if self.ingest.last_batch in self.waiting else 1
+        self.waiting = [self.ingest.last_batch]
+        reason = first_line(error) if error else "the query ended"
+        reachable = self._wait_for_broker(reason)
+        if reachable and self.failures > QUICK_FAILURES:
+            raise Terminal(f"ingest failed {self.failures} times at one place: {reason}", "headrace status")
+        self.stop.wait(min(FIRST_PAUSE * 2**self.failures, LONGEST_PAUSE) if reachable else FIRST_PAUSE)
+        started = self.ingest.start(bootstrap_servers(self.settings))
+        self.teller.tell("running")
+        return started
+
+    def _wait_for_broker(self, reason: str) -> bool:
+        """Return whether the broker was there at the first look; waits until it is."""
+        looks = 0
+        while not self.stop.is_set():
+            try:
+                log_end_offsets(bootstrap_servers(self.settings), self.dataset.pipeline.topic, timeout=5.0)
+                return looks == 0
+            except HeadraceError:
+                looks += 1
+                self.teller.tell("waiting", f"no broker ({reason})")
+                self.stop.wait(1.0)
+        return False
+
+
+def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:
+    """Return the bounds of the next run up to bronze batch `last`: an unfinished one, else the next batches.
+
+    As many as have `most_rows` together, at least one; None when there is none.
+    """
+    begun = unfinished_run(release)
+    if begun is not None:
+        return begun
+    first = refined_batch(release) + 1
+    if last < first:
+        return None
+    files = batch_files(release.refinery.bronze, first, last)
+    rows: dict[int, int] = {}
+    for file in files:
+        number = int(str(file.low["_batch_id"]))
+        rows[number] = rows.get(number, 0) + file.rows
+    total, bound = rows.get(first, 0), first
+    while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
+        bound += 1
+        total += rows.get(bound, 0)
+    return first, bound
+
+
+def drain(query: StreamingQuery, spark: SparkSession, within: float = 50.0) -> None:
+    """End the query at a batch boundary: a running batch is finished, a planned one stays planned."""
+    # The refused batch ends the query with an exception on purpose; its trace would read like a failure.
+    spark.sparkContext.setLogLevel("OFF")
+    end = time.monotonic() + within
+    while query.isActive and time.monotonic() < end:
+        status = query.status
+        if not status["isTriggerActive"] and not status["isDataAvailable"]:
+            break
+        time.sleep(0.05)
+    query.stop()
+    error = query.exception()
+    if error is not None and DRAINED not in str(error):
+        raise error
+
+
+def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
+    """Bring the ledger up to the tables; a ledger that is not there is told and caught up with later."""
+    try:
+        catch_up(ledger, settings, dataset)
+    except HeadraceError as error:
+        print(f"{datetime.now(UTC).isoformat()} ledger not brought on: {error.what}", file=sys.stderr)
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's first line, at most 300 characters, for people."""
+    text = getattr(error, "what", None) or str(error) or type(error).__name__
+    return str(text).strip().splitlines()[0][:300]
+
+
+def current_release(settings: Settings, name: str) -> Dataset:
+    """Return the dataset as the published release has it; before the first publication, as its folder says now."""
+    publication = find_publication(settings, name)
+    return released_dataset(settings, name, publication.release) if publication else snapshot_dataset(settings, name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the driver of one dataset; return 0 drained, 1 failed, 2 refused before anything was read."""
+    (name,) = arguments
+    _run_in_utc()
+    settings = load_settings()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    teller = Teller(status_path(settings, stream_name(name)), lambda word: None)
+    driver: Driver | None = None
+    try:
+        driver, bootstrap = prepare(settings, name, teller, stop)
+        driver.run(bootstrap)
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        if driver is not None or "owned by" not in error.what:
+            teller.finish("failed", error.what)
+        return 2 if driver is None else 1
+    except Exception as error:  # noqa: BLE001  (the last word must be said, whatever it was)
+        traceback.print_exception(error, file=sys.stderr)
+        teller.finish("failed", first_line(error))
+        return 1
+    teller.finish("stopped")
+    return 0
+
+
+def prepare(settings: Settings, name: str, teller: Teller, stop: threading.Event) -> tuple[Driver, str]:
+    """Steps 1 and 2: lease, then doctor; return the driver, ready to run, and the broker's address."""
+    lease = take_lease(lease_path(settings, name), name, datetime.now(UTC))
+    pass_step(Step.LEASED)
+    teller.word.epoch = lease.epoch
+    teller.start()
+    dataset = current_release(settings, name)
+    teller.word.release = dataset.release
+    bootstrap = bootstrap_servers(settings)
+    ensure_topic(bootstrap, dataset.pipeline.topic, dataset.pipeline.partitions)
+    bronze = Table(bronze_spec(settings, name))
+    generation = examined_generation(settings, dataset, bronze, bootstrap)
+    ledger = open_writer(settings)
+    catch_up(ledger, settings, name)
+    pass_step(Step.EXAMINED)
+    spark = open_session(settings, f"headrace {name}")
+    release = open_release(spark, settings, dataset, bronze)
+    ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
+    head = bronze_head(bronze)
+    if head is not None:
+        ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
+    driver = Driver(settings, dataset, release, ingest, ledger, teller, stop)
+    _repeat_publication(settings, release)
+    teller.refresh = lambda word: refresh(word, driver)
+    return driver, bootstrap
+
+
+def _repeat_publication(settings: Settings, release: Release) -> None:
+    """A crash between the last gold commit and the publication leaves readers a batch behind: move on."""
+    done = refined_batch(release)
+    published = find_publication(settings, release.dataset.name)
+    if done >= 0 and (published is None or published.batch < done) and unfinished_run(release) is None:
+        publish(settings, publication_of(settings, release, done))
+
+
+def refresh(word: Word, driver: Driver) -> None:
+    """Fill in what a driver's state of work says: batches, rates, lag."""
+    ingest = driver.ingest
+    word.ingested_batch = ingest.last_batch
+    word.refined_batch = max(word.refined_batch, refined_batch(driver.release))
+    word.ingested = {str(p): end for p, end in ingest.ingested.items()}
+    word.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
+    try:
+        ends = log_end_offsets(bootstrap_servers(driver.settings), driver.dataset.pipeline.topic, timeout=2.0)
+    except (BrokerUnreachable, HeadraceError):
+        return
+    word.log_end = {str(p): end for p, end in ends.items()}
+    word.lag_seconds = lag_seconds(driver, ends, time.time())
+
+
+def lag_seconds(driver: Driver, ends: dict[int, int], now: float) -> float | None:
+    """Return the age of the oldest record that is in Kafka and not published; 0 when all is published."""
+    bronze = driver.ingest.bronze
+    waiting = batch_files(bronze, refined_batch(driver.release) + 1, sys.maxsize)
+    times: list[Any] = [file.low["timestamp"] for file in waiting]
+    if times:
+        return round(max(0.0, now - min(time.timestamp() for time in times)), 3)
+    if all(driver.ingest.ingested.get(p, 0) >= end for p, end in ends.items()):
+        return 0.0
+    return None
+
+
+def _run_in_utc() -> None:
+    """PySpark hands times to Python in the process's own zone."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

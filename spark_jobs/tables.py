@@ -1,0 +1,274 @@
+"""How a table is written: Spark writes the files, delta-rs commits them, one owner per table.
+
+Guarantee: a commit holds files added, files removed, the transaction (app id, version) and our metadata, all or
+nothing; the same app id and version never commit twice; a process that is no longer the owner is refused.
+After a crash: files of an attempt that did not commit stay in the table's folder, unseen by every reader, until
+they are overwritten by the next attempt or vacuumed.
+Does not: read or write rows itself.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from include.errors import Terminal
+
+# The log is the ledger's truth, so it is kept; VACUUM's own retention is what bounds a slow reader.
+PROPERTIES = {
+    "delta.logRetentionDuration": "interval 3650 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.checkpointInterval": "50",
+    "delta.enableDeletionVectors": "false",
+}
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+Bound = int | str | datetime | date
+
+
+class NoLongerOwner(Terminal):
+    """Another process has committed under our app id: this one has lost the table and must stop."""
+
+    def __init__(self, table: str, app_id: str, why: str) -> None:
+        super().__init__(
+            f"{table}: the commit of {app_id} was refused, another process owns this table now ({why}); "
+            "nothing of this attempt is visible",
+            "headrace status",
+        )
+        self.table = table
+        self.app_id = app_id
+
+
+class RowsUnaccounted(Terminal):
+    """What came in is not what was written; the batch is not committed."""
+
+    def __init__(self, table: str, batches: tuple[int, int], why: str) -> None:
+        super().__init__(
+            f"{table}, batches {batches[0]} to {batches[1]}: {why}; nothing was committed", "headrace audit"
+        )
+        self.table = table
+        self.batches = batches
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One Parquet file of a table: path relative to it, rows, and the bounds of the declared columns."""
+
+    path: str
+    partition: str
+    rows: int
+    size: int
+    low: Mapping[str, Bound] = field(default_factory=dict)
+    high: Mapping[str, Bound] = field(default_factory=dict)
+
+    def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether the file may have rows with `column` in [low, high]; true where its bounds are not known."""
+        if column not in self.low or column not in self.high:
+            return True
+        return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a table is: its name for people, folder, columns (with the partition column last) and bounded columns."""
+
+    name: str
+    path: Path
+    schema: StructType
+    partition: str
+    bounded: tuple[str, ...]
+
+    @property
+    def data_schema(self) -> StructType:
+        """The columns that stand in the files: all but the partition column."""
+        return StructType([f for f in self.schema.fields if f.name != self.partition])
+
+
+class Table:
+    """A table as its owner holds it: the log's state in memory, brought on by its own commits alone."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self._lock = threading.Lock()
+        self._delta = _open_or_create(spec)
+        self._files = {file.path: file for file in _files_of(self._delta, spec)}
+        self._committed: dict[str, int] = {}
+
+    @property
+    def version(self) -> int:
+        """The table's version."""
+        return self._delta.version()
+
+    @property
+    def table_id(self) -> str:
+        """The id that the table got when it was created."""
+        return str(self._delta.metadata().id)
+
+    def committed(self, app_id: str) -> int:
+        """Return the last version that `app_id` has committed, -1 for none."""
+        with self._lock:
+            if app_id not in self._committed:
+                found = self._delta.transaction_version(app_id)
+                self._committed[app_id] = -1 if found is None else found
+            return self._committed[app_id]
+
+    def files(self) -> list[DataFile]:
+        """Return the table's files now."""
+        with self._lock:
+            return list(self._files.values())
+
+    def read(self, spark: SparkSession, files: Iterable[DataFile]) -> DataFrame:
+        """Return the rows of exactly these files, without the partition column."""
+        return read_files(spark, self.spec.data_schema, [self.spec.path / file.path for file in files])
+
+    def write(self, rows: DataFrame, folder: str) -> list[DataFile]:
+        """Let Spark write `rows` into `folder` of the table; return the files, which nobody sees before `commit`."""
+        place = self.spec.path / folder
+        names = [f.name for f in self.spec.schema.fields]
+        rows.select(*names).write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
+        found = (_written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
+        return [file for file in found if file.rows > 0]
+
+    def commit(
+        self,
+        app_id: str,
+        version: int,
+        metadata: Mapping[str, Any],
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+    ) -> int:
+        """Commit files, transaction and metadata in one step; return the table's new version.
+
+        Raises NoLongerOwner when another process has committed with this app id or removed the same files.
+        """
+        actions = [_add(self.spec, file) for file in added] + [_remove(self.spec, file) for file in removed]
+        properties = CommitProperties(
+            app_transactions=[Transaction(app_id, version)],
+            custom_metadata={"userMetadata": json.dumps(metadata, sort_keys=True)},
+            max_commit_retries=0,
+        )
+        with self._lock:
+            self._write(actions, properties, app_id)
+            for file in removed:
+                del self._files[file.path]
+            self._files |= {file.path: file for file in added}
+            self._committed[app_id] = version
+            return self._delta.version()
+
+    def _write(self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str) -> None:
+        try:
+            self._delta.create_write_transaction(
+                actions,
+                "append",
+                self._delta.schema(),
+                partition_by=[self.spec.partition],
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+            self._delta.update_incremental()
+        except CommitFailedError as error:
+            raise NoLongerOwner(self.spec.name, app_id, str(error)) from error
+
+
+def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
+    """Return the rows of exactly these Parquet files; without files, no rows."""
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*[str(path) for path in paths])
+
+
+def partitioned_schema(schema: StructType, partition: str) -> StructType:
+    """Return `schema`, all nullable as files are, with the string partition column at the end."""
+    fields = [StructField(f.name, f.dataType, True) for f in schema.fields if f.name != partition]
+    return StructType(fields).add(partition, "string")
+
+
+def _open_or_create(spec: TableSpec) -> DeltaTable:
+    try:
+        return DeltaTable(str(spec.path))
+    except TableNotFoundError:
+        bounded = {"delta.dataSkippingStatsColumns": ",".join(spec.bounded)}
+        schema = Schema.from_json(spec.schema.json())
+        return DeltaTable.create(
+            str(spec.path), schema, partition_by=[spec.partition], name=spec.name, configuration=PROPERTIES | bounded
+        )
+    except DeltaError as error:
+        raise Terminal(f"{spec.name} at {spec.path} cannot be opened: {error}", "headrace audit") from error
+
+
+def _files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
+    return [_known_file(row, spec) for row in pa.table(delta.get_add_actions(flatten=True)).to_pylist()]
+
+
+def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
+    low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
+    high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
+    return DataFile(
+        unquote(row["path"]), row[f"partition.{spec.partition}"], row["num_records"], row["size_bytes"], low, high
+    )
+
+
+def _written_file(spec: TableSpec, path: Path) -> DataFile:
+    """Read a fresh file's footer: its rows and the bounds of the declared columns."""
+    footer = pq.read_metadata(path)
+    value = unquote(path.parent.name.partition("=")[2])
+    low: dict[str, Bound] = {}
+    high: dict[str, Bound] = {}
+    for group in range(footer.num_row_groups):
+        _widen(footer.row_group(group), spec.bounded, low, high)
+    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
+
+
+def _widen(group: Any, bounded: Sequence[str], low: dict[str, Bound], high: dict[str, Bound]) -> None:
+    for index in range(group.num_columns):
+        column = group.column(index)
+        name, statistics = column.path_in_schema, column.statistics
+        if name in bounded and statistics is not None and statistics.has_min_max:
+            low[name] = min(low.get(name, statistics.min), statistics.min)
+            high[name] = max(high.get(name, statistics.max), statistics.max)
+
+
+def _add(spec: TableSpec, file: DataFile) -> AddAction:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {name: _stat(value, timedelta()) for name, value in file.low.items()},
+        "maxValues": {name: _stat(value, timedelta(microseconds=999)) for name, value in file.high.items()},
+        "nullCount": {},
+    }
+    partition = None if file.partition == HIVE_NULL else file.partition
+    now = int(time.time() * 1000)
+    return AddAction(
+        quote(file.path, safe="/="), file.size, {spec.partition: partition}, now, True, json.dumps(statistics)
+    )
+
+
+def _remove(spec: TableSpec, file: DataFile) -> RemoveAction:
+    now = int(time.time() * 1000)
+    return RemoveAction(
+        path=quote(file.path, safe="/="),
+        data_change=True,
+        deletion_timestamp=now,
+        size=file.size,
+        partition_values={spec.partition: file.partition},
+    )
+
+
+def _stat(value: Bound, round_up: timedelta) -> int | str:
+    """Delta keeps times in milliseconds: rounded outwards, so that a bound never excludes a row."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return value.isoformat() if isinstance(value, date) else value
