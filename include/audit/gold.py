@@ -78,7 +78,7 @@ def _additive(gold: AdditiveGold) -> str:
 
 def _start(window: Window) -> str:
     start = f"date_trunc('{window.unit}', {_quoted(window.column)})"
-    return f"cast({start} as date)" if window.unit == "day" else start
+    return start if window.unit == "hour" else f"cast({start} as date)"
 
 
 def _ordinals(count: int) -> list[str]:
@@ -101,7 +101,7 @@ def _latest(gold: LatestGold) -> str:
     keys = ", ".join(_quoted(key) for key in gold.keys)
     order = ", ".join(f"{_quoted(column)} desc nulls last" for column in gold.order_by)
     columns = ", ".join(f"{expression} as {_quoted(name)}" for name, expression in gold.columns)
-    newest = f"row_number() over (partition by {keys} order by {order}, _batch_id, _partition, _offset) = 1"
+    newest = f"row_number() over (partition by {keys} order by {order}, _partition desc, _offset desc) = 1"
     return f"select {keys}, {columns} from silver qualify {newest}"
 
 

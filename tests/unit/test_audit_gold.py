@@ -94,6 +94,14 @@ def test_a_null_that_ought_to_be_null_is_not_zero(database: duckdb.DuckDBPyConne
     ]
 
 
+def test_a_key_may_be_null(database: duckdb.DuckDBPyConnection) -> None:
+    nowhere = silver_row(9, "e", sold_at=at(1), shop=None, kind="returned", amount=None)
+    database.register("silver", pa.Table.from_pylist([*SALES, nowhere], schema=SILVER))
+    assert check(database, SHOP_DAYS_GOLD, RIGHT, SHOP_DAYS)[1] == [("missing", 1)]
+    row = shop_day(1, "", 0, None, None, 1) | {"shop": None}
+    assert check(database, SHOP_DAYS_GOLD, [*RIGHT, row], SHOP_DAYS)[1] == []
+
+
 def test_missing_surplus_and_repeated_grains(database: duckdb.DuckDBPyConnection) -> None:
     assert check(database, SHOP_DAYS_GOLD, RIGHT[:1], SHOP_DAYS)[1] == [("missing", 1)]
     stray = shop_day(3, "north", 0, None, None, 0)
@@ -120,13 +128,16 @@ def test_a_small_distinct_count_is_exact(database: duckdb.DuckDBPyConnection) ->
     assert check(database, DISTINCT, [shop_day(1, "north", 0, None, None, 198)], SHOP_DAYS)[1] == [("different", 1)]
 
 
-@pytest.mark.parametrize(("unit", "starts"), [("hour", [at(1, 0), at(1, 23), at(1, 9), at(2)]), ("month", [at(1, 0)])])
-def test_hour_and_month_windows_are_timestamps(
-    database: duckdb.DuckDBPyConnection, unit: str, starts: list[datetime]
+@pytest.mark.parametrize(
+    ("unit", "kind", "starts"),
+    [("hour", UTC_MICROS, [at(1, 0), at(1, 23), at(1, 9), at(2)]), ("month", pa.date32(), [date(2026, 3, 1)])],
+)
+def test_an_hour_is_a_timestamp_and_a_month_a_date(
+    database: duckdb.DuckDBPyConnection, unit: str, kind: pa.DataType, starts: list[datetime | date]
 ) -> None:
     gold = AdditiveGold("sales", "", Window("sold_at", unit, "start"), (), (Measure("n", "count", "*"),))
     rows = [{"start": start, "n": len(SALES) // len(starts)} for start in starts]
-    assert check(database, gold, rows, pa.schema([("start", UTC_MICROS), ("n", pa.int64())]))[1] == []
+    assert check(database, gold, rows, pa.schema([("start", kind), ("n", pa.int64())]))[1] == []
 
 
 LATEST = LatestGold("shop_status", "", ("shop",), ("sold_at", "event_id"), (("status", "kind"), ("since", "sold_at")))
@@ -139,6 +150,10 @@ def test_latest_gold(database: duckdb.DuckDBPyConnection) -> None:
         {"shop": "south", "status": "returned", "since": at(2)},
     ]
     assert check(database, LATEST, rows, STATUS)[1] == []
+    again = silver_row(9, "b", partition=1, sold_at=at(1, 23), kind="returned")
+    database.register("silver", pa.Table.from_pylist([*SALES, again], schema=SILVER))
+    assert check(database, LATEST, [rows[0] | {"status": "returned"}, rows[1]], STATUS)[1] == []
+    database.register("silver", pa.Table.from_pylist(SALES, schema=SILVER))
     older = [rows[0] | {"since": at(1, 9), "status": "returned"}, rows[1]]
     assert check(database, LATEST, older, STATUS)[1] == [("different", 1), ("different", 1)]
 
