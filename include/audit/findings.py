@@ -62,15 +62,15 @@ def offset_findings(kind: Kind, table: str, partition: int, offsets: pl.Series, 
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings by journey, partition, kind and offset; ranges that touch and say the same become one."""
+    """Return the findings by layer, table, partition and end offset; ranges that touch and say the same become one."""
     result: list[Finding] = []
-    for finding in sorted(findings, key=_order):
+    for finding in sorted(findings, key=lambda each: (*_place(each), each.kind, each.detail, each.start or 0)):
         last = result[-1] if result else None
         if last is not None and finding.start is not None and _continues(last, finding):
             result[-1] = replace(last, rows=last.rows + finding.rows, end=finding.end)
         else:
             result.append(finding)
-    return result
+    return sorted(result, key=lambda each: (*_place(each), each.end or 0, each.kind, each.start or 0))
 
 
 def _continues(last: Finding, finding: Finding) -> bool:
@@ -78,15 +78,7 @@ def _continues(last: Finding, finding: Finding) -> bool:
     return same == (finding.kind, finding.table, finding.partition, finding.detail) and last.end == finding.start
 
 
-def _order(finding: Finding) -> tuple[int, str, int, str, str, int]:
+def _place(finding: Finding) -> tuple[int, str, int]:
     journey = ("bronze", "silver", "rejected", "gold")
-    place = journey.index(finding.layer) if finding.layer in journey else len(journey)
-    partition, start = finding.partition, finding.start
-    return (
-        place,
-        finding.table,
-        -1 if partition is None else partition,
-        finding.kind.value,
-        finding.detail,
-        -1 if start is None else start,
-    )
+    layer = journey.index(finding.layer) if finding.layer in journey else len(journey)
+    return (layer, finding.table, -1 if finding.partition is None else finding.partition)

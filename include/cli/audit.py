@@ -62,7 +62,7 @@ def _values(audits: list[DatasetAudit]) -> dict[str, Any]:
 def _print(audits: list[DatasetAudit]) -> None:
     console = wide_console()
     for each in audits:
-        console.print(_balance_table(each))
+        console.print(_balance_table(each) if each.partitions else f"{each.dataset}: no topic, nothing published yet")
         for check in each.gold:
             wrong = any(finding.table == check.table for finding in each.findings)
             verdict = "[red]not what silver gives[/]" if wrong else "equal to silver recomputed"

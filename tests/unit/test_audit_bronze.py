@@ -113,7 +113,7 @@ def test_ranges_that_tile_are_balanced_in_any_order() -> None:
         ([(0, 4), (6, 9)], 9, [("gap", 0, 4, 6, 2)]),
         ([(0, 4), (3, 9)], 9, [("overlap", 0, 3, 4, 1)]),
         ([(0, 9), (2, 4), (4, 6)], 9, [("overlap", 0, 2, 4, 2), ("overlap", 0, 4, 6, 2)]),
-        ([(0, 9), (2, 4), (10, 12)], 12, [("gap", 0, 9, 10, 1), ("overlap", 0, 2, 4, 2)]),
+        ([(0, 9), (2, 4), (10, 12)], 12, [("overlap", 0, 2, 4, 2), ("gap", 0, 9, 10, 1)]),
         ([(0, 9)], 12, [("gap", 0, 9, 12, 3)]),
         ([(0, 12)], 9, [("surplus", 0, 9, 12, 3)]),
         ([], 9, [("gap", 0, 0, 9, 9)]),
@@ -174,3 +174,18 @@ def test_a_topic_made_again_is_another_topic() -> None:
     wrong = list(topic_findings(metadata, topic, TABLE))
     assert [finding.kind for finding in wrong] == [Kind.different]
     assert "T1" in wrong[0].detail
+
+
+def test_the_first_finding_is_the_one_that_ends_first() -> None:
+    wrong = [
+        Finding(Kind.gap, "gold.days", 1, ""),
+        Finding(Kind.gap, TABLE, 9, "a batch", 0, 0, 9),
+        Finding(Kind.surplus, TABLE, 1, "", 0, 3, 4),
+        Finding(Kind.gap, TABLE, 1, "", 1, 0, 1),
+    ]
+    assert [(f.table, f.partition, f.end) for f in merged(wrong)] == [
+        (TABLE, 0, 4),
+        (TABLE, 0, 9),
+        (TABLE, 1, 1),
+        ("gold.days", None, None),
+    ]
