@@ -284,7 +284,7 @@ def lag_seconds(driver: Driver, ends: dict[int, int], now: float) -> float | Non
     waiting = batch_files(bronze, refined_batch(driver.release) + 1, sys.maxsize)
     times: list[Any] = [file.low["timestamp"] for file in waiting]
     if times:
-        return round(max(0.0, now - min(time.timestamp() for time in times)), 3)
+        return float(round(max(0.0, now - min(time.timestamp() for time in times)), 3))
     if all(driver.ingest.ingested.get(p, 0) >= end for p, end in ends.items()):
         return 0.0
     return None

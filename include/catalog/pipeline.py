@@ -58,18 +58,18 @@ class LatestGold:
 
 @dataclass(frozen=True)
 class QueryGold:
-    """Grains recomputed by an SQL query over `silver`, which has the grain's columns added.
+    """Grains recomputed by an SQL query over `silver`, which has the window's column added.
 
-    `grain` names an SQL expression per grain column; `columns` the output's names and types;
-    `touched_by` says which silver rows touch a grain at all.
+    A grain is a window and the keys; `touched_by` says which silver rows touch a grain at all. The query's columns
+    begin with the grain's, of the same names.
     """
 
     name: str
     partition: str
     query: str
-    grain: tuple[tuple[str, str], ...]
+    window: Window
+    keys: tuple[str, ...]
     touched_by: str
-    columns: tuple[tuple[str, str], ...]
 
 
 Gold = AdditiveGold | LatestGold | QueryGold
@@ -122,11 +122,15 @@ def _gold(name: str, node: Node, folder: Path) -> Gold:
 
 
 def _additive(name: str, partition: str, node: Node, _: Path) -> Gold:
+    measures = tuple(_measure(key, item) for key, item in node.named("measures").items())
+    return AdditiveGold(name, partition, _window(node), node.strings("keys"), measures)
+
+
+def _window(node: Node) -> Window:
     window = node.node("window")
     spec = Window(window.take("column", str), window.one_of("unit", UNITS), window.take("as", str))
     window.finish()
-    measures = tuple(_measure(key, item) for key, item in node.named("measures").items())
-    return AdditiveGold(name, partition, spec, node.strings("keys"), measures)
+    return spec
 
 
 def _measure(name: str, node: Node) -> Measure:
@@ -145,8 +149,8 @@ def _query(name: str, partition: str, node: Node, folder: Path) -> Gold:
     path = folder / node.take("query", str)
     if not path.is_file():
         raise DeclarationRefused(f"{node.place}.query", f"there is no file {path}")
-    grain, columns = _pairs(node, "grain"), _pairs(node, "columns")
-    return QueryGold(name, partition, path.read_text("utf-8"), grain, node.maybe("touched_by", str, "true"), columns)
+    touched_by = node.maybe("touched_by", str, "true")
+    return QueryGold(name, partition, path.read_text("utf-8"), _window(node), node.strings("keys"), touched_by)
 
 
 def _pairs(node: Node, key: str) -> tuple[tuple[str, str], ...]:
@@ -155,16 +159,7 @@ def _pairs(node: Node, key: str) -> tuple[tuple[str, str], ...]:
 
 def grain_columns(gold: Gold) -> tuple[str, ...]:
     """Return the columns that name one grain of a gold table."""
-    if isinstance(gold, AdditiveGold):
-        return (gold.window.name, *gold.keys)
-    if isinstance(gold, LatestGold):
-        return gold.keys
-    return tuple(name for name, _ in gold.grain)
-
-
-def key_columns(gold: Gold) -> tuple[str, ...]:
-    """Return the columns that name one row of a gold table; of a query's rows only the grain is known."""
-    return grain_columns(gold)
+    return gold.keys if isinstance(gold, LatestGold) else (gold.window.name, *gold.keys)
 
 
 def validate_partition(gold: Gold, place: str) -> None:

@@ -23,29 +23,41 @@ SURROGATE_PAIR = r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"
 CONTROL_ESCAPE = r"\\u00(?:0[0-8bBcCeEfF]|1[0-9A-Fa-f]|7[fF])|\\[bf]"
 
 
-def structure_fault(raw: Column) -> Column:
+def skeleton(raw: Column) -> Column:
+    """Return the record with every strict JSON string as `s`; null where it is null or too large to look at."""
+    return F.when(F.octet_length(raw) <= MAX_BYTES, F.regexp_replace(raw.cast("string"), STRING, "s"))
+
+
+def remainder(bones: Column) -> Column:
+    """Return what is left of a skeleton when scalars are `n` and containers are reduced: `n` or `s` for a document."""
+    numbered = F.regexp_replace(bones, rf"{SCALAR}|{NO_NUMBER}", "n")
+    rounds = F.sequence(F.lit(1), F.lit(MAX_DEPTH))
+    packed = F.regexp_replace(numbered, SPACE, "")
+    return F.aggregate(rounds, packed, lambda text, _: F.regexp_replace(text, INNERMOST, "n"))
+
+
+def structure_fault(raw: Column, bones: Column, left: Column) -> Column:
     """Return the reason why the bytes `raw` are no flat, strict JSON object; null where they are one.
 
-    Reasons: null_value, size, wire_format, malformed, bad_utf8, empty, not_object, trailing_data, depth,
-    out_of_range (NaN, Infinity), duplicate_key, control_char. Nested values are well-formed here; a column that
-    gets one is judged in fields.py. Evaluated for the first condition that holds, so later ones may rely on it.
+    `bones` and `left` are columns with the skeleton and the remainder. Reasons: null_value, size, wire_format,
+    malformed, bad_utf8, empty, not_object, trailing_data, depth, out_of_range (NaN, Infinity), duplicate_key,
+    control_char. Nested values are well-formed here; a column that gets one is judged in fields.py. Evaluated for
+    the first condition that holds, so later ones may rely on it.
     """
     text = raw.cast("string")
-    scalars = _scalars(text)
-    left = _reduced(scalars)
     keys = F.transform(F.json_object_keys(text), F.lower)
     bare = F.regexp_replace(text, r"\\\\", "")
     return (
         F.when(raw.isNull(), "null_value")
-        .when(F.octet_length(raw) > MAX_BYTES, "size")
+        .when(bones.isNull(), "size")
         .when(_is_framed(raw), "wire_format")
         .when(F.hex(F.substring(raw, 1, 2)).isin("FFFE", "FEFF"), "malformed")
         .when(~F.is_valid_utf8(text), "bad_utf8")
         .when(text.rlike(rf"^{SPACE}*+\z"), "empty")
         .when(left.isin("n", "s") & ~text.rlike(rf"^{SPACE}*+\{{"), "not_object")
         .when(left != "n", _unfinished(text, left))
-        .when(_unescaped(text).rlike(rf"\d{{{MAX_DIGITS + 1}}}"), "malformed")
-        .when(_unescaped(text).rlike(NO_NUMBER), "out_of_range")
+        .when(bones.rlike(rf"\d{{{MAX_DIGITS + 1}}}"), "malformed")
+        .when(bones.rlike(NO_NUMBER), "out_of_range")
         .when(F.size(F.array_distinct(keys)) != F.size(keys), "duplicate_key")
         .when(F.regexp_replace(bare, SURROGATE_PAIR, "").rlike(r"\\u[dD][89a-fA-F]"), "bad_utf8")
         .when(bare.rlike(CONTROL_ESCAPE), "control_char")
@@ -55,20 +67,6 @@ def structure_fault(raw: Column) -> Column:
 def _is_framed(raw: Column) -> Column:
     """Confluent's wire format: a zero byte and a schema id of four bytes before the payload."""
     return (F.hex(F.substring(raw, 1, 1)) == "00") & (F.hex(F.substring(raw, 6, 1)) == "7B")
-
-
-def _unescaped(text: Column) -> Column:
-    return F.regexp_replace(text, STRING, "s")
-
-
-def _scalars(text: Column) -> Column:
-    numbered = F.regexp_replace(_unescaped(text), rf"{SCALAR}|{NO_NUMBER}", "n")
-    return F.regexp_replace(numbered, SPACE, "")
-
-
-def _reduced(scalars: Column) -> Column:
-    rounds = F.sequence(F.lit(1), F.lit(MAX_DEPTH))
-    return F.aggregate(rounds, scalars, lambda text, _: F.regexp_replace(text, INNERMOST, "n"))
 
 
 def _unfinished(text: Column, left: Column) -> Column:
