@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from include.errors import Terminal
 
@@ -96,3 +99,39 @@ def load_settings() -> Settings:
         first = error.errors()[0]
         key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
         raise SettingsRefused(key, f"{first['msg']} (given: {first['input']!r})") from error
+    except SettingsError as error:
+        # The value of a JSON setting is no JSON; the message has the field's name and nothing else to go by.
+        named = re.search(r'field "(\w+)"', str(error))
+        key = f"{PREFIX}{named[1].upper()}" if named else str(error)
+        raise SettingsRefused(key, f"is no JSON object (given: {os.environ.get(key, '')!r})") from error
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting for people: its variable, value and default as text, whether the environment gives it, its meaning."""
+
+    name: str
+    value: str
+    default: str
+    given: bool
+    meaning: str
+
+
+def list_settings(environ: Mapping[str, str] = os.environ) -> list[Knob]:
+    """Return every setting, in the order of declaration; also values that are refused. Passwords in URLs are hidden."""
+    knobs = []
+    for field, declared in Settings.model_fields.items():
+        name = f"{PREFIX}{field.upper()}"
+        default = _text(declared.get_default(call_default_factory=True))
+        value = without_password(environ.get(name, default))
+        knobs.append(Knob(name, value, default, name in environ, declared.description or ""))
+    return knobs
+
+
+def without_password(text: str) -> str:
+    """Return a URL with its password replaced by ***; any other text as it is."""
+    return re.sub(r"(\w://[^/:@]*):.*@", r"\1:***@", text)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -11,8 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.settings import load_settings
-
 if TYPE_CHECKING:
     from include.ledger.reader import Batch, OffsetRange
     from include.ledger.rebuild import Rebuilt
@@ -29,6 +27,7 @@ def show(
     """Show the last batches with their offset ranges."""
     from include.catalog.dataset import declared_dataset
     from include.ledger.reader import open_reader
+    from include.settings import load_settings
 
     settings = load_settings()
     if dataset is not None:
@@ -44,6 +43,7 @@ def show(
 def rebuild() -> None:
     """Rebuild the ledger from the Delta logs and say whether it had been right."""
     from include.ledger.rebuild import rebuild as rebuild_ledger
+    from include.settings import load_settings
 
     console = Console(soft_wrap=True)
     with console.status("reading every commit of every table"):

@@ -6,12 +6,14 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from include.cli import ledger, rejected
 from include.cli.audit import audit
 from include.cli.doctor import doctor
 from include.cli.produce import produce
 from include.cli.query import query, tables
+from include.cli.settings import settings
 from include.cli.status import status, wait
 from include.cli.up import down, up
 from include.errors import HeadraceError
@@ -35,6 +37,7 @@ app.command()(down)
 app.command()(doctor)
 app.command()(status)
 app.command()(wait)
+app.command()(settings)
 
 
 def main() -> None:
@@ -42,7 +45,7 @@ def main() -> None:
     try:
         app()
     except HeadraceError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {error}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -16,9 +16,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.settings import Settings, load_settings
-
 if TYPE_CHECKING:
+    from include.settings import Settings
     from include.supervision.progress import DatasetProgress, Progress, Waiting
 
 LOOK_EVERY = 1.0
@@ -33,6 +32,7 @@ def status(
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
     from include.ledger.reader import open_reader
+    from include.settings import load_settings
     from include.supervision.progress import observe_progress
 
     settings = load_settings()
@@ -170,6 +170,8 @@ def wait(
     dataset: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
+    from include.settings import load_settings
+
     if not caught_up:
         raise typer.BadParameter("wait for what? headrace wait --caught-up")
     console = Console(stderr=True, soft_wrap=True)
