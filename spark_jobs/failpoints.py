@@ -12,6 +12,7 @@ class Step(StrEnum):
 
     LEASED = "1.leased"
     EXAMINED = "2.examined"
+    BRONZE_BEGUN = "3.bronze-begun"
     BRONZE_WRITTEN = "3.bronze-written"
     BRONZE_COMMITTED = "3.bronze-committed"
     SILVER_WRITTEN = "4.silver-written"

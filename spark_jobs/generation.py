@@ -16,11 +16,19 @@ from pathlib import Path
 from include.errors import Terminal
 
 
-class GenerationDamaged(Terminal):
+class CheckpointUnusable(Terminal):
+    """An ingest query cannot go on from its checkpoint; `headrace repair` makes a new generation."""
+
+    def __init__(self, what: str, dataset: str) -> None:
+        super().__init__(what, f"headrace repair {dataset}")
+        self.dataset = dataset
+
+
+class GenerationDamaged(CheckpointUnusable):
     """The generation file cannot be read."""
 
     def __init__(self, path: Path, dataset: str, why: str) -> None:
-        super().__init__(f"{path} {why}; nothing was started", f"headrace repair {dataset}")
+        super().__init__(f"{path} {why}; nothing was started", dataset)
         self.path = path
 
 
@@ -66,3 +74,9 @@ def write_generation(folder: Path, generation: Generation) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+
+
+def keep_generation(folder: Path, generation: Generation) -> None:
+    """Write `generation` unless one is there."""
+    if not (folder / "generation.json").exists():
+        write_generation(folder, generation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -21,17 +21,47 @@ class LeaseHeld(Terminal):
 
     def __init__(self, dataset: str, holder: dict[str, object]) -> None:
         who = f"process {holder.get('pid')} since {holder.get('since')} (epoch {holder.get('epoch')})"
-        super().__init__(f"{dataset} is owned by {who}; this driver stops, nothing was touched", "headrace status")
+        super().__init__(f"{dataset} is owned by {who}; nothing was touched", "headrace status")
         self.dataset = dataset
         self.holder = holder
+
+
+class LeaseLost(Terminal):
+    """The lease file was removed or replaced under this process: another may be the owner by now."""
+
+    def __init__(self, dataset: str, path: Path) -> None:
+        super().__init__(
+            f"{dataset}: the lease {path} is not the file this driver holds any more; it stops, nothing is lost",
+            "headrace status, then headrace up",
+        )
+        self.path = path
 
 
 @dataclass(frozen=True)
 class Lease:
     """A held lease: it ends with the process, or when `descriptor` is closed."""
 
+    path: Path
     epoch: int
     descriptor: int
+
+    def is_held(self) -> bool:
+        """Whether the file at the lease's path is still the one we hold; it is not when somebody removed it."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Let another process have it."""
+        os.close(self.descriptor)
+
+    def raised(self, least: int) -> Lease:
+        """Return the lease with an epoch of at least `least`: a lease file that was lost must not begin anew."""
+        if self.epoch >= least:
+            return self
+        _write(self.descriptor, {**_read(self.descriptor), "epoch": least})
+        return replace(self, epoch=least)
 
 
 def take_lease(path: Path, dataset: str, now: datetime) -> Lease:
@@ -47,7 +77,7 @@ def take_lease(path: Path, dataset: str, now: datetime) -> Lease:
     before = _read(descriptor).get("epoch", 0)
     epoch = (before if isinstance(before, int) else 0) + 1
     _write(descriptor, {"pid": os.getpid(), "epoch": epoch, "since": now.isoformat()})
-    return Lease(epoch, descriptor)
+    return Lease(path, epoch, descriptor)
 
 
 def _read(descriptor: int) -> dict[str, object]:

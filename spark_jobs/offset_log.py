@@ -9,14 +9,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from include.errors import Terminal
+from spark_jobs.generation import CheckpointUnusable
+
+RECENT = 50
 
 
-class OffsetLogDamaged(Terminal):
+class OffsetLogDamaged(CheckpointUnusable):
     """A file of the checkpoint is empty, cut short, or missing in a row; nothing may be guessed from the others."""
 
     def __init__(self, path: Path, dataset: str, why: str) -> None:
-        super().__init__(f"the checkpoint of {dataset} is damaged: {path} {why}", f"headrace repair {dataset}")
+        super().__init__(f"the checkpoint of {dataset} is damaged: {path} {why}; nothing was read", dataset)
         self.path = path
         self.why = why
 
@@ -50,18 +52,26 @@ def planned_ranges(
 
 
 def validate_log(checkpoint: Path, dataset: str) -> None:
-    """Both logs are contiguous and whole, and commits are at most one batch behind offsets."""
+    """Raise OffsetLogDamaged unless both logs are contiguous and whole, and commits are not ahead of offsets."""
     for name in ("offsets", "commits"):
-        numbers = logged_batches(checkpoint / name)
-        for before, after in zip(numbers, numbers[1:], strict=False):
-            if after != before + 1:
-                raise OffsetLogDamaged(checkpoint / name / str(before + 1), dataset, "is missing")
-        for number in numbers[-2:]:
-            path = checkpoint / name / str(number)
-            if path.stat().st_size == 0:
-                raise OffsetLogDamaged(path, dataset, "is empty")
+        _validate_row(checkpoint / name, dataset)
     planned, done = logged_batches(checkpoint / "offsets"), logged_batches(checkpoint / "commits")
     if done and (not planned or done[-1] > planned[-1]):
         raise OffsetLogDamaged(
             checkpoint / "offsets" / str(done[-1]), dataset, "is missing, and the batch is committed"
         )
+
+
+def _validate_row(folder: Path, dataset: str) -> None:
+    # Spark cleans up far behind, in any order; a crash then may leave a hole that means nothing.
+    numbers = logged_batches(folder)[-RECENT:]
+    for before, after in zip(numbers, numbers[1:], strict=False):
+        if after != before + 1:
+            raise OffsetLogDamaged(folder / str(before + 1), dataset, "is missing")
+    for number in numbers[-2:]:
+        if (folder / str(number)).stat().st_size == 0:
+            raise OffsetLogDamaged(folder / str(number), dataset, "is empty")
+    # Spark would take the file that it writes next for another query's.
+    for checksum in sorted(folder.glob(".*.crc")):
+        if checksum.name[1:-4].isdigit() and not (folder / checksum.name[1:-4]).exists():
+            raise OffsetLogDamaged(folder / checksum.name[1:-4], dataset, f"is missing, and {checksum.name} is there")

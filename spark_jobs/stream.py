@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,25 +25,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
-from include.clients.kafka import BrokerUnreachable, ensure_topic, log_end_offsets
-from include.errors import HeadraceError, Terminal
+from include.clients.kafka import ensure_topic, log_end_offsets
+from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import LedgerWriter, open_writer
-from include.places import lease_path, status_path
-from include.reading.publication import find_publication, publish
+from include.places import checkpoint_path, lease_path, status_path
+from include.reading.publication import PublicationAhead, find_publication, publish
 from include.settings import Settings, load_settings
+from include.supervision.java import find_java
 from include.supervision.processes import bootstrap_servers
 from include.supervision.states import stream_name
-from spark_jobs.examine import bronze_head, examined_generation
+from spark_jobs.examine import BronzeHead, bronze_head, examined_generation, refuse_lost_bronze
 from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.generation import Generation, keep_generation
 from spark_jobs.ingest import DRAINED, Ingest
 from spark_jobs.layers.bronze import batch_files, bronze_spec
 from spark_jobs.layers.release import Release, open_release
-from spark_jobs.lease import take_lease
+from spark_jobs.lease import Lease, LeaseLost, take_lease
 from spark_jobs.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
 from spark_jobs.session import open_session
 from spark_jobs.tables import NoLongerOwner, Table
-from spark_jobs.telling import Teller, Word
+from spark_jobs.telling import Teller, Word, log, reason_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 QUICK_FAILURES = 5
@@ -56,6 +57,7 @@ class Driver:
 
     settings: Settings
     dataset: Dataset
+    lease: Lease
     release: Release
     ingest: Ingest
     ledger: LedgerWriter
@@ -72,6 +74,8 @@ class Driver:
         query = self.ingest.start(bootstrap)
         self.teller.tell("running")
         while not self.stop.is_set():
+            if not self.lease.is_held():
+                raise LeaseLost(self.dataset.name, self.lease.path)
             if not query.isActive:
                 query = self._restarted(query)
             if not self._refine_next():
@@ -88,7 +92,7 @@ class Driver:
             return False
         try:
             report = refine(self.settings, self.release, *bounds, self.ingest.epoch)
-        except NoLongerOwner:
+        except (NoLongerOwner, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
             self._halt(error)
@@ -99,9 +103,8 @@ class Driver:
     def _halt(self, error: Exception) -> None:
         self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self.not_before = time.monotonic() + self.pause
-        print(f"{datetime.now(UTC).isoformat()} refine failed, tried again in {self.pause:.0f} s", file=sys.stderr)
-        traceback.print_exception(error, limit=-3, file=sys.stderr)
-        self.teller.tell("halted", first_line(error))
+        log(f"refine failed, tried again in {self.pause:.0f} s", error)
+        self.teller.tell("halted", reason_of(error))
 
     def _went_on(self, report: RunReport) -> None:
         if self.pause:
@@ -120,7 +123,9 @@ class Driver:
             raise error
         self.failures = self.failures + 1 if self.ingest.last_batch in self.waiting else 1
         self.waiting = [self.ingest.last_batch]
-        reason = first_line(error) if error else "the query ended"
+        reason = reason_of(error) if error else "the query ended"
+        log(f"ingest stopped after batch {self.ingest.last_batch}, started again: {reason}")
+        self.teller.tell("waiting", f"ingest starts again: {reason}")
         reachable = self._wait_for_broker(reason)
         if reachable and self.failures > QUICK_FAILURES:
             raise Terminal(f"ingest failed {self.failures} times at one place: {reason}", "headrace status")
@@ -187,13 +192,7 @@ def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
     try:
         catch_up(ledger, settings, dataset)
     except HeadraceError as error:
-        print(f"{datetime.now(UTC).isoformat()} ledger not brought on: {error.what}", file=sys.stderr)
-
-
-def first_line(error: BaseException) -> str:
-    """Return an error's first line, at most 300 characters, for people."""
-    text = getattr(error, "what", None) or str(error) or type(error).__name__
-    return str(text).strip().splitlines()[0][:300]
+        log(f"ledger not brought on: {error.what}")
 
 
 def current_release(settings: Settings, name: str) -> Dataset:
@@ -206,53 +205,75 @@ def main(arguments: Sequence[str]) -> int:
     """Run the driver of one dataset; return 0 drained, 1 failed, 2 refused before anything was read."""
     (name,) = arguments
     _run_in_utc()
-    settings = load_settings()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    teller = Teller(status_path(settings, stream_name(name)), lambda word: None)
-    driver: Driver | None = None
     try:
-        driver, bootstrap = prepare(settings, name, teller, stop)
-        driver.run(bootstrap)
+        settings = load_settings()
+        lease = take_lease(lease_path(settings, name), name, datetime.now(UTC))
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
-        if driver is not None or "owned by" not in error.what:
-            teller.finish("failed", error.what)
+        return 2
+    pass_step(Step.LEASED)
+    return owned(settings, name, lease, stop)
+
+
+def owned(settings: Settings, name: str, lease: Lease, stop: threading.Event) -> int:
+    """Do what only the lease's holder may, and say how it ended; return the exit code."""
+    teller = Teller(status_path(settings, stream_name(name)), lease.is_held)
+    driver: Driver | None = None
+    try:
+        driver, bootstrap = prepare(settings, name, lease, teller, stop)
+        driver.run(bootstrap)
+    except HeadraceError as error:
+        log(f"headrace: {error}")
+        teller.finish("failed", error.what)
         return 2 if driver is None else 1
     except Exception as error:  # noqa: BLE001  (the last word must be said, whatever it was)
-        traceback.print_exception(error, file=sys.stderr)
-        teller.finish("failed", first_line(error))
+        log("the driver failed", error)
+        teller.finish("failed", reason_of(error))
         return 1
     teller.finish("stopped")
     return 0
 
 
-def prepare(settings: Settings, name: str, teller: Teller, stop: threading.Event) -> tuple[Driver, str]:
-    """Steps 1 and 2: lease, then doctor; return the driver, ready to run, and the broker's address."""
-    lease = take_lease(lease_path(settings, name), name, datetime.now(UTC))
-    pass_step(Step.LEASED)
+def prepare(settings: Settings, name: str, lease: Lease, teller: Teller, stop: threading.Event) -> tuple[Driver, str]:
+    """Step 2: doctor, then the session; return the driver, ready to run, and the broker's address."""
     teller.word.epoch = lease.epoch
     teller.start()
+    find_java(os.environ)
     dataset = current_release(settings, name)
     teller.word.release = dataset.release
     bootstrap = bootstrap_servers(settings)
     ensure_topic(bootstrap, dataset.pipeline.topic, dataset.pipeline.partitions)
-    bronze = Table(bronze_spec(settings, name))
-    generation = examined_generation(settings, dataset, bronze, bootstrap)
+    bronze, head, generation = examined(settings, dataset, bootstrap)
+    lease = lease.raised(head.epoch + 1 if head else 1)
+    teller.word.epoch = lease.epoch
     ledger = open_writer(settings)
-    catch_up(ledger, settings, name)
+    try:
+        catch_up(ledger, settings, name)
+    except Transient as error:
+        log(f"ledger not brought on: {error.what}")
     pass_step(Step.EXAMINED)
     spark = open_session(settings, f"headrace {name}")
     release = open_release(spark, settings, dataset, bronze)
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
-    head = bronze_head(bronze)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    driver = Driver(settings, dataset, release, ingest, ledger, teller, stop)
+    driver = Driver(settings, dataset, lease, release, ingest, ledger, teller, stop)
     _repeat_publication(settings, release)
     teller.refresh = lambda word: refresh(word, driver)
     return driver, bootstrap
+
+
+def examined(settings: Settings, dataset: Dataset, bootstrap: str) -> tuple[Table, BronzeHead | None, Generation]:
+    """Open bronze and have everything examined; return it with its last batch and the generation to go on with."""
+    refuse_lost_bronze(settings, dataset.name)
+    bronze = Table(bronze_spec(settings, dataset.name))
+    head = bronze_head(bronze)
+    generation = examined_generation(settings, dataset, bronze, head, bootstrap)
+    keep_generation(checkpoint_path(settings, dataset.name), generation)
+    return bronze, head, generation
 
 
 def _repeat_publication(settings: Settings, release: Release) -> None:
@@ -272,8 +293,10 @@ def refresh(word: Word, driver: Driver) -> None:
     word.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
     try:
         ends = log_end_offsets(bootstrap_servers(driver.settings), driver.dataset.pipeline.topic, timeout=2.0)
-    except (BrokerUnreachable, HeadraceError):
+    except HeadraceError as error:
+        driver.teller.missing, word.lag_seconds = error.what, None
         return
+    driver.teller.missing = None
     word.log_end = {str(p): end for p, end in ends.items()}
     word.lag_seconds = lag_seconds(driver, ends, time.time())
 

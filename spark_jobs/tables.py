@@ -3,7 +3,7 @@
 Guarantee: a commit holds files added, files removed, the transaction (app id, version) and our metadata, all or
 nothing; the same app id and version never commit twice; a process that is no longer the owner is refused.
 After a crash: files of an attempt that did not commit stay in the table's folder, unseen by every reader, until
-they are overwritten by the next attempt or vacuumed.
+they are vacuumed.
 Does not: read or write rows itself.
 """
 
@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,9 +105,23 @@ class Table:
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self._lock = threading.Lock()
+        # A folder is overwritten when an attempt is repeated. Another process's files, committed or being written by
+        # a JVM that outlived its driver, must never be in it.
+        self._writer = uuid4().hex[:8]
         self._delta = _open_or_create(spec)
-        self._files = {file.path: file for file in _files_of(self._delta, spec)}
+        self._load()
+
+    def _load(self) -> None:
+        """Take the log's state over from `_delta`."""
+        self._files = {file.path: file for file in _files_of(self._delta, self.spec)}
         self._committed: dict[str, int] = {}
+        self._stale = False
+
+    def _refresh(self) -> None:
+        """After a commit that failed: it may be in the log all the same, so what the disk says counts."""
+        if self._stale:
+            self._delta = DeltaTable(str(self.spec.path))
+            self._load()
 
     @property
     def version(self) -> int:
@@ -121,6 +136,7 @@ class Table:
     def committed(self, app_id: str) -> int:
         """Return the last version that `app_id` has committed, -1 for none."""
         with self._lock:
+            self._refresh()
             if app_id not in self._committed:
                 found = self._delta.transaction_version(app_id)
                 self._committed[app_id] = -1 if found is None else found
@@ -129,6 +145,7 @@ class Table:
     def files(self) -> list[DataFile]:
         """Return the table's files now."""
         with self._lock:
+            self._refresh()
             return list(self._files.values())
 
     def read(self, spark: SparkSession, files: Iterable[DataFile]) -> DataFrame:
@@ -137,7 +154,7 @@ class Table:
 
     def write(self, rows: DataFrame, folder: str) -> list[DataFile]:
         """Let Spark write `rows` into `folder` of the table; return the files, which nobody sees before `commit`."""
-        place = self.spec.path / folder
+        place = self.spec.path / f"{folder}-{self._writer}"
         names = [f.name for f in self.spec.schema.fields]
         rows.select(*names).write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
         found = (_written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
@@ -162,14 +179,17 @@ class Table:
             max_commit_retries=0,
         )
         with self._lock:
-            self._write(actions, properties, app_id)
+            self._refresh()
+            self._write(actions, properties, app_id, version)
             for file in removed:
-                del self._files[file.path]
+                self._files.pop(file.path, None)
             self._files |= {file.path: file for file in added}
             self._committed[app_id] = version
             return self._delta.version()
 
-    def _write(self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str) -> None:
+    def _write(
+        self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str, version: int
+    ) -> None:
         try:
             self._delta.create_write_transaction(
                 actions,
@@ -182,6 +202,12 @@ class Table:
             self._delta.update_incremental()
         except CommitFailedError as error:
             raise NoLongerOwner(self.spec.name, app_id, str(error)) from error
+        except (DeltaError, OSError):
+            # On a full disk, for one, the commit can be written and the log's checkpoint after it not.
+            self._stale = True
+            self._refresh()
+            if self._delta.transaction_version(app_id) != version:
+                raise
 
 
 def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
@@ -220,6 +246,18 @@ def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
     return DataFile(
         unquote(row["path"]), row[f"partition.{spec.partition}"], row["num_records"], row["size_bytes"], low, high
     )
+
+
+def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
+    """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
+    footer = pq.read_metadata(path)
+    spans: list[tuple[dict[str, Bound], dict[str, Bound]]] = []
+    for group in range(footer.num_row_groups):
+        low: dict[str, Bound] = {}
+        high: dict[str, Bound] = {}
+        _widen(footer.row_group(group), columns, low, high)
+        spans.append((low, high))
+    return spans
 
 
 def _written_file(spec: TableSpec, path: Path) -> DataFile:

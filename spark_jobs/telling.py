@@ -1,14 +1,28 @@
-"""What a driver says of itself: one small file, replaced about once a second, and gone over to `stopped` at the end."""
+"""What a driver says of itself: one small file, replaced about once a second, and lines in its log.
+
+Neither may end the driver: on a full disk it goes on, unheard.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from deltalake.exceptions import DeltaError
+
+from include.errors import HeadraceError
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+CAUSE = "Caused by: "
 
 
 @dataclass
@@ -30,20 +44,47 @@ class Word:
     lag_seconds: float | None = None
 
 
-class Teller:
-    """Writes the driver's word; `refresh` fills in what changes without anybody saying so."""
+def log(line: str, error: BaseException | None = None) -> None:
+    """Write a line with the time (UTC) into the driver's log, and the last calls of the error that it is about."""
+    with suppress(OSError):
+        print(f"{datetime.now(UTC).isoformat()} {line}", file=sys.stderr)
+        if error is not None:
+            traceback.print_exception(error, limit=-3, file=sys.stderr)
 
-    def __init__(self, path: Path, refresh: Callable[[Word], None]) -> None:
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed in one line of at most 300 characters: what failed, and its deepest cause."""
+    if isinstance(error, HeadraceError):
+        return error.what.strip().splitlines()[0][:300]
+    text = COLOUR.sub("", str(error)).strip() or type(error).__name__
+    lines = [line.strip(" \t↳") for line in text.splitlines()]
+    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
+    deepest = causes[-1] if causes else lines[-1] if isinstance(error, OSError | DeltaError) else ""
+    parts = [lines[0], deepest] if deepest and deepest not in lines[0] else [lines[0]]
+    return ": ".join(part[:145] if len(parts) > 1 else part[:300] for part in parts)
+
+
+class Teller:
+    """Writes the driver's word as long as `owns` says that it is the owner's.
+
+    `refresh` fills in what changes without anybody saying so.
+    """
+
+    def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
         self.word = Word(pid=os.getpid())
+        self.refresh: Callable[[Word], None] = lambda word: None
+        self.missing: str | None = None
+        """What of the outside is not there now: while the driver would say `running`, it says `waiting` for this."""
         self._path = path
-        self.refresh = refresh
+        self._owns = owns
         self._end = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
 
     def start(self) -> None:
         """Begin to write once a second."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         self.tell(self.word.state)
         self._thread.start()
 
@@ -60,13 +101,21 @@ class Teller:
 
     def _run(self) -> None:
         while not self._end.wait(1.0):
-            self.refresh(self.word)
+            try:
+                self.refresh(self.word)
+            except Exception as error:  # noqa: BLE001  (a driver that works must not fall silent)
+                log("the status could not be brought up to date", error)
             with self._lock:
                 if not self._end.is_set():
                     self._write()
 
     def _write(self) -> None:
         self.word.at = datetime.now(UTC).isoformat()
+        said = asdict(self.word)
+        if self.missing and self.word.state == "running":
+            said |= {"state": "waiting", "reason": self.missing}
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(asdict(self.word)), "utf-8")
-        fresh.replace(self._path)
+        with suppress(OSError):
+            if self._owns():
+                fresh.write_text(json.dumps(said), "utf-8")
+                fresh.replace(self._path)

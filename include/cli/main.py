@@ -10,9 +10,11 @@ from rich.markup import escape
 
 from include.cli import ledger, rejected
 from include.cli.audit import audit
+from include.cli.demo import demo
 from include.cli.doctor import doctor
 from include.cli.produce import produce
 from include.cli.query import query, tables
+from include.cli.repair import repair
 from include.cli.settings import settings
 from include.cli.status import status, wait
 from include.cli.up import down, up
@@ -26,6 +28,7 @@ def headrace() -> None:
     """Kafka to Delta, every record accounted for."""
 
 
+app.command()(demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(rejected.app, name="rejected")
 app.command()(audit)
@@ -35,6 +38,7 @@ app.command()(produce)
 app.command()(up)
 app.command()(down)
 app.command()(doctor)
+app.command()(repair)
 app.command()(status)
 app.command()(wait)
 app.command()(settings)

@@ -37,6 +37,18 @@ class PublicationUnreadable(Terminal):
         self.path = path
 
 
+class PublicationAhead(Terminal):
+    """Readers see a later batch of the same release already: whoever published it owns the tables now."""
+
+    def __init__(self, dataset: str, seen: int, batch: int) -> None:
+        super().__init__(
+            f"{dataset}: readers see batch {seen} already, batch {batch} was not published; "
+            "another process owns these tables now",
+            "headrace status",
+        )
+        self.dataset, self.seen, self.batch = dataset, seen, batch
+
+
 @dataclass(frozen=True)
 class TableVersion:
     """One version of one Delta table; `path` is relative to the warehouse."""
@@ -123,8 +135,12 @@ def publish(settings: Settings, publication: Publication) -> None:
     """Move the dataset's publication, atomically and durably.
 
     Guarantee: a reader sees the old or the new publication whole; after return the new one survives a power cut.
-    Only the owner of the dataset's tables may call this. After a crash: call it again, the same is written.
+    Only the owner of the dataset's tables may call this; PublicationAhead refuses one who was and slept.
+    After a crash: call it again, the same is written.
     """
+    seen = find_publication(settings, publication.dataset)
+    if seen is not None and seen.release == publication.release and seen.batch > publication.batch:
+        raise PublicationAhead(publication.dataset, seen.batch, publication.batch)
     path = publication_path(settings, publication.dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".publication.{os.getpid()}.tmp")

@@ -70,6 +70,7 @@ def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[
     """
     if table.committed(batch.app_id) >= batch.transaction:
         return batch_files(table, batch.number, batch.number)
+    pass_step(Step.BRONZE_BEGUN, batch.number)
     files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
     validate_ranges(table.spec.name, files, batch)
     pass_step(Step.BRONZE_WRITTEN, batch.number)
