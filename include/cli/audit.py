@@ -40,7 +40,7 @@ def audit(
         json.dump(_values(audits), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        _print(audits)
+        print_audits(audits)
     raise typer.Exit(0 if all(each.balanced for each in audits) else 1)
 
 
@@ -59,7 +59,8 @@ def _values(audits: list[DatasetAudit]) -> dict[str, Any]:
     return {"balanced": all(each.balanced for each in audits), "datasets": datasets}
 
 
-def _print(audits: list[DatasetAudit]) -> None:
+def print_audits(audits: list[DatasetAudit]) -> None:
+    """Print the balance of each dataset, its gold tables, what is wrong first, and the verdict."""
     console = wide_console()
     for each in audits:
         console.print(_balance_table(each) if each.partitions else f"{each.dataset}: no topic, nothing published yet")

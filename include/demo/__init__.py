@@ -1,0 +1,1 @@
+"""The demo: a year of real flights from Kafka to gold, watched, asked, scored and audited."""
