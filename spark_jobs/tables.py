@@ -39,6 +39,7 @@ PROPERTIES = {
 }
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Bound = int | str | datetime | date
+Bounds = Mapping[str, Bound]
 
 
 class NoLongerOwner(Terminal):

@@ -48,6 +48,9 @@ def is_proven_by_gate(column: Column, rule: str) -> bool:
 def plain_form(contract: Contract) -> str:
     """Return the Java regular expression that matches a whole plain record, one group per column.
 
+    Its repetitions are greedy, not possessive: Java runs those of a single class in one loop, and what follows each
+    is a character that the class does not have, so that a mismatch is found in time linear in the record.
+
     Commas are written before each field but the first, so the first column of the contract must be required;
     without one nothing is plain, and every record goes the long way.
     """
@@ -64,7 +67,7 @@ def _following(column: Column) -> str:
 
 def _field(column: Column) -> str:
     value = _value(column)
-    return f' ?+"{re.escape(column.name)}": ?+{value if column.required else f"(?:null|{value})"}'
+    return f' ?"{re.escape(column.name)}": ?{value if column.required else f"(?:null|{value})"}'
 
 
 def _value(column: Column) -> str:
@@ -75,9 +78,9 @@ def _value(column: Column) -> str:
     if column.type == "boolean":
         return "(true|false)"
     if column.type == "integer":
-        return r"(-?(?:0|[1-9]\d{0,8}+))"
+        return r"(-?(?:0|[1-9]\d{0,8}))"
     whole = column.precision - column.scale
-    return rf"(-?(?:0|[1-9]\d{{0,{whole - 1}}}+)(?:\.\d{{1,{column.scale}}}+)?+)"
+    return rf"(-?(?:0|[1-9]\d{{0,{whole - 1}}})(?:\.\d{{1,{column.scale}}}+)?+)"
 
 
 def _string(column: Column) -> str:
@@ -86,7 +89,7 @@ def _string(column: Column) -> str:
         return "|".join(re.escape(value) for value in plain)
     if column.pattern and _is_simple(column):
         return re.sub(r"\((?!\?)", "(?:", column.pattern[1:-1])
-    return f"{PLAIN_CHARACTER}*+" if column.required else f"{PLAIN_CHARACTER}++"
+    return f"{PLAIN_CHARACTER}*" if column.required else f"{PLAIN_CHARACTER}+"
 
 
 def _is_simple(column: Column) -> bool:

@@ -82,7 +82,7 @@ def _merged(
     if isinstance(gold, AdditiveGold):
         return merged_additive(gold, old, additive_rows(gold, rows, batch))
     if isinstance(gold, LatestGold):
-        return merged_latest(gold, old, latest_rows(gold, rows, batch))
+        return merged_latest(gold, old, rows, batch)
     sources = [file for file in silver.files() if _overlaps_any(file, gold.window.column, _moments(gold.window, fresh))]
     whole = silver.read(target.spark, sources).where(F.col("_batch_id") <= batch)
     return merged_query(gold, old, whole, affected_grains(gold, rows), batch)

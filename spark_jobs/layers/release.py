@@ -13,7 +13,7 @@ from include.catalog.reading_yaml import DeclarationRefused
 from include.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.layers.gold import GoldTable, gold_spec
-from spark_jobs.layers.silver import Refinery, rejected_spec, silver_spec
+from spark_jobs.layers.silver import Refinery, open_refinery
 from spark_jobs.tables import Table, read_files
 
 
@@ -37,10 +37,9 @@ class Release:
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open the tables of a release, creating those that are missing; nothing else is written."""
     transform = load_transformation(dataset)
-    silver = Table(silver_spec(spark, settings, dataset, transform))
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
-    refinery = Refinery(spark, dataset, transform, bronze, silver, Table(rejected_spec(settings, dataset)))
-    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, silver)))
+    refinery = open_refinery(spark, settings, dataset, bronze, transform)
+    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver)))
 
 
 def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:

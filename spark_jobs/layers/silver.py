@@ -9,30 +9,42 @@ Does not: drop a record, whatever its time.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.catalog.dataset import Dataset
-from include.places import rejected_path, silver_path
+from include.catalog.pipeline import LatestGold
+from include.places import rejected_path, release_path, silver_path
 from include.settings import Settings
-from spark_jobs.contract.judge import judged_records
+from spark_jobs.contract.judge import Judge, compiled_judge
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
-from spark_jobs.tables import DataFile, RowsUnaccounted, Table, TableSpec, partitioned_schema
+from spark_jobs.tables import (
+    Bounds,
+    DataFile,
+    RowsUnaccounted,
+    Table,
+    TableSpec,
+    bounds_of,
+    partitioned_schema,
+    read_files,
+)
 
 MONTH = "_month"
+VALID, INVALID = "valid", "invalid"
 COORDINATES = ["_topic", "_partition", "_offset", "_timestamp", "_batch_id"]
 REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())
 REJECTED = (
@@ -51,6 +63,29 @@ Transformation = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
+class Refinery:
+    """What it takes to judge batches of one release; `bench` is its folder for unfinished work."""
+
+    spark: SparkSession
+    dataset: Dataset
+    judge: Judge
+    judged_schema: StructType
+    transform: Transformation
+    bronze: Table
+    silver: Table
+    rejected: Table
+    bench: Path
+
+
+@dataclass(frozen=True)
+class JudgedFiles:
+    """A run's verdicts as files: the records that keep the contract, and those that do not."""
+
+    valid: tuple[Path, ...]
+    invalid: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class Judged:
     """A run's files, written and not yet committed, and its counts."""
 
@@ -66,34 +101,33 @@ class Judged:
         return sum(file.rows for file in self.silver)
 
 
-def silver_spec(spark: SparkSession, settings: Settings, dataset: Dataset, transform: Transformation) -> TableSpec:
+def open_refinery(
+    spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table, transform: Transformation
+) -> Refinery:
+    """Open or create the two tables of a release and compile its contract."""
+    judge = compiled_judge(dataset.contract)
+    empty = judge.judged(spark.createDataFrame([], BRONZE))
+    silver = Table(silver_spec(settings, dataset, _silver_rows(empty, dataset, transform)))
+    rejected = Table(rejected_spec(settings, dataset))
+    bench = release_path(settings, dataset.name, dataset.release) / "_bench"
+    return Refinery(spark, dataset, judge, empty.schema, transform, bronze, silver, rejected, bench)
+
+
+def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
     """Return what `silver.<dataset>` is: the columns that the transformation makes, coordinates, month."""
-    rows = _silver_rows(judged_records(_no_bronze(spark), dataset.contract), dataset, transform)
-    schema = partitioned_schema(rows.schema, MONTH)
-    windows = [gold.window.column for gold in dataset.pipeline.gold if hasattr(gold, "window")]
-    keys = [key for gold in dataset.pipeline.gold if not hasattr(gold, "window") for key in gold.keys]
-    timed = [dataset.pipeline.event_time, *dataset.pipeline.identity]
-    bounded = dict.fromkeys([*timed, *windows, *keys, "_partition", "_offset", "_batch_id"])
+    pipeline = dataset.pipeline
+    bounded = [pipeline.event_time, *pipeline.identity]
+    for gold in pipeline.gold:
+        bounded += gold.keys if isinstance(gold, LatestGold) else [gold.window.column]
+    columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
-    return TableSpec(f"silver.{dataset.name}", path, schema, MONTH, tuple(bounded))
+    return TableSpec(f"silver.{dataset.name}", path, partitioned_schema(rows.schema, MONTH), MONTH, columns)
 
 
 def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
     """Return what `rejected.<dataset>` is."""
     path = rejected_path(settings, dataset.name, dataset.release)
     return TableSpec(f"rejected.{dataset.name}", path, REJECTED, MONTH, ("_partition", "_offset", "_batch_id"))
-
-
-@dataclass(frozen=True)
-class Refinery:
-    """What it takes to judge batches of one release."""
-
-    spark: SparkSession
-    dataset: Dataset
-    transform: Transformation
-    bronze: Table
-    silver: Table
-    rejected: Table
 
 
 def judge_batches(
@@ -103,18 +137,12 @@ def judge_batches(
 
     `committed` are silver's files of this run when silver has them already: they are never written again.
     """
-    sources = batch_files(refinery.bronze, first, last)
-    records = refinery.bronze.read(refinery.spark, sources).where(F.col("_batch_id").between(first, last))
-    judged = judged_records(records, refinery.dataset.contract).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        folder = f"b{last:08d}-{epoch}"
-        rejected = refinery.rejected.write(_rejected_rows(refinery, judged, first), folder)
-        reasons, dispositions = _counts(refinery.rejected, rejected)
-        accepted = _without_rejected(refinery, judged, rejected, dispositions)
-        rows = _silver_rows(accepted, refinery.dataset, refinery.transform)
-        silver = refinery.silver.write(rows, folder) if committed is None else list(committed)
-    finally:
-        judged.unpersist()
+    sources, folder = batch_files(refinery.bronze, first, last), f"b{last:08d}-{epoch}"
+    files = _judged_files(refinery, sources, first, last)
+    rejected = _written_rejected(refinery, files, first, folder)
+    reasons, dispositions = _counts(refinery.rejected, rejected)
+    silver = _written_silver(refinery, files, rejected, dispositions, folder) if committed is None else list(committed)
+    shutil.rmtree(refinery.bench, ignore_errors=True)
     result = Judged(silver, rejected, sum(file.rows for file in sources), reasons, dispositions)
     validate_balance(refinery.silver.spec.name, (first, last), result)
     pass_step(Step.SILVER_WRITTEN, last)
@@ -129,8 +157,21 @@ def validate_balance(name: str, batches: tuple[int, int], judged: Judged) -> Non
         raise RowsUnaccounted(name, batches, why)
 
 
-def _no_bronze(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame([], BRONZE)
+def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, last: int) -> JudgedFiles:
+    """Judge once and keep the verdicts as files: what follows reads columns, and plans in no time."""
+    if not sources:
+        return JudgedFiles((), ())
+    records = refinery.bronze.read(refinery.spark, sources).where(F.col("_batch_id").between(first, last))
+    verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
+    judged = refinery.judge.judged(records).select("*", verdict)
+    judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(refinery.bench))
+    valid = sorted((refinery.bench / f"_verdict={VALID}").glob("*.parquet"))
+    invalid = sorted((refinery.bench / f"_verdict={INVALID}").glob("*.parquet"))
+    return JudgedFiles(tuple(valid), tuple(invalid))
+
+
+def _read_judged(refinery: Refinery, paths: Sequence[Path]) -> DataFrame:
+    return read_files(refinery.spark, refinery.judged_schema, paths)
 
 
 def _silver_rows(accepted: DataFrame, dataset: Dataset, transform: Transformation) -> DataFrame:
@@ -140,76 +181,100 @@ def _silver_rows(accepted: DataFrame, dataset: Dataset, transform: Transformatio
     return rows.select(*business, *COORDINATES, month)
 
 
-def _rejected_rows(refinery: Refinery, judged: DataFrame, first: int) -> DataFrame:
+def _written_silver(
+    refinery: Refinery, files: JudgedFiles, rejected: Sequence[DataFile], dispositions: dict[str, int], folder: str
+) -> list[DataFile]:
+    if not files.valid:
+        return []
+    accepted = _read_judged(refinery, files.valid)
+    if dispositions.get("duplicate"):
+        losers = refinery.rejected.read(refinery.spark, rejected).where("disposition = 'duplicate'")
+        places = losers.select("_partition", "_offset")
+        accepted = accepted.join(F.broadcast(places), ["_partition", "_offset"], "left_anti")
+    return refinery.silver.write(_silver_rows(accepted, refinery.dataset, refinery.transform), folder)
+
+
+def _written_rejected(refinery: Refinery, files: JudgedFiles, first: int, folder: str) -> list[DataFile]:
     """The invalid, with their reasons, and the records whose identity an earlier record has."""
-    invalid = judged.where(F.size("_reasons") > 0).select(
-        *COORDINATES, "_reasons", F.lit("invalid").alias("disposition")
-    )
-    duplicate = duplicates(refinery, judged.where(F.size("_reasons") == 0), first)
-    return invalid.unionByName(duplicate).select(
+    parts = []
+    if files.invalid:
+        invalid = _read_judged(refinery, files.invalid)
+        parts.append(invalid.select(*COORDINATES, "_reasons", F.lit("invalid").alias("disposition")))
+    if files.valid:
+        parts.append(duplicates(refinery, files.valid, first))
+    if not parts:
+        return []
+    rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    return refinery.rejected.write(_rejected_rows(rows, refinery.dataset), folder)
+
+
+def _rejected_rows(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    return rows.select(
         "_topic",
         "_partition",
         "_offset",
         "_batch_id",
         "disposition",
         F.col("_reasons").alias("reasons"),
-        F.lit(refinery.dataset.contract.version).alias("contract_version"),
+        F.lit(dataset.contract.version).alias("contract_version"),
         F.col("_timestamp").alias("first_seen"),
         F.date_format("_timestamp", "yyyy-MM").alias(MONTH),
     )
 
 
-def duplicates(refinery: Refinery, valid: DataFrame, first: int) -> DataFrame:
+def duplicates(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFrame:
     """Return the valid records whose identity stands earlier, in silver or in the run.
 
     Earlier means (ingest batch, partition, offset); silver is asked for what it had before batch `first`. A hash of
     the identity finds the few suspects; they alone are compared in full, so a collision costs time and nothing else.
     """
-    identity = list(refinery.dataset.pipeline.identity)
-    order = ["_batch_id", "_partition", "_offset"]
-    mark = F.xxhash64(*identity).alias("_mark")
-    fresh = valid.select(mark, *identity, *COORDINATES, F.lit(True).alias("_fresh"))
-    known = _known(refinery, valid, first).select(mark, *identity, *COORDINATES, F.lit(False).alias("_fresh"))
-    both = fresh.unionByName(known)
-    marks = both.groupBy("_mark").agg(F.count("*").alias("n"), F.max("_fresh").alias("fresh"))
-    suspects = both.join(F.broadcast(marks.where("n > 1 and fresh").select("_mark")), "_mark", "left_semi")
-    place = F.row_number().over(Window.partitionBy(*identity).orderBy(*order))
-    winner = F.first(F.concat_ws("/", *order)).over(Window.partitionBy(*identity).orderBy(*order))
-    losers = suspects.withColumn("_place", place).withColumn("_winner", winner).where("_place > 1 and _fresh")
-    reason = F.struct(
-        F.lit("duplicate").alias("rule"), F.lit(",".join(identity)).alias("column"), F.col("_winner").alias("detail")
+    identity = ", ".join(refinery.dataset.pipeline.identity)
+    columns = f"xxhash64({identity}) as _mark, {identity}, {', '.join(COORDINATES)}"
+    fresh, known = _read_judged(refinery, valid), _known(refinery, valid, first)
+    both = fresh.selectExpr(*_split(columns), "true as _fresh").union(known.selectExpr(*_split(columns), "false"))
+    marks = both.groupBy("_mark").agg(F.count("*").alias("n"), F.max("_fresh").alias("any_fresh"))
+    suspects = both.join(F.broadcast(marks.where("n > 1 and any_fresh").select("_mark")), "_mark", "left_semi")
+    order = Window.partitionBy(*refinery.dataset.pipeline.identity).orderBy("_batch_id", "_partition", "_offset")
+    ranked = suspects.select(
+        *COORDINATES,
+        "_fresh",
+        F.row_number().over(order).alias("_place"),
+        F.first(F.concat_ws("/", "_batch_id", "_partition", "_offset")).over(order).alias("_winner"),
     )
-    return losers.select(*COORDINATES, F.array(reason).alias("_reasons"), F.lit("duplicate").alias("disposition"))
+    reason = f"array(named_struct('rule', 'duplicate', 'column', '{identity}', 'detail', _winner)) as _reasons"
+    return ranked.where("_place > 1 and _fresh").selectExpr(*COORDINATES, reason, "'duplicate' as disposition")
 
 
-def _known(refinery: Refinery, valid: DataFrame, first: int) -> DataFrame:
+def _split(columns: str) -> list[str]:
+    return columns.split(", ")
+
+
+def _known(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFrame:
     """Silver's rows from before batch `first` in files that may hold an identity of the run's.
 
     A file is left out by its bounds on the identity itself, and by event time: the horizon is the producer's promise
-    how far apart the copies of an event can lie. The run is asked month by month, so that one old record does not
-    open all of silver.
+    how far apart the copies of an event can lie. Bounds are those of the run's row groups, so that one old record does
+    not open all of silver.
     """
     time, horizon = refinery.dataset.pipeline.event_time, refinery.dataset.pipeline.horizon
     identity = refinery.dataset.pipeline.identity[0]
-    months = valid.groupBy(F.date_trunc("month", time)).agg(F.min(time), F.max(time), F.min(identity), F.max(identity))
-    spans = [(_utc(row[1]) - horizon, _utc(row[2]) + horizon, row[3], row[4]) for row in months.collect()]
+    spans = [bounds for path in valid for bounds in bounds_of(path, (time, identity))]
     files = [
         file
         for file in refinery.silver.files()
         if file.overlaps("_batch_id", 0, first - 1)
-        and any(file.overlaps(time, a, b) and file.overlaps(identity, c, d) for a, b, c, d in spans)
+        and any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
     ]
     return refinery.silver.read(refinery.spark, files).where(F.col("_batch_id") < first)
 
 
-def _without_rejected(
-    refinery: Refinery, judged: DataFrame, rejected: Sequence[DataFile], dispositions: dict[str, int]
-) -> DataFrame:
-    valid = judged.where(F.size("_reasons") == 0)
-    if not dispositions.get("duplicate"):
-        return valid
-    losers = refinery.rejected.read(refinery.spark, rejected).where("disposition = 'duplicate'")
-    return valid.join(F.broadcast(losers.select("_partition", "_offset")), ["_partition", "_offset"], "left_anti")
+def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
+    """Whether a silver file may have an identity of rows within these bounds."""
+    first, last = low[time], high[time]
+    assert isinstance(first, datetime)
+    assert isinstance(last, datetime)
+    near = file.overlaps(time, first - horizon, last + horizon)
+    return near and file.overlaps(identity, low[identity], high[identity])
 
 
 def _counts(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
@@ -231,8 +296,3 @@ def _counted_reasons(reasons: Any) -> Counter[str]:
 
 def _counted(values: Any) -> Counter[str]:
     return Counter({item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()})
-
-
-def _utc(moment: datetime) -> datetime:
-    """PySpark hands times out in the process's local zone, without saying so."""
-    return moment.astimezone()
