@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.demo.watching import Look, Rates
-from include.feeds.score import Score
+from include.demo.watching import Look, Rates, settled
+from include.feeds.score import KindScore, Score
 from include.settings import Settings
 from include.supervision.observe import observe_stream
 from include.supervision.progress import DatasetProgress
@@ -121,30 +121,48 @@ def remarks_on(look: Look) -> list[str]:
 
 def line(look: Look, rates: Rates, seconds: float) -> str:
     """Return a look as one line of markup."""
-    parts = [f"{seconds:4.0f} s"]
-    for dataset in look.datasets:
-        name, rows = dataset.dataset, dataset.rows
-        parts.append(
-            f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, bronze {number(rows['bronze'])}, "
-            f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}, "
-            f"{number(rates.refined.get(name))}/s to gold, behind {number(dataset.lag.offsets)}"
-        )
-    return escape(" | ".join(parts + remarks_on(look)))
+    said = [said_of(look, rates, dataset) for dataset in look.datasets]
+    return escape(" | ".join([f"{seconds:4.0f} s", *said, *remarks_on(look)]))
+
+
+def said_of(look: Look, rates: Rates, dataset: DatasetProgress) -> str:
+    """Return a dataset's progress in a few words."""
+    name, rows = dataset.dataset, dataset.rows
+    judged = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
+    if look.fed[name].finished and settled(dataset):
+        return f"{name}: all published, {judged}"
+    going = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
+    return f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, {judged}, {going}"
 
 
 def score_table(found: Mapping[str, Score]) -> Table:
-    """Return what was put in and what was found, a line per kind of fault, over all feeds."""
+    """Return what was put in and what was found, a line per fault and reason, and per kind not found so."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("put in", no_wrap=True)
-    table.add_column("to be rejected for")
+    table.add_column("to be rejected for", no_wrap=True)
     for name in ("records", "found so", "not so"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    groups: dict[tuple[str, str], list[KindScore]] = {}
     for kind in (kind for score in found.values() for kind in score.kinds):
-        right = kind.found - kind.wrong_reason
-        counts = (kind.expected, right, kind.expected - right)
-        style = "" if right == kind.expected else "bold red"
-        table.add_row(f"{kind.fault}: {kind.kind}", kind.reason, *map(number, counts), style=style)
+        groups.setdefault((kind.fault, kind.reason), []).append(kind)
+    for (fault, reason), kinds in groups.items():
+        named = kinds[0].kind if len(kinds) == 1 else f"{len(kinds)} kinds"
+        table.add_row(f"{fault}: {named}", reason, *counts_of(kinds))
+        for kind in kinds:
+            if right_of(kind) != kind.expected:
+                table.add_row(f"  {kind.kind}", reason, *counts_of([kind]), style="bold red")
     return table
+
+
+def right_of(kind: KindScore) -> int:
+    """Return the records that were rejected for the right reason."""
+    return kind.found - kind.wrong_reason
+
+
+def counts_of(kinds: Sequence[KindScore]) -> tuple[str, str, str]:
+    """Return records put in, found for the right reason, and not."""
+    put_in, right = sum(kind.expected for kind in kinds), sum(map(right_of, kinds))
+    return number(put_in), number(right), number(put_in - right)
 
 
 def verdict(feed: str, score: Score) -> str:

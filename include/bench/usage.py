@@ -1,0 +1,42 @@
+"""CPU seconds of each process that takes part: broker, the driver's JVM, its Python, Python workers, and ourselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psutil
+
+from include.bench.place import DATASET
+from include.settings import Settings
+from include.supervision.spawned import read_run_file
+from include.supervision.states import BROKER, stream_name
+
+OURSELVES = "benchmark (producer, looking)"
+
+
+def cpu_seconds(settings: Settings) -> dict[str, float]:
+    """Return CPU seconds (user + system) used so far, by role; children that ended count for their parent."""
+    used = {OURSELVES: _own(psutil.Process())}
+    broker, driver = read_run_file(settings, BROKER), read_run_file(settings, stream_name(DATASET))
+    if broker is not None:
+        used["broker"] = _own(psutil.Process(broker.pid))
+    if driver is None:
+        return used
+    process = psutil.Process(driver.pid)
+    used["driver: Python"] = _own(process)
+    for child in process.children(recursive=True):
+        role = "driver: JVM" if child.name() == "java" else "driver: Python workers"
+        used[role] = used.get(role, 0.0) + _own(child)
+    return used
+
+
+def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what each role used in between."""
+    return {role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in after.items()}
+
+
+def _own(process: psutil.Process) -> float:
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0

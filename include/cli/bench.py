@@ -1,0 +1,116 @@
+"""`headrace bench`: measure, on a state folder of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from include.cli.produce import INTERRUPTED
+
+if TYPE_CHECKING:
+    from include.bench.report import Report
+    from include.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    both = "both"
+    throughput = "throughput"
+    latency = "latency"
+
+
+@app.callback()
+def bench() -> None:
+    """Measure the platform on this machine, in a state folder of its own."""
+
+
+@app.command()
+def demo(
+    part: Annotated[Part, typer.Option("--only", help="Measure only this.")] = Part.both,
+    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 3_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events of the throughput.")] = 2_000_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of the latency.")] = 120,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+) -> None:
+    """Measure the flights from topic to gold: events per second, cost by process and step, latency at a steady rate.
+
+    Targets stand beside the figures. Exit code 0: measured, whether or not a target was met; 1: the audit of what
+    was measured is not balanced; 130: Ctrl-C, everything is removed.
+    """
+    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
+    command = f".venv/bin/headrace bench demo --only {part} {options}"
+    console = Console()
+    if json_file is not None:
+        json_file.open("a").close()
+    try:
+        report = _measure(console, command, part, (warm_up, events), (rate, seconds), keep)
+    except KeyboardInterrupt:
+        console.print("stopped: nothing was measured")
+        raise typer.Exit(INTERRUPTED) from None
+    _tell(console, report, json_file)
+    raise typer.Exit(0 if report.balanced else 1)
+
+
+def _measure(
+    console: Console, command: str, part: Part, counts: tuple[int, int], steady: tuple[float, float], keep: bool
+) -> Report:
+    from include.bench.latency import measure_latency
+    from include.bench.machine import this_machine
+    from include.bench.place import own_state, running
+    from include.bench.report import Report
+    from include.bench.supply import Supply
+    from include.bench.throughput import measure_throughput, warm_up
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    machine, at, supply = this_machine(), datetime.now(UTC), Supply()
+    with own_state(keep) as settings:
+        if keep:
+            say(f"state folder, kept: {settings.state}")
+        with running(settings, say) as bootstrap:
+            warm = warm_up(settings, bootstrap, supply, counts[0], say)
+            measured, latency = None, None
+            if part is not Part.latency:
+                measured = measure_throughput(settings, bootstrap, supply, counts[1], say)
+            if part is not Part.throughput:
+                latency = measure_latency(settings, bootstrap, supply, *steady, say)
+            balanced = _audit(settings, bootstrap, say)
+    return Report(command, machine, at, warm, measured, latency, balanced)
+
+
+def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bool:
+    from functools import partial
+
+    from include.audit.judge import audit_dataset
+    from include.audit.kafka_records import open_topic
+    from include.bench.place import DATASET
+
+    say("audit: is every record accounted for? …")
+    found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap))
+    for finding in found.findings[:5]:
+        say(f"  {finding.sentence()}")
+    return found.balanced
+
+
+def _tell(console: Console, report: Report, json_file: Path | None) -> None:
+    from include.bench.report import as_json, as_text
+
+    console.print(as_text(report), highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_json(report), indent=1) + "\n")
+        console.print(f"figures: {json_file}", highlight=False, markup=False, soft_wrap=True)
