@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,8 +66,12 @@ class Driver:
     pause: float = 0.0
     """Seconds until a failed refine is tried again; 0 when the last one succeeded."""
     not_before: float = 0.0
+    ended: StreamingQuery | None = None
+    """The ingest query that ended last, and when a new one is started (monotonic seconds)."""
+    again_at: float = 0.0
     failures: int = 0
-    waiting: list[float] = field(default_factory=list)
+    """How often in a row ingest ended after batch `failed_at`."""
+    failed_at: int = -2
 
     def run(self, bootstrap: str) -> None:
         """Ingest and refine until told to stop; raises what ended it otherwise."""
@@ -117,35 +121,41 @@ class Driver:
         project(self.ledger, self.settings, self.dataset.name)
 
     def _restarted(self, query: StreamingQuery) -> StreamingQuery:
-        """Start the ingest query again after it failed; raises when trying again cannot help."""
-        error = self.ingest.failure or query.exception()
-        if isinstance(error, Terminal):
-            raise error
-        self.failures = self.failures + 1 if self.ingest.last_batch in self.waiting else 1
-        self.waiting = [self.ingest.last_batch]
-        reason = reason_of(error) if error else "the query ended"
-        log(f"ingest stopped after batch {self.ingest.last_batch}, started again: {reason}")
-        self.teller.tell("waiting", f"ingest starts again: {reason}")
-        reachable = self._wait_for_broker(reason)
-        if reachable and self.failures > QUICK_FAILURES:
-            raise Terminal(f"ingest failed {self.failures} times at one place: {reason}", "headrace status")
-        self.stop.wait(min(FIRST_PAUSE * 2**self.failures, LONGEST_PAUSE) if reachable else FIRST_PAUSE)
+        """Return the ingest query to go on with: a new one when it is time for it, until then the one that ended.
+
+        Raises when trying again cannot help. Refine goes on meanwhile.
+        """
+        if query is not self.ended:
+            self._note_end(query)
+        if time.monotonic() < self.again_at or not self._broker_is_there():
+            return query
         started = self.ingest.start(bootstrap_servers(self.settings))
         self.teller.tell("running")
         return started
 
-    def _wait_for_broker(self, reason: str) -> bool:
-        """Return whether the broker was there at the first look; waits until it is."""
-        looks = 0
-        while not self.stop.is_set():
-            try:
-                log_end_offsets(bootstrap_servers(self.settings), self.dataset.pipeline.topic, timeout=5.0)
-                return looks == 0
-            except HeadraceError:
-                looks += 1
-                self.teller.tell("waiting", f"no broker ({reason})")
-                self.stop.wait(1.0)
-        return False
+    def _note_end(self, query: StreamingQuery) -> None:
+        self.ended = query
+        error = self.ingest.failure or query.exception()
+        if isinstance(error, Terminal):
+            raise error
+        reason = reason_of(error) if error else "the query ended"
+        self.failures = self.failures + 1 if self.failed_at == self.ingest.last_batch else 1
+        self.failed_at = self.ingest.last_batch
+        if self.failures > QUICK_FAILURES:
+            raise Terminal(f"ingest failed {self.failures} times at one place: {reason}", "headrace status")
+        self.again_at = time.monotonic() + min(FIRST_PAUSE * 2**self.failures, LONGEST_PAUSE)
+        log(f"ingest stopped after batch {self.failed_at}: {reason}")
+        self.teller.tell("waiting", f"ingest starts again: {reason}")
+
+    def _broker_is_there(self) -> bool:
+        """A broker that is away is waited for as long as it takes, and is no failure of ours."""
+        try:
+            log_end_offsets(bootstrap_servers(self.settings), self.dataset.pipeline.topic, timeout=2.0)
+            return True
+        except HeadraceError as error:
+            self.failures, self.again_at = 0, time.monotonic() + FIRST_PAUSE
+            self.teller.tell("waiting", error.what)
+            return False
 
 
 def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:

@@ -26,6 +26,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.errors import Terminal
@@ -214,8 +215,13 @@ class Table:
 def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
     """Return the rows of exactly these Parquet files; without files, no rows."""
     if not paths:
-        return spark.createDataFrame([], schema)
+        return no_rows(spark, schema)
     return spark.read.schema(schema).parquet(*[str(path) for path in paths])
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return no rows with these columns, known as empty to the planner (an empty list would start Python workers)."""
+    return spark.range(0).select(*[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields])
 
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:

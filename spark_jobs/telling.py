@@ -114,8 +114,17 @@ class Teller:
         said = asdict(self.word)
         if self.missing and self.word.state == "running":
             said |= {"state": "waiting", "reason": self.missing}
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        text = json.dumps(said).encode()
         with suppress(OSError):
             if self._owns():
-                fresh.write_text(json.dumps(said), "utf-8")
-                fresh.replace(self._path)
+                self._replace(text)
+
+    def _replace(self, text: bytes) -> None:
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            fresh.write_bytes(text)
+            fresh.replace(self._path)
+        except OSError:
+            # A full disk has no room for a second file; the blocks of the first one are there.
+            with self._path.open("r+b") as file:
+                file.write(text.ljust(self._path.stat().st_size))

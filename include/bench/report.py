@@ -94,12 +94,12 @@ def throughput_table(t: Throughput, warm: WarmUp) -> Table:
 def costs_table(t: Throughput) -> Table:
     """Return CPU seconds per million events by process, and wall seconds per million rows by step of refine."""
     both = Table.grid(padding=(0, 4))
-    cpu = _table("CPU seconds per million events", "")
+    cpu = _table("CPU s per million events", "")
     for role, seconds in sorted(t.cpu.items(), key=lambda item: -item[1]):
         cpu.add_row(role, f"{seconds:.2f}")
-    cpu.add_row("[bold]all, producer not counted[/]", f"[bold]{sum(t.cpu.values()):.2f}[/]")
-    cpu.add_row("producer, before the clock ran", f"{1e6 * t.preload.cpu_seconds / t.preload.events:.2f}")
-    steps = _table("seconds per million rows, by step of refine", "")
+    cpu.add_row("[bold]all but the producer[/]", f"[bold]{sum(t.cpu.values()):.2f}[/]")
+    cpu.add_row("producer, beforehand", f"{1e6 * t.preload.cpu_seconds / t.preload.events:.2f}")
+    steps = _table("s per million rows, by refine step", "")
     for name, seconds in t.steps.items():
         steps.add_row(escape(name), f"{seconds:.2f}")
     steps.add_row(f"[dim]{t.runs_seen} runs seen, {t.rows_seen:,} rows[/]", "")

@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from include.bench.following import Follower, seconds_per_million
+from include.bench.following import BenchFailed, Ends, Follower, seconds_per_million
 from include.bench.place import DATASET, Say
 from include.bench.supply import Preload, Sending, Supply, send_frames
 from include.bench.usage import cpu_seconds, used_between
 from include.clients.delta_log import log_versions, read_commit
+from include.clients.kafka import log_end_offsets
 from include.clients.kafka_readable import readable_end_offsets
 from include.places import bronze_path
 from include.settings import Settings
@@ -68,15 +69,17 @@ def warm_up(settings: Settings, bootstrap: str, supply: Supply, events: int, say
 def measure_throughput(settings: Settings, bootstrap: str, supply: Supply, events: int, say: Say) -> Throughput:
     """Send `events` into an open transaction, commit it, and measure until readers see the last one."""
     say(f"throughput: sending {events:,} events into a transaction, not visible yet …")
-    preload = Preload(bootstrap)
+    preload, start = Preload(bootstrap), log_end_offsets(bootstrap, DATASET)
     sending = preload.send(supply.frames(events))
+    # Not the readable ends after the commit: for a moment these are still the old ones.
+    ends = log_end_offsets(bootstrap, DATASET)
+    refuse_other_count(settings, events, start, ends)
     follower = Follower(settings)
     follower.look()
     follower.runs.clear()
     say("throughput: committing the transaction, the clock runs …")
     before, clock, began = cpu_seconds(settings), time.monotonic(), time.time()
     preload.commit()
-    ends = readable_end_offsets(bootstrap, DATASET)
     follower.follow(lambda: follower.reached(ends))
     seconds = time.monotonic() - clock
     used = used_between(before, cpu_seconds(settings))
@@ -92,6 +95,13 @@ def measure_throughput(settings: Settings, bootstrap: str, supply: Supply, event
         rows_seen=sum(run.rows for run in runs),
         preload=sending,
     )
+
+
+def refuse_other_count(settings: Settings, events: int, start: Ends, ends: Ends) -> None:
+    """Raise BenchFailed unless the topic holds exactly `events` more than at the start: a figure must not lie."""
+    there = sum(ends.values()) - sum(start.values())
+    if there != events:
+        raise BenchFailed(f"{events:,} events were sent, but the topic has {there:,} more", settings)
 
 
 def last_bronze_commit(settings: Settings) -> float:

@@ -11,7 +11,7 @@ from include.settings import Settings
 from include.supervision.spawned import read_run_file
 from include.supervision.states import BROKER, stream_name
 
-OURSELVES = "benchmark (producer, looking)"
+OURSELVES = "this command, looking"
 
 
 def cpu_seconds(settings: Settings) -> dict[str, float]:

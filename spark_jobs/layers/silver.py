@@ -39,6 +39,7 @@ from spark_jobs.tables import (
     Table,
     TableSpec,
     bounds_of,
+    no_rows,
     partitioned_schema,
     read_files,
 )
@@ -106,7 +107,7 @@ def open_refinery(
 ) -> Refinery:
     """Open or create the two tables of a release and compile its contract."""
     judge = compiled_judge(dataset.contract)
-    empty = judge.judged(spark.createDataFrame([], BRONZE))
+    empty = judge.judged(no_rows(spark, BRONZE))
     silver = Table(silver_spec(settings, dataset, _silver_rows(empty, dataset, transform)))
     rejected = Table(rejected_spec(settings, dataset))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"

@@ -1,0 +1,93 @@
+"""The project's tracked files and Python modules as text and syntax, never imported."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("include", "spark_jobs", "infra", "dags")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file: its path relative to the clone, dotted name, and syntax tree."""
+
+    path: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """Dotted name; a package's `__init__` has the package's."""
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def is_transformation(self) -> bool:
+        """Whether it is a dataset's own code."""
+        return self.path.startswith("include/datasets/")
+
+
+@lru_cache(maxsize=1)
+def files() -> tuple[str, ...]:
+    """Return the paths of all files that are tracked, or would be: what a fresh clone has."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return tuple(sorted(path for path in listed.stdout.split("\0") if path and (ROOT / path).is_file()))
+
+
+@lru_cache(maxsize=1)
+def modules() -> tuple[Module, ...]:
+    """Return every Python file of the project."""
+    return tuple(Module(p, ast.parse((ROOT / p).read_text("utf-8"), p)) for p in files() if p.endswith(".py"))
+
+
+def code() -> list[Module]:
+    """Return the modules that run in production."""
+    return [module for module in modules() if module.path.split("/")[0] in CODE]
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield line and dotted name of everything imported; `from a import b` gives `a.b` where that is a module."""
+    known = {other.name for other in modules()}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield node.lineno, inner if inner in known else node.module
+
+
+def functions(module: Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield every function with its qualified name inside the module."""
+
+    def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            inner = f"{prefix}{child.name}" if isinstance(child, DEFINITIONS) else prefix
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield inner, child
+            yield from visit(child, f"{inner}." if isinstance(child, DEFINITIONS) else prefix)
+
+    yield from visit(module.tree, "")
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def calls(module: Module) -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call with the qualified name of the function that it stands in (`` for the module's own)."""
+    owner = {id(node): "" for node in ast.walk(module.tree)}
+    for name, function in functions(module):
+        owner |= {id(node): name for node in ast.walk(function)}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            yield owner[id(node)], node

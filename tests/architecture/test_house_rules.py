@@ -1,0 +1,130 @@
+"""Names, sizes, READMEs, and what a tracked file never holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import PurePosixPath
+from statistics import median
+
+import pytest
+from source_tree import ROOT, Module, code, files, functions, modules
+
+MOST_LINES_OF_A_FUNCTION = 60
+MOST_LINES_OF_A_FILE = 400
+MEDIAN_LINES_OF_A_FUNCTION = 8
+MOST_LINES_OF_A_README = 15
+NAMES_THAT_SAY_NOTHING = {
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "common",
+    "manager",
+    "managers",
+    "base",
+    "misc",
+    "stuff",
+}
+# Written so that this file does not break its own rules.
+REGISTRIES = re.compile(
+    r"(?i)pypi[.]org|pythonhosted[.]org|repo1?[.]maven|maven[.]org|central[.]sonatype|registry[.]npm|"
+    r"index-url[= ]+\S+:[/]"
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.~$}/-])/(?:work|root|Users|home/\w+)/\w")
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from the first statement after the docstring to the end."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return function.end_lineno - body[0].lineno + 1 if body and function.end_lineno else 0
+
+
+def lines(path: str) -> list[str]:
+    return (ROOT / path).read_text("utf-8").splitlines()
+
+
+def texts() -> list[str]:
+    """Tracked files that are texts."""
+    return [path for path in files() if b"\0" not in (ROOT / path).read_bytes()[:8192]]
+
+
+def test_no_long_function() -> None:
+    assert [
+        f"{m.path}:{function.lineno} {name} has {body_lines(function)} lines, {MOST_LINES_OF_A_FUNCTION} at most"
+        for m in modules()
+        for name, function in functions(m)
+        if body_lines(function) > MOST_LINES_OF_A_FUNCTION
+    ] == []
+
+
+@pytest.mark.parametrize("folder", ["include", "spark_jobs", "infra", "tests"])
+def test_most_functions_are_short(folder: str) -> None:
+    sizes = [body_lines(f) for m in modules() if m.path.startswith(f"{folder}/") for _, f in functions(m)]
+    assert median(sizes) <= MEDIAN_LINES_OF_A_FUNCTION
+
+
+def test_no_long_file() -> None:
+    assert [
+        f"{m.path} has {len(lines(m.path))} lines, {MOST_LINES_OF_A_FILE} at most: it answers two questions"
+        for m in modules()
+        if len(lines(m.path)) > MOST_LINES_OF_A_FILE
+    ] == []
+
+
+def test_names_say_something() -> None:
+    assert [
+        f"{path}: a name like this says nothing; name the thing, in DESIGN's words"
+        for path in files()
+        if NAMES_THAT_SAY_NOTHING & {part.split(".")[0] for part in PurePosixPath(path).parts}
+    ] == []
+
+
+def packages() -> list[str]:
+    folders = {path.rpartition("/")[0] for path in files() if path.endswith("/__init__.py")}
+    return sorted(folder for folder in folders if not folder.startswith("tests"))
+
+
+@pytest.mark.parametrize("package", packages())
+def test_each_package_says_what_lives_there(package: str) -> None:
+    path = f"{package}/README.md"
+    assert path in files(), f"{path} is missing: what lives here, what never does"
+    assert len(lines(path)) <= MOST_LINES_OF_A_README
+    assert re.search(r"\b[Nn]ever\b|\bnot\b|\bno\b", "\n".join(lines(path))), (
+        f"{path} does not say what never lives here"
+    )
+
+
+def test_each_module_and_public_function_says_what_it_is_for() -> None:
+    found = [f"{m.path}: no docstring" for m in code() if not ast.get_docstring(m.tree)]
+    found += [
+        f"{m.path}:{function.lineno} {name}: no docstring"
+        for m in code()
+        for name, function in functions(m)
+        if is_public(name, m) and not ast.get_docstring(function)
+    ]
+    assert found == []
+
+
+def is_public(name: str, module: Module) -> bool:
+    """At the top of a module, or a method of a public class; inner functions are their function's own."""
+    top = {node.name for node in module.tree.body if isinstance(node, ast.FunctionDef)}
+    classes = {node.name for node in module.tree.body if isinstance(node, ast.ClassDef)}
+    parts = name.split(".")
+    placed = name in top or (len(parts) == 2 and parts[0] in classes)
+    return placed and not any(part.startswith("_") for part in parts)
+
+
+def test_no_registry_address_in_a_file() -> None:
+    found = [path for path in texts() if REGISTRIES.search((ROOT / path).read_text("utf-8"))]
+    assert found == [], "where packages come from is the user's decision: pip, uv and Ivy have their own configuration"
+
+
+def test_no_path_of_a_machine_in_a_file() -> None:
+    found = [
+        f"{path}:{number} {line.strip()[:100]}"
+        for path in texts()
+        for number, line in enumerate(lines(path), 1)
+        if MACHINE_PATHS.search(line)
+    ]
+    assert found == []

@@ -1,0 +1,129 @@
+"""Settings are strict, and what the guarantees need holds on the running session, not only in a file."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException
+from pyspark.sql import SparkSession
+
+from include.settings import (
+    DANGEROUS,
+    Settings,
+    SettingsRefused,
+    load_settings,
+    refuse_dangerous,
+    refuse_unknown,
+)
+from spark_jobs.session import GUARDED, GuardedSetting, open_session, verify_guarded
+
+# Every setting of FAULTS 43, as somebody would write it.
+HARMFUL = {
+    "failOnDataLoss": "false",
+    "kafka.isolation.level": "read_uncommitted",
+    "startingOffsets": "latest",
+    "spark.sql.session.timeZone": "Europe/Berlin",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "false",
+    "spark.sql.caseSensitive": "FALSE",
+}
+
+
+@pytest.mark.parametrize("key", HARMFUL)
+@pytest.mark.parametrize("field", ["spark_conf", "kafka_options"])
+def test_dangerous_values_are_refused(key: str, field: str) -> None:
+    with pytest.raises(SettingsRefused, match="endangers the guarantees") as refused:
+        Settings(**{field: {key.upper(): HARMFUL[key]}})  # type: ignore[arg-type]
+    assert refused.value.key == key.upper()
+
+
+def test_every_dangerous_setting_is_tried() -> None:
+    assert {key.lower() for key in HARMFUL} == DANGEROUS.keys()
+
+
+@pytest.mark.parametrize("value", ["UTC", "utc"])
+def test_utc_is_no_danger(value: str) -> None:
+    refuse_dangerous("spark.sql.session.timeZone", value)
+
+
+@pytest.mark.parametrize("name", ["HEADRACE_STAT", "HEADRACE_", "HEADRACE_state"])
+def test_an_unknown_variable_is_refused(name: str) -> None:
+    with pytest.raises(SettingsRefused, match="no setting of Headrace"):
+        refuse_unknown({"PATH": "", name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kafka_port", "70000"),
+        ("kafka_port", "many"),
+        ("driver_memory", "2 GB"),
+        ("driver_cores", "0"),
+        ("batch_records", "0"),
+        ("refine_records", "-1"),
+        ("trigger_seconds", "-0.1"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_names_its_key(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"HEADRACE_{field.upper()}", value)
+    load_settings.cache_clear()
+    with pytest.raises(SettingsRefused) as refused:
+        load_settings()
+    assert refused.value.key == f"HEADRACE_{field.upper()}"
+
+
+@pytest.fixture(autouse=True)
+def _settings_are_read_anew() -> None:
+    load_settings.cache_clear()
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().kafka_port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("key", GUARDED)
+def test_guarded_values_hold_on_the_session(key: str, spark: SparkSession) -> None:
+    assert str(spark.conf.get(key)).lower() == GUARDED[key].lower()
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, HARMFUL.get(key, "false")) for key in GUARDED])
+def test_a_session_that_has_lost_one_is_refused(key: str, value: str, spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.conf.set(key, value)
+    with pytest.raises(GuardedSetting, match="nothing was read") as refused:
+        verify_guarded(other)
+    assert refused.value.key == key
+    verify_guarded(spark)
+
+
+def test_settings_cannot_open_a_session_against_the_guarantees(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Even where the check of the settings was passed by: the session itself refuses."""
+    settings = Settings(state=tmp_path_factory.mktemp("spark"))
+    passed_by = settings.model_copy(update={"spark_conf": {"spark.sql.session.timeZone": "Europe/Berlin"}})
+    with pytest.raises(SettingsRefused, match="timeZone"):
+        open_session(passed_by, "not to be opened")
+
+
+def one(spark: SparkSession, sql: str) -> object:
+    rows = spark.sql(sql).collect()
+    return rows[0][0]
+
+
+def test_time_is_utc_in_sql_and_in_the_jvm(spark: SparkSession) -> None:
+    assert one(spark, "select current_timezone()") == "UTC"
+    assert one(spark, "select cast(timestamp '2013-03-10 02:30:00' as string)") == "2013-03-10 02:30:00"
+    assert spark._jvm is not None
+    assert spark._jvm.java.util.TimeZone.getDefault().getID() == "UTC"
+
+
+def test_wrong_arithmetic_is_an_error(spark: SparkSession) -> None:
+    with pytest.raises(NumberFormatException):
+        one(spark, "select cast('x' as int)")
+    with pytest.raises(ArithmeticException):
+        one(spark, "select 2147483647 + 1")
+
+
+def test_names_differ_by_case(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException):
+        one(spark, "select Kind from (select 1 as kind)")

@@ -1,0 +1,154 @@
+"""What code on rows may not do: throw on a bad value, leave Spark for Python, or bring data to the driver.
+
+A list of exceptions stands beside each rule; every exception has its reason, and one that is used no more is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from source_tree import ROOT, Module, calls, code, files, modules
+
+# Under ANSI these fail the whole batch for one bad value; each has a form that gives null instead.
+THROWING = {
+    "to_timestamp": "try_to_timestamp, or text.try_cast('timestamp')",
+    "to_timestamp_ltz": "try_to_timestamp",
+    "to_timestamp_ntz": "try_to_timestamp",
+    "to_number": "try_to_number",
+    "to_binary": "try_to_binary",
+    "parse_json": "try_parse_json",
+    "element_at": "try_element_at, or F.get",
+    "url_decode": "try_url_decode",
+    "make_timestamp": "try_make_timestamp",
+    "make_interval": "try_make_interval",
+    "make_date": "try_cast('date')",
+    "next_day": "no next_day",
+    "conv": "no conv",
+    "assert_true": "a rule of the contract",
+    "raise_error": "a rule of the contract",
+    "decode": "F.is_valid_utf8 first",
+    "astype": "try_cast",
+    "cast": "try_cast",
+}
+# What a cast may give that never throws: any scalar or binary has a text, and these are of our own literals.
+HARMLESS_CASTS = {
+    "'string'": "everything has a text",
+    "REASONS": "an array that we have built ourselves",
+}
+LEAVING = dict.fromkeys(
+    ["udf", "udtf", "pandas_udf", "arrow_udf", "mapInPandas", "mapInArrow", "applyInPandas", "applyInArrow"]
+    + ["foreach", "foreachPartition", "mapPartitions", "parallelize", "transformWithStateInPandas"],
+    "rows stay in Spark: a Python function is slower by far, and would pickle code into the plan",
+)
+BRINGING = dict.fromkeys(
+    ["collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "show", "isEmpty"],
+    "the driver has no room for rows: count from Parquet footers, or let Spark write",
+)
+# (file, call) → the reason why it may stand there.
+ALLOWED: dict[tuple[str, str], str] = {}
+# In a dataset's SQL: where nothing can go wrong, and why.
+ALLOWED_SQL_CASTS = {
+    "cast(row_number() over (": "a rank is small",
+}
+SQL_CAST = re.compile(
+    r"(?<!try_)\bcast\s*\(|(?<![:'\"])::\s*\w|\b(?:to_timestamp|to_number|parse_json)\s*\(|\w\s*/\s*\w"
+)
+
+
+def transformations() -> list[Module]:
+    return [m for m in modules() if m.is_transformation or m.path.startswith("spark_jobs/contract/")]
+
+
+def data_plane() -> list[Module]:
+    return [m for m in code() if m.is_transformation or m.path.startswith("spark_jobs/")]
+
+
+def called(module: Module, names: dict[str, str]) -> Iterator[tuple[str, ast.Call, str]]:
+    """Calls of these methods or functions, with the function they stand in."""
+    for function, call in calls(module):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in names:
+            yield function, call, name
+
+
+def test_no_function_that_throws_on_a_value() -> None:
+    assert [
+        f"{m.path}:{call.lineno} {name} fails the whole batch for one bad value; use {THROWING[name]}"
+        for m in transformations()
+        for _, call, name in called(m, THROWING)
+        if not (name == "cast" and ast.unparse(call.args[0]) in HARMLESS_CASTS)
+    ] == []
+
+
+def test_no_sql_that_throws_on_a_value() -> None:
+    """The datasets' SQL, and the expressions in their YAML."""
+    found = []
+    for path in [p for p in files() if p.startswith("include/datasets/") and p.endswith((".sql", ".yaml"))]:
+        for number, line in enumerate((ROOT / path).read_text("utf-8").splitlines(), 1):
+            said = line.split(" #")[0] if path.endswith(".yaml") else line
+            if path.endswith("contract.yaml") and "holds:" not in said:
+                continue
+            if SQL_CAST.search(said.replace("gold/", "")) and not any(a in said for a in ALLOWED_SQL_CASTS):
+                found.append(f"{path}:{number} can fail the whole batch for one bad value; use the try_ form: {said}")
+    assert found == []
+
+
+@pytest.mark.parametrize("rule", [LEAVING, BRINGING], ids=["leaves Spark", "brings rows to the driver"])
+def test_rows_stay_where_they_are(rule: dict[str, str]) -> None:
+    assert [
+        f"{m.path}:{call.lineno} {function} calls {name}: {rule[name]}"
+        for m in data_plane()
+        for function, call, name in called(m, rule)
+        if (m.path, name) not in ALLOWED
+    ] == []
+
+
+def test_no_rdd() -> None:
+    assert [
+        f"{m.path}:{node.lineno} uses an RDD: {LEAVING['udf']}"
+        for m in data_plane()
+        for node in ast.walk(m.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "rdd"
+    ] == []
+
+
+def test_every_exception_is_used() -> None:
+    used = {(m.path, name) for m in data_plane() for _, _, name in called(m, LEAVING | BRINGING)}
+    assert used >= ALLOWED.keys(), "an exception that nobody needs any more"
+
+
+def test_no_error_is_swallowed() -> None:
+    """`except:` never; `except BaseException:` raises again; `except Exception:` too, or says in its line why not."""
+    found = []
+    for module in code():
+        lines = (ROOT / module.path).read_text("utf-8").splitlines()
+        for node in [n for n in ast.walk(module.tree) if isinstance(n, ast.ExceptHandler)]:
+            caught = "" if node.type is None else ast.unparse(node.type)
+            reason = bool(re.search(r"noqa: BLE001\s+\(\w", lines[node.lineno - 1]))
+            again = any(isinstance(n, ast.Raise) and n.exc is None for n in ast.walk(node))
+            if (
+                not caught
+                or (caught == "BaseException" and not again)
+                or (caught == "Exception" and not reason | again)
+            ):
+                found.append(f"{module.path}:{node.lineno} except {caught}: name the errors, or raise again")
+    assert found == []
+
+
+def test_transformations_do_not_know_stream_from_batch() -> None:
+    """An `if streaming:` in a transformation means that the design failed (DESIGN §2)."""
+    strange = re.compile(r"isStreaming|readStream|writeStream|withWatermark|dropDuplicates|\bstreaming\b")
+    found = [m.path for m in transformations() if strange.search(strip_docstrings(m))]
+    assert found == []
+
+
+def strip_docstrings(module: Module) -> str:
+    return "\n".join(ast.unparse(n) for n in ast.walk(module.tree) if isinstance(n, ast.Attribute | ast.Name))
+
+
+def test_no_watermark_anywhere() -> None:
+    """No record is ever dropped for its time."""
+    assert [m.path for m in data_plane() if "withWatermark" in strip_docstrings(m)] == []

@@ -1,0 +1,51 @@
+"""Events as one line each: what is not said is plain and valid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from small_release import Record
+
+EVENING = "2013-03-31T23:30:00Z"
+
+
+def flight_event(
+    kind: str,
+    flight: int,
+    at: str = EVENING,
+    *,
+    scheduled: str = EVENING,
+    carrier: str = "UA",
+    origin: str = "EWR",
+    partition: int = 0,
+    **fields: Any,
+) -> Record:
+    """Return an event of `flights`; `fields` are added to it or replace what it has."""
+    flight_id = f"{scheduled[:16]}Z/{carrier}{flight}/{origin}"
+    event = {
+        "event_id": f"{flight_id}/{kind}",
+        "kind": kind,
+        "flight_id": flight_id,
+        "occurred_at": at,
+        "scheduled_departure": scheduled,
+        "carrier": carrier,
+        "flight": flight,
+        "origin": origin,
+        "dest": "IAH",
+        "tailnum": f"N{flight}",
+        "distance": 1400,
+    } | fields
+    return Record(json.dumps(event, separators=(",", ":")).encode(), flight_id.encode(), partition)
+
+
+def departed(flight: int, delay: int, at: str = EVENING, **fields: Any) -> Record:
+    """Return the departure of a flight, `delay` minutes late."""
+    return flight_event("departed", flight, at, departure_delay=delay, **fields)
+
+
+def observation(hour: str, *, partition: int = 0, **measured: str) -> Record:
+    """Return an observation at JFK in `hour` (`2013-02-01T05`); values are JSON literals, as they stand."""
+    head = f'"event_id":"JFK/{hour}:00:00Z","station":"JFK","observed_at":"{hour}:00:00Z"'
+    said = "".join(f',"{name}":{literal}' for name, literal in measured.items())
+    return Record(f"{{{head}{said}}}".encode(), b"JFK", partition)

@@ -1,0 +1,116 @@
+"""Golden cases of bronze: every record as it was, byte for byte, and every offset accounted for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from small_events import flight_event
+from small_release import ARRIVED, Record, SmallRelease, small_release
+
+from include.settings import Settings
+from spark_jobs.layers import bronze
+from spark_jobs.tables import RowsUnaccounted
+
+GOOD = flight_event("scheduled", 1)
+# name → record: all are kept, none is looked into.
+RECORDS = {
+    "plain": GOOD,
+    "no key": replace(GOOD, key=None),
+    "empty key": replace(GOOD, key=b""),
+    "no value": replace(GOOD, value=None),
+    "empty value": replace(GOOD, value=b""),
+    "every byte": Record(bytes(range(256)), bytes(range(255, -1, -1)), partition=1),
+    "no headers": replace(GOOD, headers=None),
+    "headers, none of them": replace(GOOD, headers=[]),
+    "the same header twice": replace(GOOD, headers=[("trace", b"1"), ("trace", b"2"), ("trace", b"1")]),
+    "a header without value": replace(GOOD, headers=[("trace", None), ("", b"")]),
+    "a binary header": replace(GOOD, headers=[("blob", b"\x00\xff\xfe{}")]),
+    "after a hole": replace(GOOD, partition=1, hole=17),
+    "a megabyte": Record(b"x" * 1_048_577),
+}
+
+
+@pytest.fixture(scope="module")
+def release(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    release = small_release(spark, Settings(state=tmp_path_factory.mktemp("bronze")), "flights")
+    release.ingest(list(RECORDS.values()))
+    return release
+
+
+@pytest.fixture(scope="module")
+def kept(release: SmallRelease) -> dict[str, dict[str, Any]]:
+    """Bronze's rows by the name of their case: each partition's records stand in the order they came."""
+    rows = bronze_rows(release).sort("timestamp").to_dicts()
+    return dict(zip(RECORDS, rows, strict=True))
+
+
+def bronze_rows(release: SmallRelease) -> pl.DataFrame:
+    table = DeltaTable(str(release.bronze.spec.path), version=release.bronze.version)
+    return pl.DataFrame(pl.from_arrow(table.to_pyarrow_table()))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_bytes_are_kept(name: str, kept: dict[str, dict[str, Any]]) -> None:
+    record, row = RECORDS[name], kept[name]
+    assert (row["key"], row["value"]) == (record.key, record.value)
+    found = None if row["headers"] is None else [(h["key"], h["value"]) for h in row["headers"]]
+    assert found == (None if record.headers is None else list(record.headers))
+
+
+def test_coordinates_are_kept(kept: dict[str, dict[str, Any]]) -> None:
+    assert [kept[name]["offset"] for name in ("plain", "no key", "every byte", "after a hole")] == [
+        100,
+        101,
+        5000,
+        5018,
+    ]
+    assert {(row["topic"], row["timestamp_type"], row["_batch_id"]) for row in kept.values()} == {("flights", 1, 0)}
+    assert kept["plain"]["timestamp"] == ARRIVED
+    assert kept["plain"]["_date"] == "2026-11-30"
+
+
+def test_the_date_is_of_the_kafka_timestamp(spark: SparkSession, settings: Settings) -> None:
+    release = small_release(spark, settings, "flights")
+    release.batches = 2
+    release.ingest([GOOD])
+    assert bronze_rows(release)["_date"].to_list() == ["2026-12-01"]
+
+
+def test_the_commit_names_ranges_with_their_holes(release: SmallRelease) -> None:
+    entry = json.loads((release.bronze.spec.path / "_delta_log" / f"{1:020}.json").read_text().splitlines()[0])
+    told = json.loads(entry["commitInfo"]["userMetadata"])
+    assert told["offsets"] == {"0": [100, 111], "1": [5000, 5019]}
+    assert told["rows_by_partition"] == {"0": 11, "1": 2}
+    assert (told["rows"], told["batches"]) == (13, [0, 0])
+    first = int(ARRIVED.timestamp() * 1000)
+    assert told["timestamps"] == [first, first + len(RECORDS) - 1]
+
+
+def test_the_same_batch_again_commits_nothing(release: SmallRelease) -> None:
+    before, rows = release.bronze.version, bronze_rows(release).height
+    release.restart()
+    release.batches, release.ends = 0, {0: 100, 1: 5_000}
+    release.ingest(list(RECORDS.values()))
+    assert release.bronze.version == before
+    assert bronze_rows(release).height == rows
+
+
+def test_a_record_outside_the_batch_is_refused(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = small_release(spark, settings, "flights")
+    made = bronze.BronzeBatch
+
+    def shorter(number: int, app_id: str, transaction: int, offsets: Any, facts: Any) -> bronze.BronzeBatch:
+        return made(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, facts)
+
+    monkeypatch.setattr("small_release.BronzeBatch", shorter)
+    with pytest.raises(RowsUnaccounted, match=r"partition 0 has offsets 100 to 101, not \[100, 101\)"):
+        release.ingest([GOOD, GOOD])
+    assert release.bronze.version == 0

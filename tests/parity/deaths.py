@@ -1,0 +1,59 @@
+"""Deaths of a process, acted in this one: at a step an exception ends the work, and nothing is committed after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_jobs import failpoints
+from spark_jobs.failpoints import Step
+from spark_jobs.tables import Table
+
+# Steps 1 and 2 are the driver's alone: tests/recovery kills a real one there.
+MORTAL = [step for step in Step if step.value[0] in "3456"]
+
+
+class Died(BaseException):
+    """The process is dead. No Exception, so that nothing takes it for an error to be handled."""
+
+
+@contextmanager
+def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
+    """Raise Died when `step` is passed for the `passes`-th time, and at every step and commit after that."""
+    left = passes
+    dead = False
+    commit = Table.commit
+
+    def pass_step(passed: Step, batch: int = 0) -> None:
+        nonlocal left, dead
+        left -= passed == step
+        dead = dead or (passed == step and left <= 0)
+        if dead:
+            raise Died(f"{passed} of batch {batch}")
+
+    def commit_alive(table: Table, *args: Any, **facts: Any) -> int:
+        if dead:
+            raise Died(f"before a commit to {table.spec.name}")
+        return commit(table, *args, **facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in [m for name, m in sys.modules.items() if name.startswith("spark_jobs.")]:
+            if getattr(module, "pass_step", None) is failpoints.pass_step:
+                patch.setattr(module, "pass_step", pass_step)
+        patch.setattr(Table, "commit", commit_alive)
+        yield
+
+
+def deaths(rng: np.random.Generator, rounds: int) -> list[Step]:
+    """Return every mortal step once, in an order that `rounds` runs of refine, and one more, can go through."""
+    of_round = rng.integers(0, rounds, size=len(MORTAL))
+    return [step for number in range(rounds) for step in _picked(of_round, number)]
+
+
+def _picked(of_round: Sequence[int] | Any, number: int) -> list[Step]:
+    return [step for step, chosen in zip(MORTAL, of_round, strict=True) if chosen == number]

@@ -1,0 +1,97 @@
+"""The same events, delivered differently: a slice of a real feed with faults, arranged into bronze batches."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from zlib import crc32
+
+import numpy as np
+import polars as pl
+from small_release import Record
+
+from include.feeds.faults import Shares, injected
+from include.feeds.registry import feed_named
+
+Batch = list[Record]
+Verdict = tuple[bytes | None, str]
+"""A payload, and `accepted`, `duplicate`, or the reason why it is invalid."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One delivery: its record, whose event it is (None: nobody's, it is corrupt), and what must become of it."""
+
+    record: Record
+    event_id: str | None
+    verdict: str
+
+
+def parity_seed() -> int:
+    """Return the seed of this run: PARITY_SEED, a number or `random`; printed, so that a failure can be repeated."""
+    wish = os.environ.get("PARITY_SEED", "2013")
+    seed = int.from_bytes(os.urandom(4), "big") if wish == "random" else int(wish)
+    print(f"parity: PARITY_SEED={seed}")
+    return seed
+
+
+def deliveries(feed_name: str, days: Sequence[date], shares: Shares, seed: int) -> list[Sent]:
+    """Return what a faulty producer sends of the flights that were scheduled (observations made) on these UTC days."""
+    feed = feed_named(feed_name)
+    wanted = [day.isoformat() for day in days]
+    starts = pl.col("event_id").str.extract(r"(\d{4}-\d\d-\d\d)T")
+    events = feed.frame(timedelta(0)).filter(starts.is_in(wanted))
+    rows = injected(events, feed, shares, seed).iter_rows(named=True)
+    return [_sent(row, place) for place, row in enumerate(rows)]
+
+
+def _sent(row: dict[str, str | bytes | None], place: int) -> Sent:
+    key, value, event_id = row["key"], row["value"], row["event_id"]
+    assert isinstance(key, bytes)
+    assert isinstance(value, bytes | None)
+    headers = [("trace", b"\x00\xff%d" % place), ("trace", None)] if place % 3 == 0 else None
+    record = Record(value, key, crc32(key) % 2, headers)
+    corrupt = row["fault"] == "corrupt"
+    return Sent(record, None if corrupt else str(event_id), str(row["reason"] or "accepted"))
+
+
+def verdicts(sent: Sequence[Sent]) -> Counter[Verdict]:
+    """Return what must become of these payloads, each as often as it was sent."""
+    return Counter((item.record.value, item.verdict) for item in sent)
+
+
+def cut(sent: Sequence[Sent], batches: int, rng: np.random.Generator) -> list[Batch]:
+    """Cut the deliveries at random places into so many batches, in their order; some may be empty."""
+    ends = [*sorted(rng.integers(0, len(sent) + 1, size=batches - 1)), len(sent)]
+    starts = [0, *ends[:-1]]
+    return [[item.record for item in sent[a:b]] for a, b in zip(starts, ends, strict=True)]
+
+
+def shuffled(sent: Sequence[Sent], batches: int, rng: np.random.Generator) -> list[Batch]:
+    """Deal the deliveries in any order to any partition of any batch; the copies of one event keep their order.
+
+    The first of them in the total order (batch, partition, offset) wins; were that another one, silver would rightly
+    be another.
+    """
+    order = rng.permutation(len(sent))
+    where = sorted(zip(rng.integers(0, batches, len(sent)), rng.integers(0, 2, len(sent)), strict=True))
+    slots: dict[str | None, list[int]] = defaultdict(list)
+    for slot, item in enumerate(order):
+        slots[sent[item].event_id].append(slot)
+    filled = dict(zip(range(len(sent)), (sent[item] for item in order), strict=True))
+    for event_id, places in slots.items():
+        if event_id is not None and len(places) > 1:
+            copies = [sent[item] for item in sorted(int(order[place]) for place in places)]
+            filled |= dict(zip(places, copies, strict=True))
+    dealt: list[Batch] = [[] for _ in range(batches)]
+    for slot, (batch, partition) in enumerate(where):
+        dealt[batch].append(replace(filled[slot].record, partition=int(partition)))
+    return dealt
+
+
+def days_of(*texts: str) -> list[date]:
+    """Return UTC days from ISO texts."""
+    return [datetime.fromisoformat(text).replace(tzinfo=UTC).date() for text in texts]

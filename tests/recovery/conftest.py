@@ -1,0 +1,33 @@
+"""One broker for all recovery tests, and a dataset of its own for each test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from site_of_recovery import Site, close_broker, open_broker
+
+from include.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A state folder with a running broker; its path has a space on purpose."""
+    root = tmp_path_factory.mktemp("recovery ground")
+    (root / "datasets").mkdir()
+    settings = Settings(state=root / "state", datasets=root / "datasets", driver_memory="1g")
+    try:
+        open_broker(settings)
+        yield settings
+    finally:
+        close_broker(settings)
+
+
+@pytest.fixture
+def site(ground: Settings, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A dataset of the test's own, named after its function."""
+    place = Site(ground, re.sub(r"[^a-z0-9_]", "_", request.node.name.removeprefix("test_"))[:40])
+    place.prepare()
+    yield place
+    place.end()

@@ -1,0 +1,76 @@
+"""A checkpoint that is damaged or lost: the driver refuses it by name, and `headrace repair` gets it going again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from site_of_recovery import Site
+
+from include.clients.delta_log import commits
+from include.places import bronze_path
+
+REFUSED, DECLINED = 2, 1
+
+
+def last(folder: Path) -> Path:
+    return folder / str(max(int(path.name) for path in folder.iterdir() if path.name.isdigit()))
+
+
+def without_content(path: Path) -> Path:
+    path.write_bytes(b"")
+    return path
+
+
+def without(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
+DAMAGES: list[Callable[[Path], Path]] = [
+    lambda checkpoint: without_content(last(checkpoint / "1" / "offsets")),
+    lambda checkpoint: without(checkpoint / "1" / "metadata"),
+    lambda checkpoint: without(last(checkpoint / "1" / "commits")),
+    lambda checkpoint: without(last(checkpoint / "1" / "offsets")),
+    lambda checkpoint: without(checkpoint / "generation.json"),
+]
+
+
+@pytest.mark.timeout(600)
+def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) -> None:
+    driver = site.drive()
+    site.send()
+    site.await_published(driver)
+    whole = site.command("repair", site.dataset)
+    assert (whole.returncode, f"owned by process {driver.process.pid}" in whole.stderr) == (REFUSED, True)
+    driver.send(signal.SIGTERM)
+    assert driver.ended() == 0
+    site.send()
+
+    kept = tmp_path / "kept"
+    shutil.copytree(site.checkpoint, kept)
+    for damage in DAMAGES:
+        shutil.rmtree(site.checkpoint)
+        shutil.copytree(kept, site.checkpoint)
+        path = damage(site.checkpoint)
+        refused = site.drive()
+        assert refused.ended() == REFUSED, path
+        assert str(path) in refused.said()
+        assert f"headrace repair {site.dataset}" in refused.said()
+        assert site.word()["state"] == "failed"
+
+    told = site.command("repair", site.dataset, "--dry-run")
+    assert (told.returncode, "generation.json" in told.stdout, "generation 2" in told.stdout) == (DECLINED, True, True)
+    assert not (site.checkpoint / "generation.json").exists()
+    assert site.command("repair", site.dataset, "--yes").returncode == 0
+    again = site.command("repair", site.dataset)
+    assert (again.returncode, "nothing is wrong" in again.stdout) == (0, True)
+    successor = site.drive()
+    site.await_published(successor)
+    written = {commit.app_id for commit in commits(bronze_path(site.settings, site.dataset)) if commit.app_id}
+    assert written == {f"{site.dataset}/bronze/1", f"{site.dataset}/bronze/2"}
+    assert (site.checkpoint / "1").is_dir()
+    site.refuse_any_loss()

@@ -1,0 +1,167 @@
+"""A release at work without a broker and without a driver: records go into bronze, batches are refined, tables read.
+
+The only module of the tests that calls `commit_bronze`, `open_release` and `refine`: cases, parity and architecture
+build on it. Records are shaped as Spark's Kafka source hands them over, with made-up offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from include.catalog.dataset import Dataset, declared_dataset, load_dataset
+from include.reading.publication import find_publication, publish, published_tables
+from include.reading.tables import Reading
+from include.settings import Settings
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.release import Release, open_release
+from spark_jobs.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
+from spark_jobs.tables import Table
+
+# Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
+ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)
+SOURCE = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One Kafka record; where it lands in its partition and when is decided as it is ingested."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int = 0
+    headers: Sequence[Header] | None = None
+    hole: int = 0
+    """Offsets before it that hold no record: transaction markers, or what compaction took."""
+
+
+@dataclass
+class SmallRelease:
+    """The tables of one release, its process being this one; `restart` makes it another, an epoch later."""
+
+    spark: SparkSession
+    settings: Settings
+    dataset: Dataset
+    epoch: int = 1
+    ends: dict[int, int] = field(default_factory=lambda: {0: 100, 1: 5_000})
+    """Next offset by partition: not 0, and far apart, so that no count is taken for an offset."""
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget every handle and open the tables anew."""
+        self.epoch += 1
+        self.bronze = Table(bronze_spec(self.settings, self.dataset.name))
+        self.release: Release = open_release(self.spark, self.settings, self.dataset, self.bronze)
+
+    def ingest(self, records: Sequence[Record]) -> int:
+        """Commit the records as the next bronze batch, behind the partitions' ends; return its number."""
+        number, starts = self.batches, dict(self.ends)
+        ends = dict(starts)
+        rows = []
+        for place, record in enumerate(records):
+            at = ARRIVED + timedelta(seconds=7 * number, milliseconds=place)
+            offset = ends[record.partition] + record.hole
+            rows.append(self._row(record, offset, at))
+            ends[record.partition] = offset + 1
+        source = self._source(rows)
+        ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
+        app_id = f"{self.dataset.name}/bronze/1"
+        commit_bronze(self.bronze, source, BronzeBatch(number, app_id, number, ranges, self._facts()))
+        self.ends, self.batches = ends, number + 1
+        return number
+
+    def refine(self, first: int, last: int) -> RunReport:
+        """Refine bronze batches [first, last] and publish."""
+        return refine(self.settings, self.release, first, last, self.epoch)
+
+    def take(self, records: Sequence[Record]) -> int:
+        """Ingest one batch and refine it."""
+        number = self.ingest(records)
+        self.refine(number, number)
+        return number
+
+    def begun(self) -> tuple[int, int] | None:
+        """Return the bounds of a run that was begun and must be finished first."""
+        return unfinished_run(self.release)
+
+    def refined(self) -> int:
+        """Return the last batch that all tables have, -1 for none."""
+        return refined_batch(self.release)
+
+    def catch_up_publication(self) -> None:
+        """Publish what all tables have, as a driver does at its start."""
+        done, published = self.refined(), find_publication(self.settings, self.dataset.name)
+        if done >= 0 and self.begun() is None and (published is None or published.batch < done):
+            publish(self.settings, publication_of(self.settings, self.release, done))
+
+    def read(self, table: str) -> pl.DataFrame:
+        """Return all rows of a published table."""
+        return Reading(published_tables(self.settings)).read(table).collect()
+
+    def silver(self) -> pl.DataFrame:
+        """Return published silver in the total order of its records."""
+        return self.read(f"silver.{self.dataset.name}").sort("_batch_id", "_partition", "_offset")
+
+    def rejected(self) -> pl.DataFrame:
+        """Return published rejected in the total order of its records."""
+        return self.read(f"rejected.{self.dataset.name}").sort("_batch_id", "_partition", "_offset")
+
+    def versions(self) -> dict[str, int]:
+        """Return the version of each table but bronze, as its owner has it."""
+        tables = [self.release.refinery.silver, self.release.refinery.rejected, *[g.table for g in self.release.gold]]
+        return {table.spec.name: table.version for table in tables}
+
+    def _source(self, rows: list[dict[str, Any]]) -> DataFrame:
+        """One task per Kafka partition, in order of the offsets, as the Kafka source reads."""
+        frame = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=SOURCE))
+        tasks = max((row["partition"] for row in rows), default=0) + 1
+        return frame.repartitionById(tasks, "partition").sortWithinPartitions("offset")
+
+    def _row(self, record: Record, offset: int, at: datetime) -> dict[str, Any]:
+        headers = record.headers
+        return {
+            "key": record.key,
+            "value": record.value,
+            "topic": self.dataset.pipeline.topic,
+            "partition": record.partition,
+            "offset": offset,
+            "timestamp": at,
+            "timestampType": 1,
+            "headers": None if headers is None else [{"key": key, "value": value} for key, value in headers],
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        name = self.dataset.pipeline.topic
+        return {"dataset": self.dataset.name, "code": self.dataset.release, "epoch": self.epoch} | {
+            "topic": name,
+            "topic_id": f"{name}-id",
+            "query_id": f"{name}-query",
+        }
+
+
+def small_release(spark: SparkSession, settings: Settings, dataset: str, folder: Path | None = None) -> SmallRelease:
+    """Open a release of a dataset of the project's, or of one whose folder is given."""
+    declared = load_dataset(dataset, folder) if folder else declared_dataset(settings, dataset)
+    return SmallRelease(spark, settings, declared)
