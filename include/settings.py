@@ -51,6 +51,7 @@ class Settings(BaseSettings):
     kafka_port: int = Field(0, ge=0, le=65535, description="broker port; 0: a free one, kept between starts")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
+    driver_jvm: str = Field("", description="more JVM flags for a driver, as on java's command line")
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
     batch_records: int = Field(250_000, ge=1, description="most Kafka offsets in one ingest batch")
     refine_records: int = Field(500_000, ge=1, description="most records in one refine run, unless one batch has more")

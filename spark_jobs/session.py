@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.errors import Terminal
-from include.settings import Settings, refuse_dangerous
+from include.settings import CLONE, Settings, refuse_dangerous
 
 # Wrong values here lose, double or misread records, so they are checked again on the running session.
 GUARDED = {
@@ -18,6 +18,7 @@ GUARDED = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "true",
 }
+LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # Generated methods over 8,000 bytes stay interpreted without the first flag; a contract's verdict is such a method.
 JVM_FLAGS = "-XX:-DontCompileHugeMethods -XX:+UseParallelGC -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true"
@@ -101,8 +102,8 @@ def verify_guarded(session: SparkSession) -> None:
 
 
 def _jvm_flags(settings: Settings) -> str:
-    config = settings.jars.parent / "infra" / "spark" / "log4j2.properties"
-    return f"{JVM_FLAGS} -Dlog4j2.configurationFile={config.as_uri()}" if config.is_file() else JVM_FLAGS
+    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    return " ".join([JVM_FLAGS, logging, settings.driver_jvm]).strip()
 
 
 def _delta_options() -> dict[str, str]:

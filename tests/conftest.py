@@ -11,12 +11,15 @@ from pyspark.sql import SparkSession
 from include.settings import Settings
 from spark_jobs.session import open_session
 
+# Many small and different queries: the optimising compiler costs more than it saves.
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all cases and parity tests, with the settings that drivers use, delta-spark included."""
     state = tmp_path_factory.mktemp("spark state")
-    session = open_session(Settings(state=state, driver_memory="2g"), "tests", delta=True)
+    session = open_session(Settings(state=state, driver_memory="2g", driver_jvm=QUICK_JVM), "tests", delta=True)
     yield session
     session.stop()
 

@@ -104,6 +104,7 @@ class Site:
             "HEADRACE_STATE": str(self.settings.state),
             "HEADRACE_DATASETS": str(self.settings.datasets),
             "HEADRACE_DRIVER_MEMORY": "1g",
+            "HEADRACE_DRIVER_JVM": "-XX:TieredStopAtLevel=1",
             "HEADRACE_TRIGGER_SECONDS": "0.1",
             "JAVA_TOOL_OPTIONS": SHORT_LIVED,
             "PYTHONUNBUFFERED": "1",
