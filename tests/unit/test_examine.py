@@ -1,0 +1,304 @@
+"""The doctor before a driver's start, and the repair: every way in which checkpoint, bronze and Kafka can disagree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.catalog.dataset import Dataset, declared_dataset
+from include.errors import Terminal
+from include.places import bronze_path, checkpoint_path, lease_path, silver_path
+from include.settings import Settings
+from spark_jobs import examine, repair
+from spark_jobs.examine import (
+    CheckpointDisagrees,
+    CheckpointMissing,
+    TablesDisagree,
+    TopicReplaced,
+    bronze_head,
+    examined_generation,
+    refuse_lost_bronze,
+)
+from spark_jobs.generation import Generation, GenerationDamaged, read_generation, write_generation
+from spark_jobs.layers.bronze import bronze_spec
+from spark_jobs.lease import LeaseHeld, take_lease
+from spark_jobs.offset_log import OffsetLogDamaged
+from spark_jobs.repair import OffsetsExpired
+from spark_jobs.tables import NoLongerOwner, Table
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+BATCHES = 4
+TEN = 10
+"""Offsets that each batch takes of each of the two partitions."""
+
+
+@dataclass
+class Kafka:
+    """What the broker would answer."""
+
+    id: str = "topic-1"
+    starts: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
+    ends: dict[int, int] = field(default_factory=lambda: {0: 100, 1: 100})
+
+
+@dataclass
+class Scene:
+    """A dataset with `BATCHES` batches in bronze, its checkpoint, and Kafka's answers."""
+
+    settings: Settings
+    dataset: Dataset
+    bronze: Table
+    kafka: Kafka
+
+    @property
+    def folder(self) -> Path:
+        return checkpoint_path(self.settings, "flights")
+
+    @property
+    def generation(self) -> Generation:
+        found = read_generation(self.folder, "flights")
+        assert found is not None
+        return found
+
+    def commit(self, number: int, generation: int = 1, base: int = 0) -> None:
+        """Commit bronze batch `number`, without rows."""
+        spans = {str(p): [TEN * number, TEN * (number + 1)] for p in (0, 1)}
+        said: dict[str, Any] = {
+            "dataset": "flights",
+            "table": "bronze.flights",
+            "app_id": f"flights/bronze/{generation}",
+            "epoch": 1,
+            "batches": [number, number],
+            "rows": 0,
+            "rows_by_partition": {},
+            "offsets": spans,
+            "query_id": f"query-{generation}",
+            "topic_id": "topic-1",
+        }
+        self.bronze.commit(f"flights/bronze/{generation}", number - base, said, [])
+
+    def plan(self, batch: int, number: int, generation: int = 1, done: bool = True) -> None:
+        """Write Spark's log of its `batch`, which is bronze's batch `number`."""
+        place = self.folder / str(generation)
+        ends = json.dumps({"flights": {str(p): TEN * (number + 1) for p in (0, 1)}})
+        for name, text in (("offsets", f"v1\n{{}}\n{ends}"), ("commits", "v1\n{}")):
+            (place / name).mkdir(parents=True, exist_ok=True)
+            if done or name == "offsets":
+                (place / name / str(batch)).write_text(text)
+        (place / "metadata").write_text(json.dumps({"id": f"query-{generation}"}))
+
+    def examine(self) -> Generation:
+        refuse_lost_bronze(self.settings, "flights")
+        head = bronze_head(self.bronze)
+        return examined_generation(self.settings, self.dataset, self.bronze, head, "broker")
+
+    def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
+        told: list[str] = []
+        well = repair.repair(self.settings, "flights", now=NOW, agreed=lambda: agreed, tell=told.append)
+        return well, told
+
+
+@pytest.fixture
+def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    kafka = Kafka()
+    for module in (examine, repair):
+        monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
+        monkeypatch.setattr(module, "log_start_offsets", lambda *_: dict(kafka.starts))
+    monkeypatch.setattr(examine, "log_end_offsets", lambda *_: dict(kafka.ends))
+    monkeypatch.setattr(repair, "bootstrap_servers", lambda _: "broker")
+    made = Scene(settings, declared_dataset(settings, "flights"), Table(bronze_spec(settings, "flights")), kafka)
+    write_generation(made.folder, Generation(1, 0, {0: 0, 1: 0}, "flights", "topic-1", made.bronze.table_id))
+    for number in range(BATCHES):
+        made.plan(number, number)
+        made.commit(number)
+    return made
+
+
+def in_checkpoint(change: Callable[[Path], object]) -> Callable[[Scene], None]:
+    def damage(scene: Scene) -> None:
+        change(scene.folder / "1")
+
+    return damage
+
+
+def rewritten(**changes: Any) -> Callable[[Scene], None]:
+    def damage(scene: Scene) -> None:
+        write_generation(scene.folder, replace(scene.generation, **changes))
+
+    return damage
+
+
+def lost_commits_and_planned_on(scene: Scene) -> None:
+    for number in range(BATCHES):
+        (scene.folder / "1" / "commits" / str(number)).unlink()
+    scene.plan(BATCHES, BATCHES, done=False)
+    scene.plan(BATCHES + 1, BATCHES + 1, done=False)
+
+
+MENDED = {
+    "no generation": (lambda s: (s.folder / "generation.json").unlink(), CheckpointMissing, "generation.json"),
+    "empty generation": (lambda s: (s.folder / "generation.json").write_text(""), GenerationDamaged, "generation.json"),
+    "no checkpoint": (lambda s: shutil.rmtree(s.folder), CheckpointMissing, "generation.json"),
+    "no query": (lambda s: shutil.rmtree(s.folder / "1"), CheckpointMissing, "offsets"),
+    "empty offsets": (
+        in_checkpoint(lambda c: (c / "offsets/3").write_text("")),
+        OffsetLogDamaged,
+        "offsets/3 is empty",
+    ),
+    "cut offsets": (in_checkpoint(lambda c: (c / "offsets/3").write_text("v1\n{}")), OffsetLogDamaged, "offsets/3"),
+    "lost offsets": (in_checkpoint(lambda c: (c / "offsets/3").unlink()), OffsetLogDamaged, "offsets/3 is missing"),
+    "hole in offsets": (in_checkpoint(lambda c: (c / "offsets/2").unlink()), OffsetLogDamaged, "offsets/2 is missing"),
+    "hole in commits": (in_checkpoint(lambda c: (c / "commits/2").unlink()), OffsetLogDamaged, "commits/2 is missing"),
+    "empty commits": (
+        in_checkpoint(lambda c: (c / "commits/3").write_text("")),
+        OffsetLogDamaged,
+        "commits/3 is empty",
+    ),
+    "checksum alone": (
+        in_checkpoint(lambda c: (c / "commits/3").rename(c / "commits/.3.crc")),
+        OffsetLogDamaged,
+        "commits/3 is missing, and .3.crc is there",
+    ),
+    "no metadata": (in_checkpoint(lambda c: (c / "metadata").unlink()), OffsetLogDamaged, "metadata"),
+    "empty metadata": (in_checkpoint(lambda c: (c / "metadata").write_text("")), OffsetLogDamaged, "metadata"),
+    "another query": (
+        in_checkpoint(lambda c: (c / "metadata").write_text('{"id": "other"}')),
+        CheckpointDisagrees,
+        "of query other",
+    ),
+    "other offsets": (
+        in_checkpoint(lambda c: (c / "offsets/3").write_text('v1\n{}\n{"flights": {"0": 40, "1": 41}}')),
+        CheckpointDisagrees,
+        "batch 3 ends at",
+    ),
+    "ahead of bronze": (lambda s: s.plan(BATCHES, BATCHES), CheckpointDisagrees, "bronze has 3"),
+    "planned too far": (lost_commits_and_planned_on, CheckpointDisagrees, "planned up to batch 5"),
+    "older generation": (lambda s: s.commit(BATCHES, 2, BATCHES), CheckpointDisagrees, "bronze does not have"),
+    "generation elsewhere": (rewritten(number=2, base=3), CheckpointDisagrees, "generation 2 begins with batch 3"),
+}
+LEFT = {
+    "topic made anew": (lambda s: setattr(s.kafka, "id", "topic-2"), TopicReplaced, "topic-2"),
+    "Kafka lost records": (lambda s: s.kafka.ends.update({1: 39}), TablesDisagree, "Kafka only up to 39"),
+    "Kafka lost a partition": (lambda s: s.kafka.ends.pop(1), TablesDisagree, "Kafka only up to nothing"),
+    "another bronze": (rewritten(bronze_id="other"), TablesDisagree, "its checkpoint wrote other"),
+    "no bronze": (lambda s: shutil.rmtree(bronze_path(s.settings, "flights")), TablesDisagree, "is gone"),
+}
+
+
+def test_whole_checkpoint_is_gone_on_with(scene: Scene) -> None:
+    assert scene.examine() == scene.generation
+    scene.plan(BATCHES, BATCHES, done=False)
+    (scene.folder / "1/commits/3").unlink()
+    assert scene.examine().number == 1
+    assert scene.repair() == (True, ["flights: nothing is wrong; nothing was changed"])
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_unusable_checkpoint_is_refused_and_mended(scene: Scene, name: str) -> None:
+    damage, kind, said = MENDED[name]
+    damage(scene)
+    with pytest.raises(kind, match=said.replace("(", r"\(")) as refusal:
+        scene.examine()
+    assert refusal.value.remedy == "headrace repair flights"
+
+    before = (scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text()
+    well, told = scene.repair(agreed=False)
+    assert not well
+    assert any(said in line for line in told)
+    assert before == ((scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text())
+
+    head = bronze_head(scene.bronze)
+    assert head is not None
+    assert scene.repair()[0]
+    made = scene.generation
+    assert (made.base, made.start) == (head.batch + 1, head.ends)
+    assert made.number >= 2
+    assert f"flights/bronze/{made.number}" != head.app_id
+    assert not made.checkpoint(scene.folder).exists()
+    assert scene.examine() == made
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_no_checkpoint_can_mend(scene: Scene, name: str) -> None:
+    damage, kind, said = LEFT[name]
+    damage(scene)
+    before = (scene.folder / "generation.json").read_text()
+    for ask in (scene.examine, scene.repair):
+        with pytest.raises(kind, match=said):
+            ask()
+    assert (scene.folder / "generation.json").read_text() == before
+
+
+def test_silver_ahead_of_bronze_is_refused(scene: Scene) -> None:
+    path = silver_path(scene.settings, "flights", scene.dataset.release)
+    silver = Table(replace(scene.bronze.spec, path=path))
+    silver.commit(f"flights/{scene.dataset.release}/silver", BATCHES, {"batches": [0, BATCHES], "app_id": "x"}, [])
+    with pytest.raises(TablesDisagree, match="silver goes up to batch 4, bronze only up to 3"):
+        scene.examine()
+
+
+def test_second_generation_at_work(scene: Scene) -> None:
+    (scene.folder / "generation.json").unlink()
+    assert scene.repair()[0]
+    scene.plan(0, BATCHES, generation=2, done=False)
+    assert scene.examine().number == 2
+    scene.commit(BATCHES, generation=2, base=BATCHES)
+    scene.plan(1, BATCHES + 1, generation=2, done=False)
+    assert scene.examine().number == 2
+    shutil.rmtree(scene.folder)
+    assert scene.repair()[0]
+    assert (scene.generation.number, scene.generation.base) == (3, BATCHES + 1)
+
+
+def test_expired_offsets_are_named(scene: Scene) -> None:
+    shutil.rmtree(scene.folder)
+    scene.kafka.starts = {0: 40, 1: 55}
+    with pytest.raises(OffsetsExpired, match=r"partition 1 offsets \[40, 55\)") as refusal:
+        scene.repair()
+    assert refusal.value.missing == {1: (40, 55)}
+    assert not (scene.folder / "generation.json").exists()
+
+
+def test_new_partition_begins_at_its_start(scene: Scene) -> None:
+    shutil.rmtree(scene.folder)
+    scene.kafka.starts[2] = scene.kafka.ends[2] = 5
+    scene.repair()
+    assert scene.generation.start == {0: 40, 1: 40, 2: 5}
+
+
+def test_repair_needs_the_lease(scene: Scene) -> None:
+    shutil.rmtree(scene.folder)
+    held = take_lease(lease_path(scene.settings, "flights"), "flights", NOW)
+    with pytest.raises(LeaseHeld):
+        scene.repair()
+    held.release()
+    assert scene.repair()[0]
+    take_lease(lease_path(scene.settings, "flights"), "flights", NOW)
+
+
+def test_lease_removed_under_its_holder(scene: Scene) -> None:
+    path = lease_path(scene.settings, "flights")
+    first = take_lease(path, "flights", NOW).raised(7)
+    assert (first.is_held(), first.epoch) == (True, 7)
+    path.unlink()
+    assert not first.is_held()
+    second = take_lease(path, "flights", NOW)
+    assert (second.is_held(), first.is_held()) == (True, False)
+    second.release()
+    assert take_lease(path, "flights", NOW).epoch == second.epoch + 1
+
+
+def test_stale_owner_is_refused_by_the_table(scene: Scene) -> None:
+    stale = Table(scene.bronze.spec)
+    scene.commit(BATCHES)
+    with pytest.raises(NoLongerOwner):
+        Scene(scene.settings, scene.dataset, stale, scene.kafka).commit(BATCHES)
+    assert issubclass(NoLongerOwner, Terminal)
+    assert Table(scene.bronze.spec).version == scene.bronze.version

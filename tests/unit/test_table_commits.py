@@ -1,0 +1,75 @@
+"""A commit whose call failed: what the log says counts, in this process and in the next attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import LongType, StringType, StructType
+
+from spark_jobs.tables import DataFile, NoLongerOwner, Table, TableSpec
+
+SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
+
+
+def spec(place: Path) -> TableSpec:
+    return TableSpec("silver.small", place / "a table", SPEC_COLUMNS, "_month", ("n",))
+
+
+def file(name: str) -> DataFile:
+    return DataFile(f"b1/_month=2024-01/{name}.parquet", "2024-01", 3, 100, {"n": 1}, {"n": 3})
+
+
+class Failing:
+    """The table's handle, whose next commit fails: after it was written (`late`), or before."""
+
+    def __init__(self, table: Table, late: bool, error: Exception) -> None:
+        self.table, self.real, self.late, self.error = table, table._delta, late, error
+        table._delta = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+        if self.late:
+            self.real.create_write_transaction(*arguments, **named)
+        raise self.error
+
+
+ERRORS: list[Callable[[], Exception]] = [
+    lambda: OSError("No space left on device"),
+    lambda: DeltaError("Kernel error: No space left on device"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_written_though_the_call_failed(tmp_path: Path, error: Callable[[], Exception]) -> None:
+    table = Table(spec(tmp_path))
+    Failing(table, late=True, error=error())
+    assert table.commit("app", 0, {}, [file("one")]) == 1
+    assert table.committed("app") == 0
+    assert [f.path for f in table.files()] == [file("one").path]
+    assert table.commit("app", 1, {}, [file("two")]) == 2
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_not_written_and_tried_again(tmp_path: Path, error: Callable[[], Exception]) -> None:
+    table = Table(spec(tmp_path))
+    failed = error()
+    Failing(table, late=False, error=failed)
+    with pytest.raises(type(failed)):
+        table.commit("app", 0, {}, [file("one")])
+    assert (table.committed("app"), table.files()) == (-1, [])
+    assert table.commit("app", 0, {}, [file("one")]) == 1
+
+
+def test_two_owners_of_one_table(tmp_path: Path) -> None:
+    stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
+    owner.commit("app", 0, {}, [file("one")])
+    with pytest.raises(NoLongerOwner) as refusal:
+        stale.commit("app", 0, {}, [file("two")])
+    assert (refusal.value.table, refusal.value.app_id) == ("silver.small", "app")
+    assert [f.path for f in Table(spec(tmp_path)).files()] == [file("one").path]
