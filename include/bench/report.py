@@ -44,7 +44,7 @@ def as_json(report: Report) -> dict[str, Any]:
         figure = report.throughput.events_per_second
         values["throughput"]["events_per_second"] = figure
         values["targets"]["events_per_second"] = _judged(TARGET_EVENTS_PER_SECOND, figure >= TARGET_EVENTS_PER_SECOND)
-    if report.latency is not None:
+    if report.latency is not None and report.latency.rate == TARGET_RATE:
         met = report.latency.quantiles["p95"] <= TARGET_P95_SECONDS
         values["targets"]["p95_seconds"] = _judged(TARGET_P95_SECONDS, met)
     return values
@@ -99,7 +99,7 @@ def costs_table(t: Throughput) -> Table:
         cpu.add_row(role, f"{seconds:.2f}")
     cpu.add_row("[bold]all but the producer[/]", f"[bold]{sum(t.cpu.values()):.2f}[/]")
     cpu.add_row("producer, beforehand", f"{1e6 * t.preload.cpu_seconds / t.preload.events:.2f}")
-    steps = _table("s per million rows, by refine step", "")
+    steps = _table("s per million rows, by step", "")
     for name, seconds in t.steps.items():
         steps.add_row(escape(name), f"{seconds:.2f}")
     steps.add_row(f"[dim]{t.runs_seen} runs seen, {t.rows_seen:,} rows[/]", "")

@@ -49,7 +49,7 @@ def demo(
     """Measure the flights from topic to gold: events per second, cost by process and step, latency at a steady rate.
 
     Targets stand beside the figures. Exit code 0: measured, whether or not a target was met; 1: the audit of what
-    was measured is not balanced; 130: Ctrl-C, everything is removed.
+    was measured is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
     command = f".venv/bin/headrace bench demo --only {part} {options}"

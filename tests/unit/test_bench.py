@@ -1,0 +1,261 @@
+"""The benchmark: figures follow from what was seen, only its own folder is touched, and it cannot flatter."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from include.bench import following, place, supply
+from include.bench.following import BenchFailed, Follower, RefineRun, Seen, run_of, seconds_per_million
+from include.bench.latency import Latency, quantiles, waiting_seconds
+from include.bench.machine import Machine
+from include.bench.place import own_state, running
+from include.bench.report import Report, as_json, as_text
+from include.bench.supply import Sending, Supply
+from include.bench.throughput import Throughput, WarmUp, refuse_other_count
+from include.bench.usage import used_between
+from include.cli import bench as cli
+from include.cli.main import app
+from include.places import publication_path, status_path
+from include.reading.publication import Publication, publish
+from include.settings import Settings, load_settings
+from include.supervision.states import ProcessState, ProcessStatus
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+# --- a place of its own ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "mine"))
+    monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me@there/ledger")
+    monkeypatch.setenv("HEADRACE_KAFKA_PORT", "9092")
+    monkeypatch.setenv("HEADRACE_DRIVER_CORES", "4")
+    load_settings.cache_clear()
+    yield tmp_path / "mine"
+    load_settings.cache_clear()
+
+
+def test_the_state_is_its_own_and_gone_afterwards(environment: Path) -> None:
+    with own_state(keep=False) as settings:
+        assert settings.state.is_dir()
+        assert settings.state != environment
+        assert (settings.ledger_url, settings.kafka_port, settings.driver_cores) == ("", 0, 4)
+        assert os.environ["HEADRACE_STATE"] == str(settings.state)
+        assert "HEADRACE_LEDGER_URL" not in os.environ
+    assert not settings.state.exists()
+    assert load_settings().state == environment
+    assert load_settings().kafka_port == 9092
+
+
+def test_a_failure_leaves_nothing_behind_and_keep_leaves_it(environment: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), own_state(keep=False) as settings:
+        raise KeyboardInterrupt
+    assert not settings.state.exists()
+    with own_state(keep=True) as kept:
+        pass
+    assert kept.state.is_dir()
+    kept.state.rmdir()
+
+
+def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def up(*_: object) -> None:
+        calls.append("up")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, "up", up)
+    monkeypatch.setattr(place, "down", lambda *_: calls.append("down"))
+    with pytest.raises(KeyboardInterrupt), running(settings, print):
+        pass
+    assert calls == ["up", "down"]
+
+
+# --- what is sent ------------------------------------------------------------------------------------------------
+
+
+def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supply, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)}))
+    source = Supply()
+    first = [frame["n"].to_list() for frame in source.frames(150)]
+    second = [frame["n"].to_list() for frame in source.frames(120)]
+    assert [len(part) for part in (*first, *second)] == [100, 50, 50, 70]
+    assert sum((*first, *second), []) == list(range(270))
+
+
+def test_a_count_that_differs_from_what_was_sent_is_no_figure(settings: Settings) -> None:
+    refuse_other_count(settings, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
+    with pytest.raises(BenchFailed):
+        refuse_other_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
+
+
+# --- what is seen ------------------------------------------------------------------------------------------------
+
+
+def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
+    publish(settings, Publication("flights", "r", batch, AT, ends, {}))
+
+
+def test_each_publication_is_seen_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Follower, "_listen", lambda self: None)
+    follower = Follower(settings)
+    follower.look()
+    assert not follower.reached({0: 1})
+    published(settings, 1, {0: 5, 1: 6})
+    follower.look()
+    follower.look()
+    assert follower.reached({0: 5, 1: 6})
+    assert not follower.reached({0: 5, 1: 7})
+    published(settings, 2, {0: 5, 1: 7})
+    follower.look()
+    assert [seen.ends for seen in follower.seen] == [{0: 5, 1: 6}, {0: 5, 1: 7}]
+    assert follower.seen[0].at <= follower.seen[1].at
+
+
+def say_run(settings: Settings, rows: int, seconds: float) -> None:
+    path = status_path(settings, "stream:flights")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"last_batch": {"rows": rows, "seconds": seconds, "steps": {"silver": seconds}}}))
+
+
+def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "WORD_EVERY", 0.0)
+    monkeypatch.setattr(following, "observe", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)])
+    follower = Follower(settings)
+    for rows in (100, 100, 200, 200, 300):
+        say_run(settings, rows, 1.0)
+        follower.look()
+        if rows == 100:
+            follower.runs.clear()
+    assert [run.rows for run in follower.runs] == [200, 300]
+
+
+def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
+    monkeypatch.setattr(following, "observe", lambda *_: lost)
+    with pytest.raises(BenchFailed, match="pid 7 is gone"):
+        Follower(settings).follow(lambda: False)
+    lost.clear()
+    monkeypatch.setattr(following, "WORD_EVERY", 0.0)
+    monkeypatch.setattr(following, "STILL_FOR", 0.05)
+    with pytest.raises(BenchFailed, match="nothing was published"):
+        Follower(settings).follow(lambda: False)
+    assert not publication_path(settings, "flights").exists()
+
+
+def test_steps_are_weighed_by_rows() -> None:
+    runs = [RefineRun(100_000, 3.0, {"silver": 2.0, "gold": 1.0}), RefineRun(300_000, 3.0, {"silver": 2.0})]
+    assert seconds_per_million(runs) == pytest.approx({"silver": 10.0, "gold": 2.5})
+    assert seconds_per_million([]) == {}
+    assert run_of({}) is None
+
+
+def test_cpu_is_what_was_used_in_between() -> None:
+    before, after = {"broker": 3.0, "gone": 1.0}, {"broker": 4.5, "driver: JVM": 2.0}
+    assert used_between(before, after) == {"broker": 1.5, "driver: JVM": 2.0}
+
+
+# --- the latency -------------------------------------------------------------------------------------------------
+
+
+def test_a_record_waits_for_the_first_publication_that_ends_behind_it() -> None:
+    records = pl.DataFrame(
+        [(0, 10, 100.0), (0, 11, 100.0), (0, 12, 101.0), (1, 5, 100.5)],
+        schema=["partition", "offset", "timestamp"],
+        orient="row",
+    )
+    seen = [Seen(99.0, {0: 10, 1: 5}), Seen(102.0, {0: 12, 1: 5}), Seen(104.0, {0: 13, 1: 6})]
+    assert sorted(waiting_seconds(records, seen)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
+
+
+def test_quantiles_are_records_and_not_means() -> None:
+    waited = np.array([float(n) for n in range(1, 101)])
+    assert quantiles(waited) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+    assert quantiles(np.array([1.0, 9.0]))["p50"] == 1.0
+
+
+# --- how it is told ----------------------------------------------------------------------------------------------
+
+MACHINE = Machine(2, 23.5, "Linux", "17.0.15", "3.11.7", "4.2.0", 0.1, {})
+SENDING = Sending(1000, 0.01, 0.004)
+THROUGHPUT = Throughput(800_000, 10.0, 6.0, {"broker": 0.6, "driver: JVM": 9.0}, {"silver": 5.0}, 3, 700_000, SENDING)
+LATENCY = Latency(2_000, 120, 240_000, 90, {"p50": 1.2, "p95": 3.0, "p99": 3.5, "max": 4.0}, 0.01)
+REPORT = Report("again", MACHINE, AT, WarmUp(1000, 2.0, SENDING), THROUGHPUT, LATENCY, True)
+
+
+def told(report: Report) -> str:
+    out = StringIO()
+    Console(file=out, width=80).print(as_text(report))
+    return out.getvalue()
+
+
+def test_targets_that_are_met() -> None:
+    assert told(REPORT).count("met") == 2
+    assert "missed" not in told(REPORT)
+    targets = as_json(REPORT)["targets"]
+    assert targets == {
+        "events_per_second": {"target": 80_000, "met": True},
+        "p95_seconds": {"target": 3.0, "met": True},
+    }
+
+
+def test_targets_that_are_missed_are_said_to_be() -> None:
+    slow = replace(THROUGHPUT, seconds=10.1)
+    late = replace(LATENCY, quantiles=LATENCY.quantiles | {"p95": 3.01})
+    report = replace(REPORT, throughput=slow, latency=late)
+    assert told(report).count("missed") == 2
+    assert [target["met"] for target in as_json(report)["targets"].values()] == [False, False]
+
+
+def test_a_part_that_was_not_measured_has_no_figure_and_no_target() -> None:
+    values = as_json(replace(REPORT, throughput=None))
+    assert values["throughput"] is None
+    assert list(values["targets"]) == ["p95_seconds"]
+    json.dumps(values)
+
+
+def test_another_rate_has_no_target() -> None:
+    report = replace(REPORT, throughput=None, latency=replace(LATENCY, rate=100))
+    assert "met" not in told(report)
+    assert as_json(report)["targets"] == {}
+
+
+def test_a_busy_machine_and_an_unbalanced_audit_stand_beside_the_figures() -> None:
+    text = told(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
+    assert "something else runs here" in text.replace("\n", " ")
+    assert "NOT BALANCED" in text
+
+
+@pytest.mark.parametrize(("balanced", "code"), [(True, 0), (False, 1)])
+def test_the_command_writes_json_and_fails_only_when_unbalanced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balanced: bool, code: int
+) -> None:
+    monkeypatch.setattr(cli, "_measure", lambda *_: replace(REPORT, balanced=balanced))
+    result = CliRunner().invoke(app, ["bench", "demo", "--json", str(tmp_path / "figures.json")])
+    assert result.exit_code == code
+    assert json.loads((tmp_path / "figures.json").read_text())["balanced"] is balanced
+
+
+def test_ctrl_c_is_130_and_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_measure", interrupted)
+    result = CliRunner().invoke(app, ["bench", "demo"])
+    assert (result.exit_code, result.output) == (130, "stopped: nothing was measured\n")

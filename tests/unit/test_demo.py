@@ -1,0 +1,343 @@
+"""The demo: one at a time, nothing sent twice, nothing removed that is not ours, and never an endless wait."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from include.cli import demo as cli
+from include.cli.main import app
+from include.demo import feeding
+from include.demo.feeding import (
+    Feeding,
+    OtherRange,
+    RecordsGone,
+    StrangeRecords,
+    demo_runs,
+    ends_path,
+    kept_ends,
+    manifest_path,
+    refuse_strange_records,
+    sent_before,
+)
+from include.demo.judging import of_the_run
+from include.demo.place import (
+    LOCK,
+    DemoBusy,
+    DemoRefused,
+    LedgerElsewhere,
+    NotOurs,
+    corner,
+    refuse_strange,
+    removal_under_way,
+    remove_state,
+    sole_demo,
+)
+from include.feeds.producer import DeliveryFailed, Produced
+from include.feeds.sending import Run, Sent
+from include.settings import Settings, load_settings
+
+FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
+WEATHER, FLIGHTS = demo_runs(FROM, TO)
+
+
+# --- the place ---------------------------------------------------------------------------------------------------
+
+
+def made_state(settings: Settings) -> Path:
+    """A state folder as Headrace leaves it."""
+    for name in ("run", "kafka/data", "warehouse/flights/bronze", "logs", "demo"):
+        (settings.state / name).mkdir(parents=True)
+    for name in ("ledger.sqlite", "ledger.sqlite-wal", "kafka/data/x.log", "demo/flights.manifest.jsonl"):
+        (settings.state / name).write_text("x")
+    return settings.state
+
+
+def test_one_demo_at_a_time(settings: Settings) -> None:
+    with sole_demo(settings), pytest.raises(DemoBusy), sole_demo(settings):
+        pass
+    with sole_demo(settings):
+        pass
+
+
+def test_fresh_stops_the_streams_then_removes_everything(settings: Settings) -> None:
+    state = made_state(settings)
+    there: list[bool] = []
+    with sole_demo(settings):
+        remove_state(settings, lambda: there.append((state / "warehouse").exists()))
+    assert there == [True]
+    assert [path.relative_to(state).as_posix() for path in state.rglob("*") if path.is_file()] == [f"demo/{LOCK}"]
+    assert not removal_under_way(settings)
+
+
+@pytest.mark.parametrize("strange", ["thesis.tex", "Documents/x", ".git/config", "ledger.sqlite/x"])
+def test_fresh_refuses_a_folder_with_strange_things(settings: Settings, strange: str) -> None:
+    state = made_state(settings)
+    if strange.startswith("ledger"):
+        (state / "ledger.sqlite").unlink()
+    (state / strange).parent.mkdir(exist_ok=True)
+    (state / strange).write_text("dear to somebody")
+    stopped: list[bool] = []
+    with pytest.raises(NotOurs) as caught:
+        remove_state(settings, lambda: stopped.append(True))
+    assert caught.value.found == [strange.split("/")[0]]
+    assert not stopped
+    assert (state / strange).read_text() == "dear to somebody"
+    assert (state / "kafka/data/x.log").exists()
+
+
+def test_fresh_does_not_follow_links_out_of_the_folder(settings: Settings, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    settings.state.mkdir()
+    (settings.state / "warehouse").symlink_to(elsewhere)
+    with pytest.raises(NotOurs):
+        refuse_strange(settings)
+
+
+def test_fresh_refuses_a_ledger_that_would_stay_behind(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path, ledger_url="postgresql://x@y/z")
+    with pytest.raises(LedgerElsewhere):
+        refuse_strange(settings)
+
+
+def test_an_interrupted_removal_is_known_and_goes_on(settings: Settings) -> None:
+    made_state(settings)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remove_state(settings, interrupted)
+    assert removal_under_way(settings)
+    remove_state(settings, lambda: None)
+    assert not removal_under_way(settings)
+    assert not (settings.state / "kafka").exists()
+
+
+# --- the feeding -------------------------------------------------------------------------------------------------
+
+
+class Topics:
+    """Topics' ends as a test wants them, and a `send` that only notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.ends = {"weather": {0: 0, 1: 0}, "flights": {0: 0, 1: 0}}
+        self.sent: list[str] = []
+        self.failure: Exception | None = None
+        self.hold: threading.Event | None = None
+
+    def log_end_offsets(self, bootstrap: str, topic: str) -> dict[int, int]:
+        return self.ends[topic]
+
+    def send(self, run: Run, bootstrap: str, *, manifest: Path, stop: Callable[[], bool], **_: Any) -> Sent:
+        self.sent.append(run.feed.name)
+        if self.failure is not None:
+            raise self.failure
+        while self.hold is not None and not stop():
+            self.hold.wait(0.01)
+        finished = not stop()
+        finish(manifest, run, sent=10 if finished else 4, finished=finished)
+        count = 10 if finished else 4
+        self.ends[run.feed.topic] = {0: count, 1: 0}
+        return Sent(Produced(count, count, 0.1, 0.0, {}), 10, finished)
+
+
+def finish(manifest: Path, run: Run, sent: int, finished: bool = True) -> None:
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps({"fault": "run", "run": run.facts(), "sent": sent, "finished": finished}) + "\n")
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
+    found = Topics()
+    monkeypatch.setattr(feeding, "log_end_offsets", found.log_end_offsets)
+    monkeypatch.setattr(feeding, "send", found.send)
+    return found
+
+
+def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> Feeding:
+    found = Feeding(settings, runs, "127.0.0.1:9")
+    found.start()
+    found._thread.join(10)
+    return found
+
+
+def test_both_runs_are_sent_once(settings: Settings, topics: Topics) -> None:
+    first = fed(settings)
+    assert (first.finished, first.sent, topics.sent) == (True, 20, ["weather", "flights"])
+    second = fed(settings)
+    assert (second.finished, second.sent, topics.sent) == (True, 20, ["weather", "flights"])
+    assert kept_ends(settings, FLIGHTS) == {0: 10, 1: 0}
+
+
+def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: Topics) -> None:
+    topics.hold = threading.Event()
+    first = Feeding(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    first.start()
+    first.stop()
+    assert (first.finished, topics.sent) == (False, ["weather"])
+    topics.hold = None
+    second = fed(settings)
+    assert (second.finished, topics.sent) == (True, ["weather", "weather", "flights"])
+
+
+def test_a_crash_between_manifest_and_ends_is_made_good(settings: Settings, topics: Topics) -> None:
+    fed(settings)
+    ends_path(settings, FLIGHTS).unlink()
+    assert not Feeding(settings, (WEATHER, FLIGHTS), "127.0.0.1:9").finished
+    assert fed(settings).finished
+    assert ends_path(settings, FLIGHTS).exists()
+    assert topics.sent == ["weather", "flights"]
+
+
+def test_a_failed_delivery_reaches_the_one_who_watches(settings: Settings, topics: Topics) -> None:
+    topics.failure = DeliveryFailed("weather", 3, "no broker")
+    failed = fed(settings)
+    with pytest.raises(DeliveryFailed):
+        failed.raise_error()
+    assert not failed.finished
+
+
+def test_a_topic_with_records_of_somebody_else_is_refused(settings: Settings, topics: Topics) -> None:
+    topics.ends["flights"] = {0: 3, 1: 4}
+    with pytest.raises(StrangeRecords) as caught:
+        refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    assert (caught.value.topic, caught.value.records) == ("flights", 7)
+
+
+def test_a_begun_run_and_an_empty_topic_are_not_strange(settings: Settings, topics: Topics) -> None:
+    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    topics.ends["flights"] = {0: 3, 1: 4}
+    finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=7, finished=False)
+    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+
+
+def test_a_run_killed_before_its_manifest_is_known_by_its_journal(settings: Settings, topics: Topics) -> None:
+    topics.ends["flights"] = {0: 3, 1: 4}
+    journal = Path(f"{manifest_path(settings, FLIGHTS)}.progress")
+    journal.parent.mkdir(parents=True)
+    journal.touch()
+    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+
+
+def test_a_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
+    finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
+    topics.ends["flights"] = {0: 3, 1: 4}
+    with pytest.raises(RecordsGone):
+        refuse_strange_records(settings, (FLIGHTS,), "127.0.0.1:9")
+
+
+def test_another_range_is_another_demo(settings: Settings) -> None:
+    finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
+    assert sent_before(settings, FLIGHTS) == 10
+    with pytest.raises(OtherRange):
+        sent_before(settings, demo_runs(FROM, TO + timedelta(days=1))[1])
+
+
+# --- the score ---------------------------------------------------------------------------------------------------
+
+
+def test_only_what_the_demo_sent_is_scored() -> None:
+    places = [(0, 9), (0, 10), (1, 4), (1, 5), (2, 0)]
+    rejected = pl.DataFrame(places, schema=["_partition", "_offset"], orient="row")
+    assert of_the_run(rejected, {0: 10, 1: 5}).rows() == [(0, 9), (1, 4)]
+    assert of_the_run(rejected, {}).height == 0
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
+    load_settings.cache_clear()
+    monkeypatch.setattr("include.demo.place.examine", lambda: [])
+    yield CliRunner()
+    load_settings.cache_clear()
+
+
+def telling(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
+    def story(*_: object) -> bool:
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    monkeypatch.setattr(cli, "_story", story)
+
+
+@pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
+def test_the_exit_code_is_the_verdict(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch, good: bool, code: int
+) -> None:
+    telling(monkeypatch, good)
+    assert command.invoke(app, ["demo"]).exit_code == code
+
+
+def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling(monkeypatch, DeliveryFailed("flights", 3, "no [/broker]"))
+    result = command.invoke(app, ["demo"])
+    assert result.exit_code == 1
+    assert "no [/broker]" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_refusal_goes_on_to_be_two(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling(monkeypatch, StrangeRecords("flights", 7, Path("/s")))
+    assert isinstance(command.invoke(app, ["demo"]).exception, DemoRefused)
+
+
+def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling(monkeypatch, KeyboardInterrupt())
+    result = command.invoke(app, ["demo"])
+    assert result.exit_code == 130
+    assert result.output.count("\n") == 1
+    assert "goes on from here" in result.output
+
+
+def test_an_unfit_machine_is_refused_before_anything_is_made(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    from include.doctor.finding import doubtful, failed
+
+    monkeypatch.setattr(
+        "include.demo.place.examine", lambda: [doubtful("disk", "little", "x"), failed("java", "no", "y")]
+    )
+    telling(monkeypatch, True)
+    result = command.invoke(app, ["demo"])
+    assert isinstance(result.exception, DemoRefused)
+    assert "java: no" in str(result.exception)
+    assert "disk" not in str(result.exception)
+    assert not settings.state.exists()
+
+
+def test_fresh_asks_and_takes_no_for_an_answer(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    telling(monkeypatch, True)
+    state = made_state(settings)
+    result = command.invoke(app, ["demo", "--fresh"], input="n\n")
+    assert result.exit_code == 1
+    assert (state / "kafka/data/x.log").exists()
+    result = command.invoke(app, ["demo", "--fresh", "--yes"])
+    assert result.exit_code == 0
+    assert not (state / "kafka").exists()
+    assert (corner(settings) / LOCK).exists()
+
+
+def test_a_removal_that_was_interrupted_goes_on_unasked(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    telling(monkeypatch, True)
+    state = made_state(settings)
+    (corner(settings) / "removing").touch()
+    assert command.invoke(app, ["demo"]).exit_code == 0
+    assert not (state / "kafka").exists()

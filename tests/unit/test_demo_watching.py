@@ -1,0 +1,257 @@
+"""Watching ends: when all is published, when a process is lost, when refine stays halted, when nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
+
+import duckdb
+import pytest
+from rich.console import Console
+
+from include.demo.answers import QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
+from include.demo.feeding import Fed
+from include.demo.showing import line, live_table, score_table, shown_progress, verdict
+from include.demo.watching import Look, NothingMoves, Patience, Rates, Recent, RefineHalted, StreamLost, watch
+from include.feeds.score import KindScore, Score
+from include.reading.sql import tables_mentioned, validate_reading
+from include.settings import Settings
+from include.supervision.progress import Batches, DatasetProgress, Lag, Progress
+from include.supervision.states import ProcessState, ProcessStatus
+
+BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
+STREAM = ProcessStatus("stream:flights", 2, ProcessState.RUNNING)
+ALL_SENT = {"flights": Fed("flights", 100, 100, finished=True)}
+
+
+def flights(
+    silver: int, kafka: int = 100, stream: ProcessStatus = STREAM, bronze: int = 100, lag: int | None = None
+) -> DatasetProgress:
+    """A dataset of which `silver` of 100 records are in silver, the others not judged yet."""
+    rows: dict[str, int | None] = {"kafka": kafka, "bronze": bronze, "silver": silver, "rejected": 0, "gold.x": 7}
+    behind = kafka - silver if lag is None else lag
+    rates: dict[str, float | None] = {}
+    return DatasetProgress(
+        "flights", stream, "r", False, Batches(1, 1, 1), rates, Lag(behind, 1.5), rows, {"bad_ts": 3}, {}
+    )
+
+
+def look(
+    at: float, *datasets: DatasetProgress, fed: Mapping[str, Fed] = ALL_SENT, broker: ProcessStatus = BROKER
+) -> Look:
+    processes = (broker, *(dataset.process for dataset in datasets))
+    return Look(at, Progress(datetime(2026, 1, 1, tzinfo=UTC), processes, datasets, ()), fed)
+
+
+def test_done_when_all_is_sent_published_and_counted() -> None:
+    assert look(0, flights(100)).done
+    assert not look(0, flights(99)).done
+    assert not look(0, flights(90, lag=0)).done
+    assert not look(0, flights(100), fed={"flights": Fed("flights", 99, 100)}).done
+
+
+def test_what_is_not_known_is_not_done() -> None:
+    dataset = flights(100)
+    assert not look(0, replace(dataset, lag=Lag(None, None))).done
+    assert not look(0, replace(dataset, rows=dict(dataset.rows) | {"silver": None, "bronze": None})).done
+
+
+def test_other_datasets_do_not_matter() -> None:
+    lost = replace(STREAM, name="stream:other", pid=None, state=ProcessState.FAILED)
+    other = replace(flights(0, stream=lost), dataset="other")
+    seen = look(0, flights(100), other)
+    assert seen.done
+    Patience(Settings()).judge(seen)
+
+
+@pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
+def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
+    lost = ProcessStatus("stream:flights", None, state, "because of [/this]")
+    with pytest.raises(StreamLost, match="because of") as caught:
+        Patience(settings).judge(look(0, flights(5, stream=lost)))
+    assert caught.value.status == lost
+    assert "stream-flights.log" in caught.value.remedy
+
+
+def test_a_lost_broker_ends_the_wait(settings: Settings) -> None:
+    lost = ProcessStatus("broker", None, ProcessState.CRASHED, "pid 1 is gone")
+    with pytest.raises(StreamLost):
+        Patience(settings).judge(look(0, flights(5), broker=lost))
+
+
+def test_refine_may_be_halted_for_a_while(settings: Settings) -> None:
+    patience = Patience(settings, halted_for=45)
+    halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a bug")
+    patience.judge(look(0, flights(5, stream=halted)))
+    patience.judge(look(44, flights(6, stream=halted)))
+    patience.judge(look(50, flights(6)))
+    patience.judge(look(60, flights(7, stream=halted)))
+    with pytest.raises(RefineHalted, match="a bug"):
+        patience.judge(look(105, flights(8, stream=halted)))
+
+
+def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
+    patience = Patience(settings, still_for=120)
+    patience.judge(look(0, flights(5)))
+    patience.judge(look(119, flights(5)))
+    patience.judge(look(130, flights(6)))
+    patience.judge(look(249, flights(6)))
+    with pytest.raises(NothingMoves) as caught:
+        patience.judge(look(250, flights(6)))
+    assert caught.value.behind == {"flights": 94}
+
+
+@pytest.mark.parametrize("moved", ["kafka", "bronze", "sent"])
+def test_any_number_counts_as_movement(settings: Settings, moved: str) -> None:
+    patience = Patience(settings, still_for=120)
+    fed = {"flights": Fed("flights", 1, 100)}
+    patience.judge(look(0, flights(5), fed=fed))
+    now = {
+        "kafka": look(119, flights(5, kafka=101), fed=fed),
+        "bronze": look(119, flights(5, bronze=101), fed=fed),
+        "sent": look(119, flights(5), fed={"flights": Fed("flights", 2, 100)}),
+    }
+    patience.judge(now[moved])
+    patience.judge(replace(now[moved], at=200))
+
+
+def test_watch_shows_every_look_and_returns_the_one_that_is_done(settings: Settings) -> None:
+    looks = [look(0, flights(5)), look(1, flights(50)), look(2, flights(100)), look(3, flights(100))]
+    shown: list[float] = []
+    found = watch(looks, Patience(settings), lambda seen, rates: shown.append(seen.at), lambda: None)
+    assert (found, shown) == (looks[2], [0, 1, 2])
+
+
+def test_watch_raises_what_the_sending_raised(settings: Settings) -> None:
+    def failed() -> None:
+        raise OSError("no broker")
+
+    with pytest.raises(OSError, match="no broker"):
+        watch([look(0, flights(5))], Patience(settings), lambda seen, rates: None, failed)
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    recent = Recent(over=5)
+    for second in range(10):
+        rates = recent.rates(look(second, flights(10 * second, kafka=100 + second)))
+    assert rates.refined["flights"] == pytest.approx(10)
+    assert rates.kafka["flights"] == pytest.approx(1)
+    for second in range(10, 20):
+        rates = recent.rates(look(second, flights(90)))
+    assert rates.refined["flights"] == 0
+
+
+def printed(renderable: object) -> str:
+    out = StringIO()
+    Console(file=out, width=80).print(renderable)
+    return out.getvalue()
+
+
+def test_the_table_fits_a_narrow_terminal_and_names_what_is_odd() -> None:
+    halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a [/bug]")
+    seen = look(12, flights(1_234_567, kafka=2_000_000, stream=halted))
+    text = printed(live_table(seen, Rates({"flights": 1000}, {"flights": 98_765.4}), 12))
+    for wanted in ("1,234,567", "98,765", "bad_ts", "765,433", "halted, a [/bug]", "after 12 s"):
+        assert wanted in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_without_a_terminal_a_line_now_and_then_and_a_last_one() -> None:
+    out = StringIO()
+    with shown_progress(Console(file=out, width=80), 0.0, line_every=5) as show:
+        for second in range(8):
+            show(look(second, flights(5)), Rates({}, {}))
+        show(look(8, flights(100)), Rates({}, {}))
+    assert [text.split("|")[0].strip() for text in out.getvalue().splitlines()] == ["0 s", "5 s", "8 s"]
+    assert "all published" in out.getvalue()
+
+
+def test_a_line_is_never_markup() -> None:
+    seen = look(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
+    assert "[/x]" in printed(line(seen, Rates({}, {}), 1))
+
+
+KINDS = (
+    KindScore("corrupt", "truncated", "malformed", 5, 5, 0, 0),
+    KindScore("corrupt", "comment", "malformed", 4, 3, 1, 1),
+)
+
+
+def test_the_score_is_told_by_reason_and_names_the_kinds_that_were_missed() -> None:
+    text = printed(score_table({"flights": Score(KINDS, 9, 8, 1, 1, 0, 0, ())}))
+    assert [int(cell) for cell in text.split("malformed")[1].split()[:3]] == [9, 7, 2]
+    assert "comment" in text
+    assert "truncated" not in text
+
+
+def test_the_verdict_of_a_score() -> None:
+    good = Score(KINDS[:1], 5, 5, 0, 0, 0, 2, ())
+    assert "5 put in, 5 found" in verdict("flights", good)
+    assert "2 more lie where a chunk was sent twice" in verdict("flights", good)
+    assert "none rejected" in verdict("weather", Score((), 0, 0, 0, 0, 0, 0, ()))
+    bad = verdict("flights", Score(KINDS, 9, 8, 1, 1, 3, 0, (("flights", 1, 77),)))
+    assert "1 missed, 1 for another reason, 3 wrongly rejected" in bad
+    assert "flights/1/77" in bad
+
+
+# --- the questions -----------------------------------------------------------------------------------------------
+
+GOLD = """
+create schema gold;
+create table gold.carrier_hours as from (values
+  (timestamptz '2013-02-08 12:00Z', 'EV', 'JFK', 9000, 8000, 1000, 4000, 160000),
+  (timestamptz '2013-02-09 12:00Z', 'EV', 'JFK', 4000, 4000, 0, 1000, 20000),
+  (timestamptz '2013-02-09 13:00Z', 'B6', 'JFK', 20000, 20000, 0, 100, 40000),
+  (timestamptz '2013-02-09 13:00Z', 'F9', 'JFK', 10, 10, 0, 10, 9000))
+  t(hour, carrier, origin, scheduled, departed, cancelled, delayed, departure_delay_minutes);
+create table gold.route_days as from (values
+  (date '2013-02-08', 9000, 1000), (date '2013-02-09', 24010, 0), (date '2013-02-07', 0, 3))
+  t(day, scheduled, cancelled);
+create table gold.worst_delays as from (values ('a', 1301), ('b', 12)) t(flight_id, departure_delay);
+create table gold.flight_status as from (values
+  ('a', 'HA', 51, 'JFK', 'HNL', timestamptz '2013-01-09 14:00Z'),
+  ('b', 'EV', 1, 'JFK', 'BNA', timestamptz '2013-01-09'),
+  ('c', 'EV', 2, 'JFK', 'BNA', timestamptz '2013-01-09'))
+  t(flight_id, carrier, flight, origin, dest, scheduled_departure);
+create table gold.weather_days as from (values
+  (date '2013-02-08', 'JFK', 1.2), (date '2013-02-09', 'JFK', 0.0), (date '2013-02-09', 'LGA', 3.0))
+  t(day, station, rain);
+set TimeZone = 'UTC';
+"""
+
+
+@pytest.fixture
+def gold() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:")
+    connection.execute(GOLD)
+    return connection
+
+
+def test_the_worst_airline_leaves_out_the_small_ones(gold: duckdb.DuckDBPyConnection) -> None:
+    assert gold.sql(WORST_AIRLINE.sql).fetchall() == [("EV", 12000, 15.0, 41.7), ("B6", 20000, 2.0, 0.5)]
+
+
+def test_the_worst_day(gold: duckdb.DuckDBPyConnection) -> None:
+    rows = gold.sql(WORST_DAY.sql).fetchall()
+    assert [row[1:] for row in rows] == [(1000, 9000, 11.1), (3, 0, None), (0, 24010, 0.0)]
+
+
+def test_the_worst_departures(gold: duckdb.DuckDBPyConnection) -> None:
+    rows = gold.sql(WORST_DEPARTURES.sql).fetchall()
+    assert [(row[0], row[4], row[5]) for row in rows] == [("HA 51", 1301, 21.7), ("EV 1", 12, 0.2)]
+
+
+def test_rain_joins_by_day_and_airport(gold: duckdb.DuckDBPyConnection) -> None:
+    assert gold.sql(RAIN.sql).fetchall() == [("very wet", 1, 20.0, 11.1), ("dry", 1, 2.9, 0.0)]
+
+
+def test_the_questions_are_ones_that_query_takes_and_fit_a_terminal() -> None:
+    known = [
+        f"gold.{name}" for name in ("carrier_hours", "route_days", "worst_delays", "flight_status", "weather_days")
+    ]
+    for question in QUESTIONS:
+        validate_reading(question.sql)
+        assert tables_mentioned(question.sql, known)
+        assert max(len(text) for text in [question.words, *question.sql.splitlines()]) <= 80
