@@ -157,8 +157,9 @@ class Table:
     def write(self, rows: DataFrame, folder: str) -> list[DataFile]:
         """Let Spark write `rows` into `folder` of the table; return the files, which nobody sees before `commit`."""
         place = self.spec.path / f"{folder}-{self._writer}"
-        names = [f.name for f in self.spec.schema.fields]
-        rows.select(*names).write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
+        chosen = rows.select(*self.spec.schema.fieldNames())
+        validate_types(self.spec, chosen.schema)
+        chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
         found = (_written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
         return [file for file in found if file.rows > 0]
 
@@ -210,6 +211,14 @@ class Table:
             self._refresh()
             if self._delta.transaction_version(app_id) != version:
                 raise
+
+
+def validate_types(spec: TableSpec, schema: StructType) -> None:
+    """The rows' types are the table's: Parquet would take others, and the next reader would fail."""
+    for wanted, found in zip(spec.schema.fields, schema.fields, strict=True):
+        if found.dataType.simpleString() != wanted.dataType.simpleString():
+            is_, was = found.dataType.simpleString(), wanted.dataType.simpleString()
+            raise Terminal(f"{spec.name}: column {wanted.name} became {is_}, the table has {was}", "headrace status")
 
 
 def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:

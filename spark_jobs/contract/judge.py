@@ -75,7 +75,7 @@ def _typed(contract: Contract) -> list[Column]:
     plain = F.col("_values").isNotNull()
     return [
         F.when(plain, plainly_typed(column, F.get("_values", F.lit(index))))
-        .otherwise(typed(column, _text(column.name)))
+        .otherwise(typed(column, _value_text(column)))
         .alias(column.name)
         for index, column in enumerate(contract.columns)
     ]
@@ -104,9 +104,9 @@ def _reasons(contract: Contract) -> Column:
 
 
 def _type_reason(column: ContractColumn) -> Column:
-    kind = F.schema_of_variant(F.variant_get("_document", f"$.{column.name}", "variant"))
-    fault = type_fault(column, _text(column.name), kind)
-    shown = F.substring(_text(column.name), 1, 64)
+    kind = _kind(column)
+    fault = type_fault(column, _value_text(column), kind)
+    shown = F.substring(_value_text(column), 1, 64)
     return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), shown))
 
 
@@ -126,6 +126,18 @@ def _reason(rule: Column | str, column: Column | str, detail: Column) -> Column:
     name = rule if isinstance(rule, Column) else F.lit(rule)
     where = column if isinstance(column, Column) else F.lit(column)
     return F.struct(name.alias("rule"), where.alias("column"), detail.cast("string").alias("detail"))
+
+
+def _kind(column: ContractColumn) -> Column:
+    return F.schema_of_variant(F.variant_get("_document", f"$.{column.name}", "variant"))
+
+
+def _value_text(column: ContractColumn) -> Column:
+    """The text of a field's value: `from_json` prints decimals from a double, the variant keeps every digit."""
+    if column.type != "number":
+        return _text(column.name)
+    exact = F.try_variant_get("_document", f"$.{column.name}", "string")
+    return F.when(_kind(column).startswith("DECIMAL"), exact).otherwise(_text(column.name))
 
 
 def _text(name: str) -> Column:

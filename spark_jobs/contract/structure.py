@@ -60,7 +60,7 @@ def structure_fault(raw: Column, bones: Column, left: Column) -> Column:
         .when(bones.rlike(NO_NUMBER), "out_of_range")
         .when(F.size(F.array_distinct(keys)) != F.size(keys), "duplicate_key")
         .when(F.regexp_replace(bare, SURROGATE_PAIR, "").rlike(r"\\u[dD][89a-fA-F]"), "bad_utf8")
-        .when(bare.rlike(CONTROL_ESCAPE), "control_char")
+        .when(bare.rlike(rf"{CONTROL_ESCAPE}|\x7f"), "control_char")
     )
 
 

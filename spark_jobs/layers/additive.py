@@ -26,7 +26,9 @@ def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataF
     """Return `old` and `new` rows of the same columns as one row per grain."""
     parts = [part for measure in gold.measures for part in _merged(measure)]
     merged = old.unionByName(new).groupBy(*grain_columns(gold)).agg(*parts, *merged_history())
-    return _final(gold, merged)
+    # Summing decimals widens their type; the table's must stay, and a sum that outgrows it is an error (ANSI).
+    typed = [F.col(name).cast(old.schema[name].dataType).alias(name) for name in merged.columns]
+    return _final(gold, merged.select(*typed))
 
 
 def _final(gold: AdditiveGold, rows: DataFrame) -> DataFrame:
