@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from include.settings import CLONE, load_settings
-
 
 def repair(
     dataset: Annotated[str, typer.Argument(help="the dataset whose driver refuses to start")],
@@ -21,6 +19,7 @@ def repair(
     Nothing is skipped or doubled, no table is touched, the old checkpoint stays. Exit 0: all is well now, 1: it is
     not and was left so, 2: refused.
     """
+    from include.settings import CLONE, load_settings
     from include.supervision.processes import driver_environment
 
     if yes and dry_run:
