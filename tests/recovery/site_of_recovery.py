@@ -32,7 +32,7 @@ from include.supervision.states import BROKER, stream_name
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
 # A driver of these tests lives for seconds: the optimising compiler costs it more than it gains.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -Xshare:auto"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 AT_MOST = 300.0
 
 
@@ -104,9 +104,8 @@ class Site:
             "HEADRACE_STATE": str(self.settings.state),
             "HEADRACE_DATASETS": str(self.settings.datasets),
             "HEADRACE_DRIVER_MEMORY": "1g",
-            "HEADRACE_DRIVER_JVM": "-XX:TieredStopAtLevel=1",
-            "HEADRACE_TRIGGER_SECONDS": "0.1",
-            "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+            "HEADRACE_DRIVER_JVM": SHORT_LIVED,
+            "HEADRACE_TRIGGER_SECONDS": "0.25",
             "PYTHONUNBUFFERED": "1",
         }
         return plain | mine | dict(more)

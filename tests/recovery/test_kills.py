@@ -39,6 +39,8 @@ def test_killed_after_each_step(site: Site) -> None:
         assert driver.ended() == -signal.SIGKILL, step
     lose_last_commit(site)
     driver = site.drive()
+    site.await_state("running", driver)
+    site.send(200)
     site.await_published(driver)
     driver.send(signal.SIGTERM)
     assert driver.ended() == 0

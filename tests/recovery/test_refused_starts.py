@@ -9,7 +9,9 @@ import pytest
 from site_of_recovery import Site
 
 REFUSED = 2
-JVM_STARTED = "JAVA_TOOL_OPTIONS"
+# Every JVM says in its first line that it has seen this variable.
+TALKATIVE = {"JAVA_TOOL_OPTIONS": "-Dheadrace.test=1"}
+JVM_STARTED = "Picked up JAVA_TOOL_OPTIONS"
 WRONG = {
     "HEADRACE_COLOUR": "red",
     "HEADRACE_BATCH_RECORDS": "many",
@@ -24,8 +26,8 @@ NAMED = {
 
 @pytest.mark.parametrize("key", WRONG)
 def test_bad_setting(site: Site, key: str) -> None:
-    driver = site.drive(**{key: WRONG[key]})
-    command = site.command("up", site.dataset, **{key: WRONG[key]})
+    driver = site.drive(**TALKATIVE, **{key: WRONG[key]})
+    command = site.command("up", site.dataset, **TALKATIVE, **{key: WRONG[key]})
     assert driver.ended() == REFUSED
     assert command.returncode == REFUSED
     for said in (driver.said(), command.stderr):
