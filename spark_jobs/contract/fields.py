@@ -91,10 +91,11 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
 
 
 def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
-    ahead = F.expr(f"interval {int(column.future.total_seconds())} seconds")
+    # In microseconds: adding an interval to a timestamp makes a calendar object for every row.
+    ahead = F.unix_micros(value) - F.unix_micros(arrived) <= int(column.future.total_seconds() * 1_000_000)
     return [
         ("out_of_range", (value >= F.lit(FIRST_TIME)) & (value <= F.lit(LAST_TIME))),
-        ("future_ts", (value <= arrived + ahead) | (value > F.lit(LAST_TIME))),
+        ("future_ts", ahead | (value > F.lit(LAST_TIME))),
     ]
 
 
