@@ -90,6 +90,8 @@ def _read(descriptor: int) -> dict[str, object]:
 
 
 def _write(descriptor: int, content: dict[str, object]) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(content).encode(), 0)
+    text = json.dumps(content).encode()
+    # Written before it is cut: on a full disk the old epoch stays readable.
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
     os.fsync(descriptor)

@@ -85,7 +85,9 @@ class Driver:
             if not self._refine_next():
                 self.stop.wait(0.02)
         self.teller.tell("draining")
-        drain(query, self.ingest.spark)
+        # A query that had ended before has nothing left to drain, and its reason has been told.
+        if query is not self.ended:
+            drain(query, self.ingest.spark)
 
     def _refine_next(self) -> bool:
         """Refine the next batches, if there are any and it is time; return whether there was work."""
@@ -222,8 +224,11 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         lease = take_lease(lease_path(settings, name), name, datetime.now(UTC))
     except HeadraceError as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        log(f"headrace: {error}")
         return 2
+    except OSError as error:
+        log(f"headrace: the lease cannot be taken: {error}")
+        return 1
     pass_step(Step.LEASED)
     return owned(settings, name, lease, stop)
 

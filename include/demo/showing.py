@@ -73,7 +73,7 @@ def cells(look: Look, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
     return {
         "sent": sent_text(look, name),
         "in Kafka": number(rows["kafka"]),
-        "bronze": number(rows["bronze"]),
+        "bronze": bronze_text(look, dataset),
         "silver": number(rows["silver"]),
         "rejected": number(rows["rejected"]),
         "gold rows": number(sum(gold)),
@@ -83,6 +83,11 @@ def cells(look: Look, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
         "behind, seconds": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
         "published batch": "-" if dataset.batches.published is None else number(dataset.batches.published),
     }
+
+
+def bronze_text(look: Look, dataset: DatasetProgress) -> str:
+    """Return the records in bronze: as the ledger counts them or, ahead of it, as the driver says."""
+    return number(max(dataset.rows["bronze"] or 0, look.ingested.get(dataset.dataset, 0)))
 
 
 def sent_text(look: Look, name: str) -> str:
@@ -131,8 +136,9 @@ def said_of(look: Look, rates: Rates, dataset: DatasetProgress) -> str:
     judged = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
     if look.fed[name].finished and settled(dataset):
         return f"{name}: all published, {judged}"
+    bronze = bronze_text(look, dataset)
     going = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
-    return f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, {judged}, {going}"
+    return f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, bronze {bronze}, {judged}, {going}"
 
 
 def score_table(found: Mapping[str, Score]) -> Table:

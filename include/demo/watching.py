@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.demo.feeding import Fed, Feeding
@@ -18,7 +18,7 @@ from include.errors import Terminal
 from include.ledger.reader import open_reader
 from include.places import log_path
 from include.settings import Settings
-from include.supervision.progress import DatasetProgress, Progress, observe_progress
+from include.supervision.progress import DatasetProgress, Progress, last_word, observe_progress
 from include.supervision.states import ProcessState, ProcessStatus
 
 LOOK_EVERY = 1.0
@@ -65,11 +65,15 @@ class NothingMoves(Terminal):
 
 @dataclass(frozen=True)
 class Look:
-    """One look: `at` (monotonic seconds), the platform's progress, and how far the runs are sent, by feed."""
+    """One look: `at` (monotonic seconds), the platform's progress, and how far the runs are sent, by feed.
+
+    `ingested`: offsets in bronze by dataset, as the driver says; the ledger counts them only after the next refine.
+    """
 
     at: float
     progress: Progress
     fed: Mapping[str, Fed]
+    ingested: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -103,7 +107,12 @@ def refined_rows(dataset: DatasetProgress) -> int:
 def take_look(settings: Settings, feeding: Feeding) -> Callable[[], Look]:
     """Return a function that looks once, with one ledger reader for all looks."""
     ledger = open_reader(settings)
-    return lambda: Look(time.monotonic(), observe_progress(settings, ledger), dict(feeding.fed))
+
+    def look() -> Look:
+        ingested = {name: sum((last_word(settings, name).get("ingested") or {}).values()) for name in feeding.fed}
+        return Look(time.monotonic(), observe_progress(settings, ledger), dict(feeding.fed), ingested)
+
+    return look
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,11 @@ class Patience:
 def seen_numbers(look: Look) -> object:
     """Return every number that moves while work is done."""
     fed = tuple((fed.feed, fed.sent, fed.total, fed.finished) for fed in look.fed.values())
-    return fed, tuple((d.dataset, d.batches, tuple(d.rows.items()), d.lag.offsets) for d in look.datasets)
+    return (
+        fed,
+        dict(look.ingested),
+        tuple((d.dataset, d.batches, tuple(d.rows.items()), d.lag.offsets) for d in look.datasets),
+    )
 
 
 def watch(

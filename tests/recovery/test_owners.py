@@ -63,5 +63,5 @@ def test_sleeping_owner(site: Site, step: Step) -> None:
 
     site.send()
     site.await_published(successor)
-    assert site.word()["state"] == "running"
+    site.await_state("running", successor)
     site.refuse_any_loss()

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from include.cli import demo as cli
@@ -280,6 +281,19 @@ def test_the_exit_code_is_the_verdict(
 ) -> None:
     telling(monkeypatch, good)
     assert command.invoke(app, ["demo"]).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("perfect", "balanced", "good"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_a_good_end_needs_the_score_and_the_audit(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, good: bool
+) -> None:
+    for chapter in ("_bring_up", "_feed_and_watch", "_answer", "_suggest"):
+        monkeypatch.setattr(cli, chapter, lambda *_: None)
+    monkeypatch.setattr(cli, "_score", lambda *_: perfect)
+    monkeypatch.setattr(cli, "_audit", lambda *_: balanced)
+    assert cli._story(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is good
 
 
 def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,17 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert rates.refined["flights"] == 0
 
 
+def test_what_only_the_driver_knows_yet_is_shown_and_is_movement(settings: Settings) -> None:
+    before = look(0, flights(0, bronze=0))
+    after = replace(before, at=119, ingested={"flights": 654_321})
+    patience = Patience(settings, still_for=120)
+    patience.judge(before)
+    patience.judge(after)
+    patience.judge(replace(after, at=200))
+    assert "654,321" in printed(live_table(after, Rates({}, {}), 1))
+    assert "bronze 654,321" in printed(line(after, Rates({}, {}), 1)).replace("\n", " ")
+
+
 def printed(renderable: object) -> str:
     out = StringIO()
     Console(file=out, width=80).print(renderable)
