@@ -267,33 +267,37 @@ def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
     """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
     footer = pq.read_metadata(path)
-    spans: list[tuple[dict[str, Bound], dict[str, Bound]]] = []
-    for group in range(footer.num_row_groups):
-        low: dict[str, Bound] = {}
-        high: dict[str, Bound] = {}
-        _widen(footer.row_group(group), columns, low, high)
-        spans.append((low, high))
-    return spans
+    return [_bounds([footer.row_group(group)], columns) for group in range(footer.num_row_groups)]
 
 
 def _written_file(spec: TableSpec, path: Path) -> DataFile:
     """Read a fresh file's footer: its rows and the bounds of the declared columns."""
     footer = pq.read_metadata(path)
     value = unquote(path.parent.name.partition("=")[2])
-    low: dict[str, Bound] = {}
-    high: dict[str, Bound] = {}
-    for group in range(footer.num_row_groups):
-        _widen(footer.row_group(group), spec.bounded, low, high)
+    low, high = _bounds([footer.row_group(group) for group in range(footer.num_row_groups)], spec.bounded)
     return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
 
 
-def _widen(group: Any, bounded: Sequence[str], low: dict[str, Bound], high: dict[str, Bound]) -> None:
-    for index in range(group.num_columns):
-        column = group.column(index)
-        name, statistics = column.path_in_schema, column.statistics
-        if name in bounded and statistics is not None and statistics.has_min_max:
+def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bound], dict[str, Bound]]:
+    """Return the bounds over all groups; a column that one of them has no bounds of (a very long text) has none."""
+    low: dict[str, Bound] = {}
+    high: dict[str, Bound] = {}
+    unknown: set[str] = set()
+    for group in groups:
+        for index in range(group.num_columns):
+            column = group.column(index)
+            name, statistics = column.path_in_schema, column.statistics
+            if name not in columns:
+                continue
+            if statistics is None or not statistics.has_min_max:
+                unknown.add(name)
+                continue
             low[name] = min(low.get(name, statistics.min), statistics.min)
             high[name] = max(high.get(name, statistics.max), statistics.max)
+    for name in unknown:
+        low.pop(name, None)
+        high.pop(name, None)
+    return low, high
 
 
 def _add(spec: TableSpec, file: DataFile) -> AddAction:

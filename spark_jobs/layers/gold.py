@@ -90,6 +90,8 @@ def _merged(
 
 def _touched(gold: Gold, table: Table, fresh: Sequence[DataFile]) -> list[DataFile]:
     """Return the gold files that may hold a grain of the fresh silver rows, by bounds on window or key."""
+    if isinstance(gold, LatestGold) and any(gold.keys[0] not in file.low for file in fresh):
+        return table.files()
     column, spans = _grain_spans(gold, fresh)
     return [file for file in table.files() if _overlaps_any(file, column, spans)]
 

@@ -271,6 +271,8 @@ def _known(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFrame:
 
 def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
     """Whether a silver file may have an identity of rows within these bounds."""
+    if time not in low or identity not in low:
+        return True
     first, last = low[time], high[time]
     assert isinstance(first, datetime)
     assert isinstance(last, datetime)
