@@ -221,7 +221,7 @@ def joined(contract: Contract) -> Any:
 def test_both_ways_are_gone(verdicts: dict[str, list[Row]]) -> None:
     """The gate knows most of the plain forms, and none of those with other white space or order."""
     known = {name: sum(row["by_gate"] for row in rows) / len(rows) for name, rows in verdicts.items()}
-    assert known["plain"] > 0.2
+    assert known["plain"] > 0.1
     assert known["json.dumps"] == pytest.approx(known["plain"], abs=0.15)
     assert known["spaced"] < 0.01
     assert known["other order"] < 0.01
