@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -54,6 +55,8 @@ def demo(
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
     command = f".venv/bin/headrace bench demo --only {part} {options}"
     console = Console()
+    # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if json_file is not None:
         json_file.open("a").close()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -252,9 +253,18 @@ def test_the_command_writes_json_and_fails_only_when_unbalanced(
     assert json.loads((tmp_path / "figures.json").read_text())["balanced"] is balanced
 
 
-def test_ctrl_c_is_130_and_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_130_and_no_trace(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     def interrupted(*_: object) -> Report:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
+        raise AssertionError("still here")
 
     monkeypatch.setattr(cli, "_measure", interrupted)
     result = CliRunner().invoke(app, ["bench", "demo"])
