@@ -77,7 +77,7 @@ OUTSIDE = {
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.reader"),
     "typer": (("include.cli",), "the command line only wires; return values and raise typed errors"),
     "rich": (
-        ("include.cli", "include.demo", "include.doctor", "infra"),
+        ("include.cli", "include.bench", "include.demo", "include.doctor", "infra"),
         "return values; the command line shows them",
     ),
 }
