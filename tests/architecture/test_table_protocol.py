@@ -67,7 +67,7 @@ def settings_written(spark: SparkSession, tmp_path_factory: pytest.TempPathFacto
     flights.take([Record(b"nonsense"), event(1, "scheduled")])
     weather = small_release(spark, settings, "weather")
     for batch in range(3):
-        weather.take([observed(place, batch) for place in range(6)])
+        weather.take([observed(place, batch) for place in range(6)] + [Record(b"nonsense")])
     return settings
 
 
@@ -138,9 +138,9 @@ def test_statistics_never_leave_a_row_out(spark: SparkSession, table: PublishedT
     for name in sorted(bounded(table)):
         for value in {rows[name].min(), rows[name].max()} - {None}:
             wanted = rows.filter(pl.col(name) == value).height
-            scan = pl.scan_delta(str(table.path), version=table.version).filter(
-                pl.col(name) == pl.lit(value, rows.schema[name])
-            )
+            # Not polars' own scan_delta: it encodes a path with a space twice.
+            files = DeltaTable(str(table.path), version=table.version).to_pyarrow_dataset()
+            scan = pl.scan_pyarrow_dataset(files).filter(pl.col(name) == pl.lit(value, rows.schema[name]))
             assert scan.collect().height == wanted, (name, value)
             spark_rows = delta_frame(spark, table).where(f"`{name}` = {literal(value)}")
             assert spark_rows.count() == wanted, (name, value)
