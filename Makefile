@@ -31,7 +31,7 @@ test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k j
 	@.venv/bin/python -m pytest $(ARGS)
 
 test-recovery: setup-dev ## real brokers and drivers, killed, stopped, starved of disk: the long group
-	@.venv/bin/python -m pytest tests/recovery --durations=0 $(ARGS)
+	@.venv/bin/python -m pytest tests/recovery tests/parity tests/architecture -m "long or not long" --durations=0 $(ARGS)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .
