@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo test test-recovery check up down bench-demo lock jars-lock clean
+.PHONY: help setup setup-runtime setup-dev demo test check up down bench-demo lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -29,9 +29,6 @@ demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, a
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
 	@.venv/bin/python -m pytest $(ARGS)
-
-test-recovery: setup-dev ## real brokers and drivers, killed, stopped, starved of disk: the long group
-	@.venv/bin/python -m pytest tests/recovery tests/parity tests/architecture -m "long or not long" --durations=0 $(ARGS)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .

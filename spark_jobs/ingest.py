@@ -55,6 +55,10 @@ class Ingest:
         trigger = f"{int(self.settings.trigger_seconds * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
 
+    def silence(self) -> None:
+        """Before a drain: the refused batch ends the query with an exception on purpose, whose trace would mislead."""
+        self.spark.sparkContext.setLogLevel("OFF")
+
     def _source_options(self, bootstrap: str) -> dict[str, str]:
         start = {self.generation.topic: {str(p): offset for p, offset in self.generation.start.items()}}
         options = {
@@ -79,6 +83,7 @@ class Ingest:
     def _commit(self, records: DataFrame, number: int) -> None:
         """Called by Spark for each micro-batch; at a drain it refuses, so that the batch stays planned."""
         if self.stop.is_set():
+            self.silence()
             raise RuntimeError(DRAINED)
         begun = time.monotonic()
         try:

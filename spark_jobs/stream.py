@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
@@ -87,7 +86,8 @@ class Driver:
         self.teller.tell("draining")
         # A query that had ended before has nothing left to drain, and its reason has been told.
         if query is not self.ended:
-            drain(query, self.ingest.spark)
+            self.ingest.silence()
+            drain(query)
 
     def _refine_next(self) -> bool:
         """Refine the next batches, if there are any and it is time; return whether there was work."""
@@ -183,10 +183,8 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
     return first, bound
 
 
-def drain(query: StreamingQuery, spark: SparkSession, within: float = 50.0) -> None:
+def drain(query: StreamingQuery, within: float = 50.0) -> None:
     """End the query at a batch boundary: a running batch is finished, a planned one stays planned."""
-    # The refused batch ends the query with an exception on purpose; its trace would read like a failure.
-    spark.sparkContext.setLogLevel("OFF")
     end = time.monotonic() + within
     while query.isActive and time.monotonic() < end:
         status = query.status

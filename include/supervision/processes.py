@@ -207,14 +207,10 @@ def down(settings: Settings, report: Report = print) -> list[ProcessStatus]:
         before = observe(settings, started_datasets(settings))
         streams = [status.name for status in before if status.name != BROKER]
         runs = [run for run in (read_run_file(settings, name) for name in streams) if run is not None]
-        for run in runs:
-            terminate(run)
-        end = time.monotonic() + DRAIN_WITHIN
-        for run in runs:
-            bring_down(settings, run, max(0.0, end - time.monotonic()), report)
+        bring_down(settings, runs, DRAIN_WITHIN, report)
         broker = read_run_file(settings, BROKER)
         if broker is not None:
-            bring_down(settings, broker, BROKER_STOP_WITHIN, report)
+            bring_down(settings, [broker], BROKER_STOP_WITHIN, report)
     return before
 
 
@@ -224,15 +220,23 @@ def started_datasets(settings: Settings) -> list[str]:
     return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
 
 
-def bring_down(settings: Settings, run: RunFile, timeout: float, report: Report) -> None:
-    """End one process within `timeout` seconds and say how it went."""
-    if not is_alive(run):
-        report(f"{run.name}: was not running any more")
-        remove_run_file(settings, run.name)
-        return
-    began = time.monotonic()
-    report(f"{run.name}: {'stopping' if run.name == BROKER else 'draining'} …")
-    by_itself = stop(run, timeout)
+def bring_down(settings: Settings, runs: Sequence[RunFile], timeout: float, report: Report) -> None:
+    """End processes, all at once, within `timeout` seconds, and say how it went."""
+    began, asked = time.monotonic(), []
+    for run in runs:
+        if is_alive(run):
+            report(f"{run.name}: {'stopping' if run.name == BROKER else 'draining'} …")
+            terminate(run)
+            asked.append(run)
+        else:
+            report(f"{run.name}: was not running any more")
+            remove_run_file(settings, run.name)
+    for run in asked:
+        _await_end(settings, run, began, timeout, report)
+
+
+def _await_end(settings: Settings, run: RunFile, began: float, timeout: float, report: Report) -> None:
+    by_itself = stop(run, max(0.0, began + timeout - time.monotonic()))
     word = read_word(settings, run)
     if not by_itself:
         report(f"{run.name}: did not stop within {timeout:.0f} s and was killed; nothing is lost, its batch runs again")

@@ -19,7 +19,7 @@ def additive_rows(gold: AdditiveGold, silver: DataFrame, batch: int) -> DataFram
     windowed = silver.withColumn(gold.window.name, window_start(gold.window))
     parts = [part for measure in gold.measures for part in _parts(measure)]
     grouped = windowed.groupBy(*grain_columns(gold)).agg(*parts)
-    return _final(gold, grouped.select("*", *first_history(batch)))
+    return _final(gold, grouped.select("*", *first_history(batch, gold.window.name)))
 
 
 def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from include.places import bronze_path
 from include.settings import Settings
 from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.history import batch_number
 from spark_jobs.tables import DataFile, RowsUnaccounted, Table, TableSpec
 
 SCHEMA = (
@@ -112,7 +113,7 @@ def _rows(records: DataFrame, number: int) -> DataFrame:
         "key",
         "value",
         "headers",
-        F.lit(number).cast("long").alias("_batch_id"),
+        batch_number(number, "partition").alias("_batch_id"),
         F.date_format("timestamp", "yyyy-MM-dd").alias("_date"),
     )
 

@@ -64,15 +64,20 @@ def commit_gold(
     table = target.table
     if table.committed(target.app_id) >= batch:
         return
-    rows = silver.read(target.spark, fresh)
-    old = _touched(target.gold, table, fresh)
-    result = _merged(target, silver, rows, table.read(target.spark, old), fresh, batch)
-    partitioned = result.withColumn(MONTH, F.expr(target.gold.partition))
-    epoch = facts["epoch"]
-    added = table.write(partitioned, f"b{batch:08d}-{epoch}") if fresh else []
+    old = _touched(target.gold, table, fresh) if fresh else []
+    added = _written(target, silver, fresh, old, batch, f"b{batch:08d}-{facts['epoch']}") if fresh else []
     pass_step(Step.GOLD_WRITTEN, batch)
     table.commit(target.app_id, batch, _metadata(target, added, old, batch, facts), added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
+
+
+def _written(
+    target: GoldTable, silver: Table, fresh: Sequence[DataFile], old: Sequence[DataFile], batch: int, folder: str
+) -> list[DataFile]:
+    """Write the new files that take the place of `old`."""
+    before = target.table.read(target.spark, old)
+    result = _merged(target, silver, silver.read(target.spark, fresh), before, fresh, batch)
+    return target.table.write(result.withColumn(MONTH, F.expr(target.gold.partition)), folder)
 
 
 def _merged(
@@ -84,7 +89,7 @@ def _merged(
     if isinstance(gold, LatestGold):
         return merged_latest(gold, old, rows, batch)
     sources = [file for file in silver.files() if _overlaps_any(file, gold.window.column, _moments(gold.window, fresh))]
-    whole = silver.read(target.spark, sources).where(F.col("_batch_id") <= batch)
+    whole = silver.read_batches(target.spark, sources, 0, batch)
     return merged_query(gold, old, whole, affected_grains(gold, rows), batch)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import LatestGold
-from spark_jobs.layers.history import HISTORY
+from spark_jobs.layers.history import HISTORY, first_history
 
 
 def latest_rows(gold: LatestGold, silver: DataFrame, batch: int) -> DataFrame:
@@ -26,11 +26,10 @@ def merged_latest(gold: LatestGold, old: DataFrame, silver: DataFrame, batch: in
 
 def _candidates(gold: LatestGold, silver: DataFrame, batch: int) -> DataFrame:
     """Every silver row as a gold row of revision 0: a key's revision grows by one a batch, not by one a row."""
-    columns = [f"{expression} as {name}" for name, expression in gold.columns]
-    number = f"cast({batch} as bigint)"
-    history = [f"{number} as _first_batch", f"{number} as _last_batch", "cast(0 as bigint) as _revision"]
-    deciding = [f"{name} as {kept}" for name, kept in zip(_order(gold), _kept(gold), strict=True)]
-    return silver.selectExpr(*gold.keys, *columns, *history, *deciding)
+    columns = [F.expr(expression).alias(name) for name, expression in gold.columns]
+    first, last, _ = first_history(batch, "_partition")
+    deciding = [F.col(name).alias(kept) for name, kept in zip(_order(gold), _kept(gold), strict=True)]
+    return silver.select(*gold.keys, *columns, first, last, F.lit(0).cast("long").alias("_revision"), *deciding)
 
 
 def _newest(gold: LatestGold, rows: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import QueryGold, grain_columns
-from spark_jobs.layers.history import first_history, merged_history
+from spark_jobs.layers.history import batch_number, first_history, merged_history
 from spark_jobs.layers.windows import window_start
 
 
@@ -23,7 +23,7 @@ def affected_grains(gold: QueryGold, silver: DataFrame) -> DataFrame:
 def query_rows(gold: QueryGold, silver: DataFrame, batch: int) -> DataFrame:
     """Return the query's rows over all of `silver`, as if there were no others."""
     silver.withColumn(gold.window.name, window_start(gold.window)).createOrReplaceTempView("silver")
-    return silver.sparkSession.sql(gold.query).select("*", *first_history(batch))
+    return silver.sparkSession.sql(gold.query).select("*", *first_history(batch, gold.window.name))
 
 
 def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
@@ -34,10 +34,11 @@ def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: Dat
     fresh = silver.sparkSession.sql(gold.query)
     before = old.groupBy(*grain).agg(*merged_history_of_grain()).withColumnsRenamed(_BEFORE)
     known = fresh.join(F.broadcast(before), grain, "left")
+    number = batch_number(batch, gold.window.name)
     replaced = known.select(
         *fresh.columns,
-        F.coalesce("_first", F.lit(batch).cast("long")).alias("_first_batch"),
-        F.lit(batch).cast("long").alias("_last_batch"),
+        F.coalesce("_first", number).alias("_first_batch"),
+        number.alias("_last_batch"),
         (F.coalesce("_revisions", F.lit(0).cast("long")) + 1).alias("_revision"),
     )
     kept = old.join(F.broadcast(grains), grain, "left_anti").select(*replaced.columns)

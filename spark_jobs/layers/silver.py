@@ -162,7 +162,7 @@ def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, l
     """Judge once and keep the verdicts as files: what follows reads columns, and plans in no time."""
     if not sources:
         return JudgedFiles((), ())
-    records = refinery.bronze.read(refinery.spark, sources).where(F.col("_batch_id").between(first, last))
+    records = refinery.bronze.read_batches(refinery.spark, sources, first, last)
     verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
     judged = refinery.judge.judged(records).select("*", verdict)
     judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(refinery.bench))
@@ -266,7 +266,7 @@ def _known(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFrame:
         if file.overlaps("_batch_id", 0, first - 1)
         and any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
     ]
-    return refinery.silver.read(refinery.spark, files).where(F.col("_batch_id") < first)
+    return refinery.silver.read_batches(refinery.spark, files, 0, first - 1)
 
 
 def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:

@@ -132,7 +132,6 @@ def test_the_same_rows_after_a_checkpoint(spark: SparkSession, table: PublishedT
     assert_frame_equal(by_delta_spark(spark, table), before)
 
 
-@pytest.mark.long
 def test_statistics_never_leave_a_row_out(spark: SparkSession, table: PublishedTable) -> None:
     """Ask for each bound of each column, so that a reader that prunes by statistics must find the row."""
     rows = by_delta_rs(table)
