@@ -70,7 +70,7 @@ def main(events: Path, archive: Path) -> None:
         assert gateway is not None
         gateway.shutdown()
         # The JVM ends when its input does, and writes the archive then.
-        process = gateway.proc  # type: ignore[attr-defined]
+        process = gateway.proc
         process.stdin.close()
         process.wait(300)
 
