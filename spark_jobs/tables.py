@@ -84,7 +84,6 @@ class DataFile:
             return True
         return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
 
-
     def lies_within(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether every row has `column` in [low, high]; false where its bounds are not known."""
         if column not in self.low or column not in self.high:

@@ -164,9 +164,7 @@ def _query_findings(database: Any, columns: Sequence[str], table: str) -> Iterat
     yield from _first_of(database, surplus, Kind.surplus, table, "rows that the query does not give", columns)
 
 
-def _first_of(
-    database: Any, sql: str, kind: Kind, table: str, detail: str, order: Sequence[str]
-) -> Iterator[Finding]:
+def _first_of(database: Any, sql: str, kind: Kind, table: str, detail: str, order: Sequence[str]) -> Iterator[Finding]:
     """One finding for all rows of `sql`, naming how many they are and the first by `order`."""
     rows = _number(database, f"select count(*) from ({sql})")
     if rows:

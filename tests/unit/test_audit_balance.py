@@ -139,9 +139,7 @@ def test_what_is_written_after_the_publication_is_not_judged(
     assert audit_dataset(settings, "sales", kafka.open_topic).balanced
 
 
-def test_a_lost_record_is_found_in_each_layer(
-    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
-) -> None:
+def test_a_lost_record_is_found_in_each_layer(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.values[0, 2] = b"never ingested"
     kafka.values[1, 0] = VALUES[1, 0] + b" "
     warehouse.write("silver", [silver_row(9, "stray", batch=1)])
@@ -164,9 +162,7 @@ def test_records_that_kafka_dropped_by_age_are_kept_in_bronze(
     assert (audit.partitions[0].expired, audit.partitions[0].kafka) == (2, 1)
 
 
-def test_a_broker_that_lost_its_end_is_found(
-    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
-) -> None:
+def test_a_broker_that_lost_its_end_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.ends[0] = 3
     assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("surplus", "bronze.sales", 0, 3, 4)]
 

@@ -77,7 +77,7 @@ def test_a_limit_says_that_there_is_more(run: Run, warehouse: SmallWarehouse) ->
 
 
 def test_bytes_nulls_nested_values_and_equal_names(run: Run, warehouse: SmallWarehouse) -> None:
-    sql = "select value, value, partition from bronze.sales order by \"offset\""
+    sql = 'select value, value, partition from bronze.sales order by "offset"'
     rows = json.loads(run("query", sql, "--format", "json")[1])
     assert rows[0] == {"value": '{"event_id":"a"}', "value_2": '{"event_id":"a"}', "partition": 0}
     assert rows[1]["value"].startswith("G1szMW3/")
