@@ -57,6 +57,26 @@ def lease_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "leases" / f"{dataset}.lock"
 
 
+def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
+    """The file whose OS lock makes a process the owner of one release's tables."""
+    return settings.state / "leases" / f"{dataset}-{release}.lock"
+
+
+def live_path(settings: Settings, dataset: str) -> Path:
+    """The names of the releases that the stream keeps up with bronze."""
+    return warehouse(settings) / dataset / "live.json"
+
+
+def order_path(settings: Settings, dataset: str) -> Path:
+    """What is asked of the owner of a dataset's publication; beside it lies the answer."""
+    return settings.state / "orders" / f"{dataset}.json"
+
+
+def plan_path(settings: Settings, plan: str) -> Path:
+    """Everything that is known of one plan."""
+    return settings.state / "plans" / plan
+
+
 def run_path(settings: Settings, process: str) -> Path:
     """Record of a started process; `process` is `broker` or `stream:<dataset>`."""
     return settings.state / "run" / f"{process.replace(':', '-')}.json"

@@ -71,7 +71,3 @@ def _validate_row(folder: Path, dataset: str) -> None:
     for number in numbers[-2:]:
         if (folder / str(number)).stat().st_size == 0:
             raise OffsetLogDamaged(folder / str(number), dataset, "is empty")
-    # Spark would take the file that it writes next for another query's.
-    for checksum in sorted(folder.glob(".*.crc")):
-        if checksum.name[1:-4].isdigit() and not (folder / checksum.name[1:-4]).exists():
-            raise OffsetLogDamaged(folder / checksum.name[1:-4], dataset, f"is missing, and {checksum.name} is there")

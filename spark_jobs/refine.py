@@ -69,8 +69,12 @@ def refined_batch(release: Release) -> int:
     return min(versions)
 
 
-def refine(settings: Settings, release: Release, first: int, last: int, epoch: int) -> RunReport:
+def refine(
+    settings: Settings, release: Release, first: int, last: int, epoch: int, *, publishing: bool = True
+) -> RunReport:
     """Bring all tables of the release from batch `first - 1` to `last` and publish; return what it took.
+
+    A release that readers do not see is brought on without `publishing`.
 
     Any step that is committed already is recognised and skipped. Raises RowsUnaccounted or NoLongerOwner with
     nothing published; what was committed stays and is recognised by the next attempt.
@@ -82,10 +86,40 @@ def refine(settings: Settings, release: Release, first: int, last: int, epoch: i
     with report.step("gold"):
         _commit_all_gold(release, silver, last, facts)
     pass_step(Step.ALL_GOLD_COMMITTED, last)
-    with report.step("publish"):
-        publish(settings, publication_of(settings, release, last))
-    pass_step(Step.PUBLISHED, last)
+    if publishing:
+        with report.step("publish"):
+            publish(settings, publication_of(settings, release, last))
+        pass_step(Step.PUBLISHED, last)
     return report
+
+
+def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:
+    """Return the bounds of the next run up to bronze batch `last`: an unfinished one, else the next batches.
+
+    As many as have `most_rows` together, at least one; None when there is none.
+    """
+    begun = unfinished_run(release)
+    if begun is not None:
+        return begun
+    first = refined_batch(release) + 1
+    if last < first:
+        return None
+    rows: dict[int, int] = {}
+    for file in batch_files(release.refinery.bronze, first, last):
+        number = int(str(file.low["_batch_id"]))
+        rows[number] = rows.get(number, 0) + file.rows
+    total, bound = rows.get(first, 0), first
+    while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
+        bound += 1
+        total += rows.get(bound, 0)
+    return first, bound
+
+
+def last_epoch(release: Release) -> int:
+    """Return the epoch of the release's last commit to silver, 0 for none."""
+    silver, app_id = release.refinery.silver, release.app_id("silver")
+    batch = silver.committed(app_id)
+    return int(_metadata(_commit_of(silver, app_id, batch))["epoch"]) if batch >= 0 else 0
 
 
 def unfinished_run(release: Release) -> tuple[int, int] | None:

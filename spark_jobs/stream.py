@@ -29,9 +29,10 @@ from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import LedgerWriter, open_writer
 from include.places import checkpoint_path, lease_path, status_path
-from include.reading.publication import PublicationAhead, find_publication, publish
+from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings, load_settings
 from include.supervision.java import find_java
+from include.supervision.orders import OrderUnreadable, find_order, give_answer, withdraw_order
 from include.supervision.processes import bootstrap_servers
 from include.supervision.states import stream_name
 from spark_jobs.examine import BronzeHead, bronze_head, examined_generation, refuse_lost_bronze
@@ -39,9 +40,9 @@ from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.generation import Generation, keep_generation
 from spark_jobs.ingest import DRAINED, Ingest
 from spark_jobs.layers.bronze import batch_files, bronze_spec
-from spark_jobs.layers.release import Release, open_release
 from spark_jobs.lease import Lease, LeaseLost, take_lease
-from spark_jobs.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
+from spark_jobs.live import LiveReleases, open_all, repeat_publication
+from spark_jobs.refine import RunReport, refined_batch, unfinished_run
 from spark_jobs.session import open_session
 from spark_jobs.tables import NoLongerOwner, Table
 from spark_jobs.telling import Teller, Word, log, reason_of
@@ -57,7 +58,7 @@ class Driver:
     settings: Settings
     dataset: Dataset
     lease: Lease
-    release: Release
+    live: LiveReleases
     ingest: Ingest
     ledger: LedgerWriter
     teller: Teller
@@ -81,7 +82,8 @@ class Driver:
                 raise LeaseLost(self.dataset.name, self.lease.path)
             if not query.isActive:
                 query = self._restarted(query)
-            if not self._refine_next():
+            self._obey()
+            if not self._refine_next() and not self.live.follow_next():
                 self.stop.wait(0.02)
         self.teller.tell("draining")
         # A query that had ended before has nothing left to drain, and its reason has been told.
@@ -93,18 +95,36 @@ class Driver:
         """Refine the next batches, if there are any and it is time; return whether there was work."""
         if time.monotonic() < self.not_before:
             return False
-        bounds = next_run(self.release, self.ingest.last_batch, self.settings.refine_records)
-        if bounds is None:
-            return False
         try:
-            report = refine(self.settings, self.release, *bounds, self.ingest.epoch)
+            report = self.live.seen.refine_next(self.settings, self.ingest.last_batch, publishing=True)
         except (NoLongerOwner, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
             self._halt(error)
             return False
+        if report is None:
+            return False
         self._went_on(report)
         return True
+
+    def _obey(self) -> None:
+        """Between two runs: do what a plan asks of the owner, and answer."""
+        try:
+            order = find_order(self.settings, self.dataset.name)
+        except OrderUnreadable as error:
+            log(f"headrace: {error}")
+            withdraw_order(self.settings, self.dataset.name)
+            return
+        if order is None or unfinished_run(self.live.seen.release) is not None:
+            return
+        before = self.live.seen
+        give_answer(self.settings, self.dataset.name, self.live.obey(order))
+        if self.live.seen is not before:
+            log(f"plan {order.plan}: readers see release {self.live.seen.name} now, not {before.name}")
+            self.teller.word.release = self.live.seen.name
+            self.pause = self.not_before = 0.0
+            self.teller.tell("running")
+        self.teller.word.beside = [live.name for live in self.live.beside]
 
     def _halt(self, error: Exception) -> None:
         self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
@@ -158,29 +178,6 @@ class Driver:
             self.failures, self.again_at = 0, time.monotonic() + FIRST_PAUSE
             self.teller.tell("waiting", error.what)
             return False
-
-
-def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:
-    """Return the bounds of the next run up to bronze batch `last`: an unfinished one, else the next batches.
-
-    As many as have `most_rows` together, at least one; None when there is none.
-    """
-    begun = unfinished_run(release)
-    if begun is not None:
-        return begun
-    first = refined_batch(release) + 1
-    if last < first:
-        return None
-    files = batch_files(release.refinery.bronze, first, last)
-    rows: dict[int, int] = {}
-    for file in files:
-        number = int(str(file.low["_batch_id"]))
-        rows[number] = rows.get(number, 0) + file.rows
-    total, bound = rows.get(first, 0), first
-    while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
-        bound += 1
-        total += rows.get(bound, 0)
-    return first, bound
 
 
 def drain(query: StreamingQuery, within: float = 50.0) -> None:
@@ -269,12 +266,13 @@ def prepare(settings: Settings, name: str, lease: Lease, teller: Teller, stop: t
         log(f"ledger not brought on: {error.what}")
     pass_step(Step.EXAMINED)
     spark = open_session(settings, f"headrace {name}")
-    release = open_release(spark, settings, dataset, bronze)
+    live = open_all(spark, settings, dataset, bronze)
+    teller.word.beside = [one.name for one in live.beside]
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    driver = Driver(settings, dataset, lease, release, ingest, ledger, teller, stop)
-    _repeat_publication(settings, release)
+    driver = Driver(settings, dataset, lease, live, ingest, ledger, teller, stop)
+    repeat_publication(settings, live.seen.release)
     teller.refresh = lambda word: refresh(word, driver)
     return driver, bootstrap
 
@@ -289,19 +287,11 @@ def examined(settings: Settings, dataset: Dataset, bootstrap: str) -> tuple[Tabl
     return bronze, head, generation
 
 
-def _repeat_publication(settings: Settings, release: Release) -> None:
-    """A crash between the last gold commit and the publication leaves readers a batch behind: move on."""
-    done = refined_batch(release)
-    published = find_publication(settings, release.dataset.name)
-    if done >= 0 and (published is None or published.batch < done) and unfinished_run(release) is None:
-        publish(settings, publication_of(settings, release, done))
-
-
 def refresh(word: Word, driver: Driver) -> None:
     """Fill in what a driver's state of work says: batches, rates, lag."""
     ingest = driver.ingest
     word.ingested_batch = ingest.last_batch
-    word.refined_batch = max(word.refined_batch, refined_batch(driver.release))
+    word.refined_batch = max(word.refined_batch, refined_batch(driver.live.seen.release))
     word.ingested = {str(p): end for p, end in ingest.ingested.items()}
     word.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
     try:
@@ -317,7 +307,7 @@ def refresh(word: Word, driver: Driver) -> None:
 def lag_seconds(driver: Driver, ends: dict[int, int], now: float) -> float | None:
     """Return the age of the oldest record that is in Kafka and not published; 0 when all is published."""
     bronze = driver.ingest.bronze
-    waiting = batch_files(bronze, refined_batch(driver.release) + 1, sys.maxsize)
+    waiting = batch_files(bronze, refined_batch(driver.live.seen.release) + 1, sys.maxsize)
     times: list[Any] = [file.low["timestamp"] for file in waiting]
     if times:
         return float(round(max(0.0, now - min(time.timestamp() for time in times)), 3))

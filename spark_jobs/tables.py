@@ -131,6 +131,12 @@ class Table:
             self._delta = DeltaTable(str(self.spec.path))
             self._load()
 
+    def follow(self) -> None:
+        """Take over what the table's owner has committed since: for a process that only reads it."""
+        with self._lock:
+            self._delta.update_incremental()
+            self._load()
+
     @property
     def version(self) -> int:
         """The table's version."""

@@ -42,6 +42,8 @@ class Word:
     log_end: dict[str, int] = field(default_factory=dict)
     ingested: dict[str, int] = field(default_factory=dict)
     lag_seconds: float | None = None
+    beside: list[str] = field(default_factory=list)
+    """Releases that are kept up beside the published one."""
 
 
 def log(line: str, error: BaseException | None = None) -> None:

@@ -93,7 +93,7 @@ def find_publication(settings: Settings, dataset: str) -> Publication | None:
     except FileNotFoundError:
         return None
     try:
-        return _from_json(json.loads(text))
+        return publication_from_json(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PublicationUnreadable(path, f"is no publication ({type(error).__name__}: {error})") from error
 
@@ -145,7 +145,7 @@ def publish(settings: Settings, publication: Publication) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".publication.{os.getpid()}.tmp")
     with fresh.open("wb") as file:
-        file.write(json.dumps(_to_json(publication), indent=1).encode() + b"\n")
+        file.write(json.dumps(publication_json(publication), indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
@@ -160,7 +160,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _to_json(publication: Publication) -> dict[str, Any]:
+def publication_json(publication: Publication) -> dict[str, Any]:
+    """Return a publication as its file has it."""
     at = publication.published_at.astimezone(UTC)
     return {
         "dataset": publication.dataset,
@@ -172,7 +173,8 @@ def _to_json(publication: Publication) -> dict[str, Any]:
     }
 
 
-def _from_json(data: Mapping[str, Any]) -> Publication:
+def publication_from_json(data: Mapping[str, Any]) -> Publication:
+    """Return the publication that `publication_json` wrote; ValueError, KeyError or TypeError when it is none."""
     return Publication(
         dataset=str(data["dataset"]),
         release=str(data["release"]),

@@ -33,7 +33,6 @@ def without(path: Path) -> Path:
 DAMAGES: list[Callable[[Path], Path]] = [
     lambda checkpoint: without_content(last(checkpoint / "1" / "offsets")),
     lambda checkpoint: without(checkpoint / "1" / "metadata"),
-    lambda checkpoint: without(last(checkpoint / "1" / "commits")),
     lambda checkpoint: without(last(checkpoint / "1" / "offsets")),
     lambda checkpoint: without(checkpoint / "generation.json"),
 ]

@@ -161,11 +161,6 @@ MENDED = {
         OffsetLogDamaged,
         "commits/3 is empty",
     ),
-    "checksum alone": (
-        in_checkpoint(lambda c: (c / "commits/3").rename(c / "commits/.3.crc")),
-        OffsetLogDamaged,
-        "commits/3 is missing, and .3.crc is there",
-    ),
     "no metadata": (in_checkpoint(lambda c: (c / "metadata").unlink()), OffsetLogDamaged, "metadata"),
     "empty metadata": (in_checkpoint(lambda c: (c / "metadata").write_text("")), OffsetLogDamaged, "metadata"),
     "another query": (

@@ -1,0 +1,1 @@
+"""Changes of history as plans: planned, built beside production, compared, approved, applied, undone."""

@@ -1,0 +1,219 @@
+"""The stages of a plan, done: each is recorded when it is done, and done again when its command was killed before.
+
+Production goes on all the while: a build is a process of its own, and only the publication's owner moves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from include.catalog.dataset import released_dataset
+from include.errors import Terminal, Transient
+from include.places import log_path
+from include.planning.compare import NEEDS_APPROVAL, Comparison, compare
+from include.planning.journal import comparison_path, record_stage
+from include.planning.plan import Plan, PlanRecord, Stage, validate_stage
+from include.planning.report import page
+from include.reading.publication import publication_from_json, read_publication, tables_of
+from include.settings import CLONE, Settings
+from include.supervision.observe import observe_stream
+from include.supervision.orders import PROMOTE, RETIRE, Order, find_answer, give_order, withdraw_order
+from include.supervision.processes import driver_environment
+from include.supervision.spawned import write_atomically
+
+ANSWER_WITHIN = 300.0
+TOLD_TO_STOP = 3
+Say = Callable[[Mapping[str, Any]], None]
+
+
+class JobFailed(Terminal):
+    """The plan's job ended without having done its work; what it had committed is used by the next attempt."""
+
+    def __init__(self, plan: str, why: str, remedy: str) -> None:
+        super().__init__(f"plan {plan}: {why}; readers see what they saw", remedy)
+        self.plan = plan
+
+
+class OrderRefused(Terminal):
+    """The owner of the publication did not obey; `why` is what it said."""
+
+    def __init__(self, plan: str, why: str) -> None:
+        super().__init__(f"plan {plan}: the stream refused: {why}; readers see what they saw", "headrace status")
+        self.plan, self.why = plan, why
+
+
+class NoAnswer(Transient):
+    """The owner has not answered in time; the order was taken back."""
+
+    def __init__(self, plan: str, seconds: float) -> None:
+        super().__init__(f"plan {plan}: the stream did not answer within {seconds:.0f} s", "headrace status")
+        self.plan = plan
+
+
+class SeenOtherwise(Terminal):
+    """Readers see neither of the two releases of the plan: another plan came between."""
+
+    def __init__(self, plan: Plan, seen: str) -> None:
+        super().__init__(
+            f"plan {plan.id} is about releases {plan.base} and {plan.release}, readers see {seen}; nothing was done",
+            "headrace plan list",
+        )
+        self.plan, self.seen = plan.id, seen
+
+
+def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanRecord:
+    """Build the release beside production, up to a batch that readers see. JobFailed; goes on where it was killed."""
+    validate_stage(record, Stage.BUILT)
+    plan, began = record.plan, time.monotonic()
+    done = run_job(settings, plan, "build", say)
+    if "built" not in done:
+        why = str(done.get("failed", "the build was stopped"))
+        raise JobFailed(plan.id, why, str(done.get("remedy") or f"headrace plan apply {plan.id} goes on with it"))
+    seconds = round(time.monotonic() - began, 1)
+    facts = {"built": done["built"], "seen": done["seen"], "seconds": seconds, "batch": done["built"]["batch"]}
+    return record_stage(settings, plan.id, Stage.BUILT, by, **facts)
+
+
+def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> tuple[PlanRecord, Comparison]:
+    """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
+    validate_stage(record, Stage.COMPARED)
+    plan, facts = record.plan, record.facts_of(Stage.BUILT)
+    old, new = publication_from_json(facts["seen"]), publication_from_json(facts["built"])
+    found = compare(
+        (released_dataset(settings, plan.dataset, old.release), tables_of(settings, old)),
+        (released_dataset(settings, plan.dataset, new.release), tables_of(settings, new)),
+        new.batch,
+        plan.threshold,
+        lambda table: say({"comparing": table}),
+    )
+    said = found.as_json()
+    write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
+    write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, said))
+    counts = {table.name: table.differing for table in found.tables}
+    record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
+    return record, found
+
+
+def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Write down that the change is wanted as the comparison shows it."""
+    verdict = record.facts_of(Stage.COMPARED).get("verdict")
+    return record_stage(settings, record.plan.id, Stage.APPROVED, by, verdict=verdict)
+
+
+def needs_approval(record: PlanRecord) -> bool:
+    """Whether the comparison found more than the plan's policy lets pass."""
+    return bool(record.facts_of(Stage.COMPARED).get("verdict", NEEDS_APPROVAL) == NEEDS_APPROVAL)
+
+
+def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Let readers see the plan's release: all its tables in one move. Twice is once."""
+    validate_stage(record, Stage.APPLIED)
+    return _moved(settings, record, record.plan.release, Stage.APPLIED, by)
+
+
+def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Let readers see the release from before again, which was kept up meanwhile. Twice is once."""
+    validate_stage(record, Stage.ROLLED_BACK)
+    return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
+
+
+def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Keep the release that readers do not see up no longer; going back to it then takes as long as catching up."""
+    validate_stage(record, Stage.RETIRED)
+    plan = record.plan
+    seen = _seen(settings, plan)
+    other = plan.base if seen == plan.release else plan.release
+    answered = _ordered(settings, plan, Order(plan.id, RETIRE, other))
+    return record_stage(settings, plan.id, Stage.RETIRED, by, release=other, batch=answered["batch"])
+
+
+def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Drop the plan; what was built stays, and is used when the same release is planned again."""
+    return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
+
+
+def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, by: str) -> PlanRecord:
+    plan, began = record.plan, time.monotonic()
+    if _seen(settings, plan) == release:
+        answered: Mapping[str, Any] = {"batch": read_publication(settings, plan.dataset).batch}
+    elif observe_stream(settings, plan.dataset).pid:
+        answered = _ordered(settings, plan, Order(plan.id, PROMOTE, release))
+    else:
+        done = run_job(settings, plan, "promote", lambda _: None, release)
+        if "failed" in done:
+            raise JobFailed(plan.id, str(done["failed"]), str(done.get("remedy", "")))
+        answered = {"batch": read_publication(settings, plan.dataset).batch}
+    seconds = round(time.monotonic() - began, 2)
+    return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
+
+
+def _seen(settings: Settings, plan: Plan) -> str:
+    """Return which of the plan's two releases readers see; SeenOtherwise."""
+    seen = read_publication(settings, plan.dataset).release
+    if seen not in (plan.base, plan.release):
+        raise SeenOtherwise(plan, seen)
+    return seen
+
+
+def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
+    """Ask the stream and wait for its answer; OrderRefused, NoAnswer."""
+    give_order(settings, plan.dataset, order)
+    end = time.monotonic() + ANSWER_WITHIN
+    while time.monotonic() < end:
+        answer = find_answer(settings, plan.dataset, order)
+        if answer is not None:
+            if answer.refused:
+                raise OrderRefused(plan.id, answer.refused)
+            return {"batch": answer.batch}
+        time.sleep(0.05)
+    withdraw_order(settings, plan.dataset)
+    raise NoAnswer(plan.id, ANSWER_WITHIN)
+
+
+def run_job(settings: Settings, plan: Plan, verb: str, say: Say, release: str = "") -> Mapping[str, Any]:
+    """Run the follow job and pass on what it says; return its last word. It ends with this process."""
+    argv = [sys.executable, "-m", "spark_jobs.follow", plan.dataset, release or plan.release, verb]
+    log = log_path(settings, f"plan:{plan.id}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            argv,
+            cwd=CLONE,
+            env=driver_environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    last: Mapping[str, Any] = {}
+    try:
+        for last in _said(process):
+            say(last)
+        code = process.wait()
+    except BaseException:
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(60)
+        raise
+    if code != 0 and "failed" not in last:
+        why = "the job was told to stop" if code == TOLD_TO_STOP else f"the job ended with {code}, see {log}"
+        last = {"failed": why}
+    return last
+
+
+def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict):
+            yield said

@@ -1,0 +1,133 @@
+"""Plans on disk: one folder each in the state folder, written before anything is done.
+
+Guarantee: a stage is recorded when it is done, durably; a line cut off by a crash is as if it had not been written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from include.errors import Terminal, Transient
+from include.places import plan_path
+from include.planning.plan import Change, Event, Plan, PlanRecord, Prediction, Stage, validate_stage
+from include.settings import Settings
+from include.supervision.spawned import write_atomically
+
+PLAN_ID = re.compile(r"^[a-z]+-[a-z0-9_]+-\d+$")
+
+
+class PlanUnknown(Terminal):
+    """There is no such plan; `known` are those that are."""
+
+    def __init__(self, plan: str, known: list[str]) -> None:
+        super().__init__(f"plan {plan!r} is unknown", f"known: {', '.join(known) or 'none yet'}")
+        self.plan, self.known = plan, known
+
+
+class PlanBusy(Transient):
+    """Another command is at work on the plan."""
+
+    def __init__(self, plan: str, holder: str) -> None:
+        super().__init__(f"another command ({holder}) is at work on plan {plan}; nothing was done", "try again later")
+        self.plan = plan
+
+
+def plan_ids(settings: Settings) -> list[str]:
+    """Return the ids of all plans, oldest first within a kind and dataset."""
+    found = (path.parent.name for path in plan_path(settings, "*").parent.glob("*/plan.json"))
+    return sorted(found, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
+
+
+def new_id(settings: Settings, kind: str, dataset: str) -> str:
+    """Return an id that no plan has: `release-flights-3`."""
+    taken = [int(name.rpartition("-")[2]) for name in plan_ids(settings) if name.startswith(f"{kind}-{dataset}-")]
+    return f"{kind}-{dataset}-{max(taken, default=0) + 1}"
+
+
+def keep_plan(settings: Settings, plan: Plan) -> PlanRecord:
+    """Write a new plan down."""
+    write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))
+    return load_plan(settings, plan.id)
+
+
+def load_plan(settings: Settings, plan: str) -> PlanRecord:
+    """Return a plan and its events; PlanUnknown."""
+    path = _folder(settings, plan) / "plan.json"
+    if not PLAN_ID.match(plan) or not path.is_file():
+        raise PlanUnknown(plan, plan_ids(settings))
+    return PlanRecord(_plan(json.loads(path.read_text("utf-8"))), list(_events(path.with_name("events.jsonl"))))
+
+
+def all_plans(settings: Settings) -> list[PlanRecord]:
+    """Return every plan."""
+    return [load_plan(settings, name) for name in plan_ids(settings)]
+
+
+def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: Any) -> PlanRecord:
+    """Write down that a stage is done; StageRefused when it cannot follow."""
+    validate_stage(load_plan(settings, plan), stage)
+    said = {"stage": stage, "at": datetime.now(UTC), "by": by, "facts": facts}
+    path = _folder(settings, plan) / "events.jsonl"
+    kept = path.read_bytes() if path.exists() else b""
+    with path.open("ab") as file:
+        file.truncate(kept.rfind(b"\n") + 1)
+        file.write(json.dumps(said, default=_plain).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return load_plan(settings, plan)
+
+
+@contextmanager
+def sole_worker(settings: Settings, plan: str) -> Iterator[None]:
+    """Hold the plan's lock; PlanBusy when another command has it. It goes away with the process."""
+    load_plan(settings, plan)
+    with (_folder(settings, plan) / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise PlanBusy(plan, file.read().strip()) from error
+        file.truncate(0)
+        file.write(f"pid {os.getpid()}")
+        file.flush()
+        yield
+
+
+def comparison_path(settings: Settings, plan: str, kind: str) -> Path:
+    """Where the plan's comparison is, as `json` or `html`."""
+    return _folder(settings, plan) / f"comparison.{kind}"
+
+
+def _folder(settings: Settings, plan: str) -> Path:
+    return plan_path(settings, plan)
+
+
+def _plan(said: Mapping[str, Any]) -> Plan:
+    parts = {
+        "planned_at": datetime.fromisoformat(said["planned_at"]),
+        "changes": [Change(**change) for change in said["changes"]],
+        "predicted": Prediction(**said["predicted"]),
+    }
+    return Plan(**{**said, **parts})
+
+
+def _events(path: Path) -> Iterator[Event]:
+    if not path.exists():
+        return
+    for line in path.read_text("utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            said = json.loads(line)
+            yield Event(Stage(said["stage"]), datetime.fromisoformat(said["at"]), said["by"], said["facts"])
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

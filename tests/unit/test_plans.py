@@ -1,0 +1,217 @@
+"""Plans: what may follow what, what survives on disk, and what a comparison calls equal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.catalog.dataset import Dataset, load_dataset
+from include.places import plan_path
+from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
+from include.planning.journal import (
+    PlanBusy,
+    PlanUnknown,
+    all_plans,
+    keep_plan,
+    load_plan,
+    new_id,
+    record_stage,
+    sole_worker,
+)
+from include.planning.plan import FOLLOWING, OPEN, Change, Plan, Prediction, Stage, StageRefused
+from include.planning.release import changes
+from include.planning.report import page
+from include.reading.publication import PublishedTable
+from include.settings import CLONE, Settings
+from include.supervision.orders import (
+    PROMOTE,
+    Answer,
+    Order,
+    OrderPending,
+    find_answer,
+    find_order,
+    give_answer,
+    give_order,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FLIGHTS = CLONE / "include" / "datasets" / "flights"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state=tmp_path / "state")
+
+
+def plan(settings: Settings) -> Plan:
+    name = new_id(settings, "release", "flights")
+    change = Change("gold.route_days", "changed", "with minutes")
+    predicted = Prediction(10, 1000, 5, 0.5, 20.0)
+    return Plan(name, "release", "flights", "aaa", "bbb", NOON, "ann", 0.01, [change], predicted)
+
+
+def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
+    wanted = plan(settings)
+    keep_plan(settings, wanted)
+    found = load_plan(settings, wanted.id)
+    assert (found.plan, found.stage, list(found.events)) == (wanted, Stage.PLANNED, [])
+    assert [plan(settings).id for _ in range(1)] == ["release-flights-2"]
+    assert [record.plan.id for record in all_plans(settings)] == ["release-flights-1"]
+
+
+def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
+    name = keep_plan(settings, plan(settings)).plan.id
+    for wrong in set(Stage) - set(FOLLOWING[Stage.PLANNED]):
+        with pytest.raises(StageRefused):
+            record_stage(settings, name, wrong, "ann")
+    for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED, Stage.ROLLED_BACK):
+        assert record_stage(settings, name, stage, "ann", seconds=1).stage is stage
+    assert load_plan(settings, name).facts_of(Stage.BUILT) == {"seconds": 1}
+    assert not load_plan(settings, name).is_open
+
+
+@given(st.lists(st.sampled_from(list(Stage)), max_size=8))
+def test_nothing_that_was_applied_is_open_again(stages: list[Stage]) -> None:
+    now = Stage.PLANNED
+    applied = False
+    for stage in stages:
+        if stage in FOLLOWING[now]:
+            now, applied = stage, applied or stage is Stage.APPLIED
+    assert not (applied and now in OPEN)
+
+
+def test_a_line_cut_off_by_a_crash_was_not_written(settings: Settings) -> None:
+    name = keep_plan(settings, plan(settings)).plan.id
+    record_stage(settings, name, Stage.BUILT, "ann")
+    events = plan_path(settings, name) / "events.jsonl"
+    whole = events.read_bytes()
+    events.write_bytes(whole + whole[:20])
+    assert load_plan(settings, name).stage is Stage.BUILT
+    record_stage(settings, name, Stage.COMPARED, "ann")
+    assert [event.stage for event in load_plan(settings, name).events] == [Stage.BUILT, Stage.COMPARED]
+
+
+@pytest.mark.parametrize("name", ["release-flights-7", "../../etc", "", "release-flights-1/../x"])
+def test_unknown_plans_are_refused_by_name(settings: Settings, name: str) -> None:
+    keep_plan(settings, plan(settings))
+    with pytest.raises(PlanUnknown, match="release-flights-1"):
+        load_plan(settings, name)
+
+
+def test_one_command_at_a_time(settings: Settings) -> None:
+    name = keep_plan(settings, plan(settings)).plan.id
+    with sole_worker(settings, name), pytest.raises(PlanBusy, match="pid"), sole_worker(settings, name):
+        pass
+    with sole_worker(settings, name):
+        pass
+
+
+def test_orders_wait_for_their_answer(settings: Settings) -> None:
+    mine, other = Order("release-flights-1", PROMOTE, "bbb"), Order("release-flights-2", PROMOTE, "ccc")
+    give_order(settings, "flights", mine)
+    give_order(settings, "flights", mine)
+    with pytest.raises(OrderPending, match="release-flights-1"):
+        give_order(settings, "flights", other)
+    answer = Answer(mine.plan, mine.kind, mine.release, "", 7)
+    give_answer(settings, "flights", answer)
+    assert (find_order(settings, "flights"), find_answer(settings, "flights", mine)) == (None, answer)
+    give_order(settings, "flights", mine)
+    assert find_answer(settings, "flights", mine) is None
+
+
+def changed(tmp_path: Path, file: str, old: str, new: str) -> Dataset:
+    folder = tmp_path / "flights"
+    shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / file
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    return load_dataset("flights", folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("pipeline.yaml", "tails: {approx_distinct: tailnum}", "planes: {approx_distinct: tailnum}", "incompatible"),
+        ("pipeline.yaml", "departure_delay > 15", "departure_delay > 30", "changed"),
+        ("pipeline.yaml", "      tails: {approx", "      hops: {count: '*'}\n      tails: {approx", "changed"),
+    ],
+)
+def test_what_a_change_means_for_its_table(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
+    found = changes(load_dataset("flights", FLIGHTS), changed(tmp_path, file, old, new))
+    assert [(change.table, change.kind) for change in found] == [("gold.carrier_hours", expected)]
+
+
+def test_a_change_of_contract_or_code_is_of_silver(tmp_path: Path) -> None:
+    base = load_dataset("flights", FLIGHTS)
+    assert changes(base, base) == []
+    found = changes(base, changed(tmp_path, "contract.yaml", "maximum: 9999", "maximum: 999"))
+    assert [change.table for change in found] == ["silver and rejected"]
+    found = changes(base, changed(tmp_path / "two", "silver.py", '"cancelled": 3', '"cancelled": 4'))
+    assert [change.table for change in found] == ["silver"]
+
+
+ROUTES = pl.DataFrame(
+    {"day": ["a", "a", "b"], "origin": ["EWR", "JFK", "EWR"], "dest": ["X", "X", "Y"], "departed": [1, 2, None]}
+).with_columns(_revision=pl.lit(1))
+
+
+def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: float = 0.0) -> Comparison:
+    dataset = load_dataset("flights", FLIGHTS)
+    tables = []
+    for side, rows in (("old", old), ("new", new)):
+        write_deltalake(str(tmp_path / side), rows.to_arrow())
+        tables.append({"gold.route_days": PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)})
+    return compare((dataset, tables[0]), (dataset, tables[1]), 3, threshold, lambda _: None)
+
+
+def test_our_own_columns_and_the_order_of_rows_make_no_difference(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.reverse().with_columns(_revision=pl.lit(9)))
+    assert found.verdict == EQUAL
+    assert "equal" in page("release-flights-1", found.as_json())
+
+
+def test_every_kind_of_difference_is_named_with_its_key(tmp_path: Path) -> None:
+    new = pl.concat(
+        [
+            ROUTES[1:2].with_columns(departed=pl.lit(5, pl.Int64)),
+            ROUTES[2:],
+            ROUTES[:1].with_columns(dest=pl.lit("<Z>")),
+        ]
+    )
+    found = compared(tmp_path, ROUTES, new)
+    (table,) = found.tables
+    assert (table.added, table.missing, table.changed, table.old_keys) == (1, 1, 1, 3)
+    assert found.verdict == NEEDS_APPROVAL
+    (sample,) = table.samples["changed"]
+    assert sample["key"] == {"day": "a", "origin": "JFK", "dest": "X"}
+    assert (sample["old"], sample["new"]) == ([{"departed": 2}], [{"departed": 5}])
+    (drift,) = table.drift
+    assert (drift.old_sum, drift.new_sum, drift.percent) == (3.0, 6.0, 100.0)
+    written = page("release-flights-1", json.loads(json.dumps(found.as_json())))
+    assert "&lt;Z&gt;" in written
+    assert "<Z>" not in written
+
+
+def test_the_same_rows_twice_are_not_the_same(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, pl.concat([ROUTES, ROUTES[:1], ROUTES[:1]]))
+    assert found.tables[0].changed == 1
+
+
+@pytest.mark.parametrize(("threshold", "verdict"), [(0.33, NEEDS_APPROVAL), (0.34, WITHIN_POLICY)])
+def test_the_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verdict: str) -> None:
+    new = ROUTES.with_columns(departed=pl.when(pl.col("dest") == "Y").then(7).otherwise("departed"))
+    assert compared(tmp_path, ROUTES, new, threshold).verdict == verdict
+
+
+def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
+    assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])
