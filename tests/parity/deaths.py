@@ -28,6 +28,8 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
     left = passes
     dead = False
     commit = Table.commit
+    # Held here: the module that defines it is one of those that are patched.
+    alive = failpoints.pass_step
 
     def pass_step(passed: Step, batch: int = 0) -> None:
         nonlocal left, dead
@@ -43,7 +45,7 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for module in [m for name, m in sys.modules.items() if name.startswith("spark_jobs.")]:
-            if getattr(module, "pass_step", None) is failpoints.pass_step:
+            if getattr(module, "pass_step", None) is alive:
                 patch.setattr(module, "pass_step", pass_step)
         patch.setattr(Table, "commit", commit_alive)
         yield

@@ -114,7 +114,7 @@ def duplicates_of(case: Case) -> int:
 def test_crash_restarted_at_every_step(case: Case, another: SmallRelease) -> None:
     """Each life of the process ends at another step; the next finishes what was begun, with fresh handles."""
     # A life that dies at the last step uses up a run of two batches at most: enough for a death at every step.
-    batches = cut(case.sent, 30, case.rng)
+    batches = cut(case.sent, 22, case.rng)
     ends = deaths(case.rng, rounds=1)
     print("dies at", [step.value for step in ends])
     for step in [*ends, None]:
