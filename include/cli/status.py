@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,6 +80,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "reason": dataset.process.detail or None,
         "release": dataset.release,
         "folder_differs": dataset.folder_differs,
+        "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
         "lag": {"offsets": lag.offsets, "seconds": lag.seconds},
@@ -92,7 +94,17 @@ def progress_table(progress: Progress) -> Group:
     """Return a look as tables: processes, progress per dataset, rows per layer beside rejected, what is not known."""
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
-    return Group(process_table(progress), dataset_table(progress), rows, *notes)
+    return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *notes)
+
+
+def changed_lines(progress: Progress) -> list[str]:
+    """Return how folders differ from the releases that run, and how to ship them."""
+    lines = []
+    for dataset in progress.datasets:
+        lines += [f"{dataset.dataset}: {c.table} {c.kind}, {escape(c.why)}" for c in dataset.changes]
+        if dataset.changes:
+            lines.append(f"  → headrace release plan --dataset {dataset.dataset}")
+    return lines
 
 
 def process_table(progress: Progress) -> Table:

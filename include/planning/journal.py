@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from include.catalog.difference import Change
 from include.errors import Terminal, Transient
 from include.places import plan_path
-from include.planning.plan import Change, Event, Plan, PlanRecord, Prediction, Stage, validate_stage
+from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, validate_stage
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
 

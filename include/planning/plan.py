@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from include.catalog.difference import Change
 from include.errors import Terminal
 
 
@@ -50,15 +51,6 @@ class StageRefused(Terminal):
             f"headrace plan show {plan}",
         )
         self.plan, self.stage, self.wanted = plan, stage, wanted
-
-
-@dataclass(frozen=True)
-class Change:
-    """What the changed folder means for one table: `kind` is additive, changed, removed or incompatible."""
-
-    table: str
-    kind: str
-    why: str
 
 
 @dataclass(frozen=True)

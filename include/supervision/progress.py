@@ -7,13 +7,14 @@ with a note that says why: a broken part must not hide the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from include.catalog.dataset import content_hash, dataset_names, declared_dataset
+from include.catalog.difference import Change, folder_changes
 from include.catalog.pipeline import load_pipeline
 from include.clients.kafka import TopicMissing, log_start_offsets
 from include.clients.kafka_readable import readable_end_offsets
@@ -64,12 +65,14 @@ class Lag:
 @dataclass(frozen=True)
 class DatasetProgress:
     """One dataset. `rates` are rows/s by `ingest` and `refine`; `rows` by kafka (offsets), bronze, silver, rejected and
-    each gold table, in this order; `rejected` by reason. `folder_differs`: the folder is not the release that runs."""
+    each gold table, in this order; `rejected` by reason. `folder_differs`: the folder is not the release that runs,
+    `changes`: how."""
 
     dataset: str
     process: ProcessStatus
     release: str | None
     folder_differs: bool | None
+    changes: Sequence[Change]
     batches: Batches
     rates: Mapping[str, float | None]
     lag: Lag
@@ -134,11 +137,13 @@ def observe_dataset(
     extent = tried(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
     release = running_release(said, publication)
     refined = totals.releases.get(release) if totals and release else None
+    differs = None if release is None else content_hash(settings.datasets / dataset) != release
     return DatasetProgress(
         dataset=dataset,
         process=process,
         release=release,
-        folder_differs=None if release is None else content_hash(settings.datasets / dataset) != release,
+        folder_differs=differs,
+        changes=folder_changes(settings, dataset, release) if differs and release else (),
         batches=seen_batches(said, totals, refined, publication),
         rates=seen_rates(said, process),
         lag=seen_lag(said, process, extent, publication),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.catalog.dataset import Dataset, load_dataset
+from include.catalog.difference import Change, changes
 from include.places import plan_path
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
 from include.planning.journal import (
@@ -26,8 +27,7 @@ from include.planning.journal import (
     record_stage,
     sole_worker,
 )
-from include.planning.plan import FOLLOWING, OPEN, Change, Plan, Prediction, Stage, StageRefused
-from include.planning.release import changes
+from include.planning.plan import FOLLOWING, OPEN, Plan, Prediction, Stage, StageRefused
 from include.planning.report import page
 from include.reading.publication import PublishedTable
 from include.settings import CLONE, Settings

@@ -1,0 +1,85 @@
+"""What differs between two releases of a dataset, table by table, and whether readers of the old can go on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.catalog.dataset import CODE, Dataset, declared_dataset, released_dataset
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
+from include.errors import HeadraceError
+from include.settings import Settings
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the changed folder means for one table: `kind` is additive, changed, removed or incompatible."""
+
+    table: str
+    kind: str
+    why: str
+
+
+def changes(base: Dataset, fresh: Dataset) -> list[Change]:
+    """Return what differs between two releases, table by table; all tables when what they come from differs."""
+    found: list[Change] = []
+    if _differs(base, fresh, ["contract.yaml"]):
+        found.append(Change("silver and rejected", "changed", "contract.yaml differs: other records may be accepted"))
+    if _differs(base, fresh, _modules(base, fresh)):
+        found.append(Change("silver", "changed", "silver.py differs: rows or columns may"))
+    if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
+        found.append(Change("silver and rejected", "changed", "other records may be duplicates"))
+    return found + _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
+
+
+def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[Change]:
+    before, after = {gold.name: gold for gold in base}, {gold.name: gold for gold in fresh}
+    found = [Change(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
+    found += [Change(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]
+    for name in [name for name in after if name in before and before[name] != after[name]]:
+        found.append(Change(f"gold.{name}", *_how(before[name], after[name])))
+    return found
+
+
+def _how(before: Gold, after: Gold) -> tuple[str, str]:
+    """Whether readers of the old columns can go on, and what changed."""
+    if type(before) is not type(after):
+        return "incompatible", "another kind of table"
+    if not set(_columns(before)) <= set(_columns(after)):
+        gone = ", ".join(sorted(set(_columns(before)) - set(_columns(after))))
+        return "incompatible", f"without {gone}"
+    added = sorted(set(_columns(after)) - set(_columns(before)))
+    return "changed", f"{'with ' + ', '.join(added) if added else 'computed otherwise'}"
+
+
+def _columns(gold: Gold) -> Iterable[str]:
+    if isinstance(gold, AdditiveGold):
+        return (gold.window.name, *gold.keys, *(measure.name for measure in gold.measures))
+    if isinstance(gold, LatestGold):
+        return (*gold.keys, *(name for name, _ in gold.columns))
+    assert isinstance(gold, QueryGold)
+    return (gold.window.name, *gold.keys)
+
+
+def _modules(base: Dataset, fresh: Dataset) -> list[str]:
+    found = {p.relative_to(d.folder).as_posix() for d in (base, fresh) for p in d.folder.rglob("*.py")}
+    return sorted(name for name in found if "__pycache__" not in name)
+
+
+def _differs(base: Dataset, fresh: Dataset, names: Sequence[str]) -> bool:
+    return any(_hash(base.folder / name) != _hash(fresh.folder / name) for name in names)
+
+
+def _hash(path: Path) -> str:
+    assert path.suffix in CODE
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def folder_changes(settings: Settings, name: str, release: str) -> list[Change]:
+    """Return how the dataset's folder differs from a release; a folder that cannot be read is one change."""
+    try:
+        return changes(released_dataset(settings, name, release), declared_dataset(settings, name))
+    except HeadraceError as error:
+        return [Change("all", "incompatible", error.what)]

@@ -1,0 +1,138 @@
+"""A changed folder shipped beside the running stream: built, compared, seen by readers in one move, and taken back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from site_of_recovery import Site, await_that
+
+from include.places import live_path
+from include.planning import execute
+from include.planning.journal import load_plan
+from include.planning.plan import PlanRecord
+from include.reading import pinned
+from include.supervision.orders import PROMOTE, Order, find_order, give_order
+
+READS = 1_000
+NEEDED, REFUSED = 1, 2
+
+
+def double_litres(site: Site) -> None:
+    """The wrong rule that is shipped: every litre counts twice, in silver and so in all gold."""
+    path = site.settings.datasets / site.dataset / "silver.py"
+    text = path.read_text("utf-8")
+    assert "return accepted" in text
+    path.write_text(text.replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)'))
+
+
+class Poll:
+    """Reads silver and gold again and again; each read must show one release, whole."""
+
+    def __init__(self, site: Site, sums: tuple[int, int]) -> None:
+        self.site, self.sums = site, sums
+        self.reads: list[int] = []
+        self.wrong: list[Any] = []
+
+    def read(self) -> None:
+        reading, name = pinned(self.site.settings), self.site.dataset
+        silver = reading.read(f"silver.{name}", columns=["litres"]).sum().collect().item()
+        gold = reading.read(f"gold.{name}_hours", columns=["litres"]).sum().collect().item()
+        self.reads.append(silver)
+        if silver != gold or silver not in self.sums:
+            self.wrong.append((silver, gold))
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        enough = threading.Event()
+
+        def poll() -> None:
+            while not enough.is_set():
+                self.read()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
+
+
+def the_plan(site: Site) -> dict[str, Any]:
+    (found,) = json.loads(site.command("plan", "list", "--json").stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def moved(site: Site, act: Callable[..., PlanRecord], plan: str) -> None:
+    act(site.settings, load_plan(site.settings, plan), "test")
+
+
+@pytest.mark.timeout(900)
+def test_release_beside_the_stream(site: Site) -> None:
+    driver = site.drive()
+    site.send(400)
+    site.await_published(driver)
+    before = site.publication()
+    litres = sum(item.reading["litres"] for item in site.sent if item.fate == "silver")
+
+    double_litres(site)
+    killed = site.command(
+        *("release", "run", "--dataset", site.dataset, "--yes"), HEADRACE_FAILPOINT="kill:4.silver-committed"
+    )
+    assert killed.returncode == REFUSED, killed.stdout
+    plan = the_plan(site)
+    assert (plan["stage"], plan["base"]) == ("planned", before["release"])
+    second = site.command("release", "plan", "--dataset", site.dataset)
+    assert (second.returncode, plan["id"] in second.stderr) == (REFUSED, True)
+
+    asked = site.command("plan", "apply", plan["id"])
+    assert (asked.returncode, "needs approval" in asked.stdout) == (NEEDED, True), asked.stderr
+    shown = json.loads(site.command("plan", "show", plan["id"], "--json").stdout)["comparison"]
+    differing = {table["name"]: table["changed"] for table in shown["tables"]}
+    # A reading of no litres is the same twice.
+    doubled = sum(item.reading["litres"] > 0 for item in site.sent if item.fate == "silver")
+    assert differing[f"silver.{site.dataset}"] == doubled
+    assert differing[f"rejected.{site.dataset}"] == 0
+    assert site.publication() == before
+
+    # The stream dies with the order unanswered: the next one obeys.
+    assert site.command("plan", "approve", plan["id"]).returncode == 0
+    driver.send(signal.SIGSTOP)
+    give_order(site.settings, site.dataset, Order(plan["id"], PROMOTE, plan["release"]))
+    driver.send(signal.SIGKILL)
+    driver.ended()
+    driver = site.drive()
+    await_that(lambda: find_order(site.settings, site.dataset) is None, "the order is obeyed", driver)
+    assert site.publication()["release"] == plan["release"]
+    assert site.command("plan", "apply", plan["id"]).returncode == 0
+
+    poll = Poll(site, (litres, 2 * litres))
+    with poll.going_on():
+        while len(poll.reads) < READS:
+            moved(site, execute.roll_back, plan["id"])
+            moved(site, execute.apply, plan["id"])
+    assert not poll.wrong, poll.wrong[:5]
+    assert set(poll.reads) == {litres, 2 * litres}
+
+    # Both releases stay fresh, and without a stream the plan's own job takes them back.
+    site.send(200)
+    site.await_published(driver)
+    driver.send(signal.SIGTERM)
+    assert driver.ended() == 0
+    back = site.command("plan", "rollback", plan["id"])
+    assert back.returncode == 0, back.stderr
+    assert site.publication()["release"] == before["release"]
+    site.refuse_any_loss()
+    driver = site.drive()
+    site.send(200)
+    site.await_published(driver)
+    assert site.command("plan", "retire", plan["id"]).returncode == 0
+    assert json.loads(live_path(site.settings, site.dataset).read_text()) == [before["release"]]
+    site.refuse_any_loss()
