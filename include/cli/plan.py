@@ -46,6 +46,7 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
         typer.echo(json.dumps([as_json(record) for record in records], indent=1))
         return
     table = Table("plan", "stage", "release", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
+    table.columns[0].no_wrap = True
     for r in records:
         p = r.plan
         verdict = str(_verdict(r))

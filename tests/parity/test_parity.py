@@ -111,6 +111,8 @@ def duplicates_of(case: Case) -> int:
     return case.expected.rejected["disposition"].to_list().count("duplicate")
 
 
+# Of one dataset: the steps are the same for all, and flights has every kind of gold.
+@pytest.mark.parametrize("case", ["flights"], indirect=True)
 def test_crash_restarted_at_every_step(case: Case, another: SmallRelease) -> None:
     """Each life of the process ends at another step; the next finishes what was begun, with fresh handles."""
     # A life that dies at the last step uses up a run of two batches at most: enough for a death at every step.

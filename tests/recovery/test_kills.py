@@ -14,6 +14,14 @@ from spark_jobs.failpoints import Step
 # One batch for each `send`, so that it is known which batch a driver dies in.
 TOGETHER = json.dumps({"minOffsetsPerTrigger": str(len(readings(0, 200)))})
 AT_START = (Step.LEASED, Step.EXAMINED)
+# What is written and not committed is covered, step by step, by the parity test that dies inside one process.
+AT_WORK = (
+    Step.BRONZE_COMMITTED,
+    Step.SILVER_COMMITTED,
+    Step.REJECTED_COMMITTED,
+    Step.GOLD_COMMITTED,
+    Step.PUBLISHED,
+)
 
 
 def lose_last_commit(site: Site) -> None:
@@ -28,7 +36,7 @@ def test_killed_after_each_step(site: Site) -> None:
     site.send(200)
     for step in AT_START:
         assert site.drive(f"kill:{step}").ended() == -signal.SIGKILL, step
-    for step in (step for step in Step if step not in AT_START):
+    for step in AT_WORK:
         fresh = site.publication()["batch"] + (1 if site.is_published() else 2)
         driver = site.drive(f"kill:{step}:{fresh}", HEADRACE_KAFKA_OPTIONS=TOGETHER)
         # What the one before left undone is finished first; then new records bring this one to its step.
