@@ -10,6 +10,7 @@ Usage: follow.py DATASET RELEASE build|promote. Prints one JSON object a line: h
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -20,15 +21,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from include.catalog.dataset import released_dataset
 from include.errors import HeadraceError
 from include.places import lease_path
-from include.reading.publication import Publication, publication_json, publish, read_publication
+from include.reading.publication import Publication, publication_json, read_publication
 from include.settings import Settings, load_settings
 from include.supervision.java import find_java
+from include.supervision.orders import withdraw_order
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.lease import take_lease
-from spark_jobs.live import Live, bring_up, keep_live, open_live
+from spark_jobs.live import Live, open_all, open_live
 from spark_jobs.refine import publication_of, refined_batch
 from spark_jobs.session import open_session
 from spark_jobs.tables import Table
@@ -38,6 +42,7 @@ from spark_jobs.telling import log, reason_of
 CHUNK = 2
 # What readers see moves on while it is caught up with; behind by no more than a run this long is caught up.
 CLOSE_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1
 
 
 def build(settings: Settings, live: Live, stop: threading.Event) -> Publication | None:
@@ -55,25 +60,14 @@ def build(settings: Settings, live: Live, stop: threading.Event) -> Publication 
         ahead = refined_batch(live.release) > seen.batch
         if not ahead and time.monotonic() - began < CLOSE_SECONDS:
             return seen
-        if ahead:
-            time.sleep(0.2)
+        if stop.wait(0.2):
+            return None
 
 
-def promote(settings: Settings, live: Live) -> None:
+def promote(settings: Settings, dataset: str, release: str, bronze: Table, spark: SparkSession) -> None:
     """Let readers see the release; for the holder of the dataset's lease, while no stream runs."""
-    dataset = live.release.dataset.name
-    seen = read_publication(settings, dataset)
-    if seen.release == live.name:
-        return
-    before = open_live(
-        live.release.refinery.spark,
-        settings,
-        released_dataset(settings, dataset, seen.release),
-        live.release.refinery.bronze,
-    )
-    keep_live(settings, dataset, [live, before])
-    bring_up(settings, live, before.release)
-    publish(settings, publication_of(settings, live.release, refined_batch(live.release)))
+    seen = released_dataset(settings, dataset, read_publication(settings, dataset).release)
+    open_all(spark, settings, seen, bronze).promote(release)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     try:
         settings = load_settings()
         find_java(os.environ)
@@ -91,15 +86,18 @@ def main(arguments: Sequence[str]) -> int:
         read_publication(settings, dataset)
         if verb == "promote":
             take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
+            # Whatever was asked of the stream before: this job does what is asked now.
+            withdraw_order(settings, dataset)
     except HeadraceError as error:
         tell(failed=error.what, remedy=error.remedy)
         return 2
     try:
         spark = open_session(settings, f"headrace follow {dataset}")
-        live = open_live(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+        bronze = Table(bronze_spec(settings, dataset))
         if verb == "promote":
-            promote(settings, live)
+            promote(settings, dataset, release, bronze, spark)
             return 0
+        live = open_live(spark, settings, declared, bronze)
         seen = build(settings, live, stop)
         if seen is None:
             return 3
@@ -110,6 +108,11 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     tell(built=publication_json(built), seen=publication_json(seen))
     return 0
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the plan's command is gone: nobody would hear what this job says (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def tell(**facts: Any) -> None:

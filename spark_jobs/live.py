@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -21,12 +22,12 @@ from include.errors import HeadraceError, Terminal
 from include.places import live_path, release_lease_path
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
-from include.supervision.orders import PROMOTE, Answer, Order
+from include.supervision.orders import PROMOTE, RETIRE, Answer, Order, find_order
 from include.supervision.spawned import write_atomically
 from spark_jobs.layers.release import Release, open_release
 from spark_jobs.lease import Lease, take_lease
 from spark_jobs.refine import RunReport, last_epoch, next_run, publication_of, refine, refined_batch, unfinished_run
-from spark_jobs.tables import Table
+from spark_jobs.tables import NoLongerOwner, Table
 from spark_jobs.telling import log
 
 PAUSE = 30.0
@@ -64,6 +65,8 @@ class LiveReleases:
     bronze: Table
     seen: Live
     beside: list[Live] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    """Releases that are to be kept up and could not be opened: they stay on the list for the next driver."""
 
     def follow_next(self) -> bool:
         """Bring a release beside the seen one on to where that is, by one run; return whether there was work.
@@ -71,12 +74,15 @@ class LiveReleases:
         A failure is logged and rests for a while: nobody reads that release.
         """
         last = refined_batch(self.seen.release)
-        for live in self.beside:
+        for live in list(self.beside):
             if time.monotonic() < live.not_before:
                 continue
             try:
                 if live.refine_next(self.settings, last, publishing=False) is not None:
                     return True
+            except NoLongerOwner as error:
+                self.beside.remove(live)
+                log(f"release {live.name} has another owner: {error.what}")
             except Exception as error:  # noqa: BLE001  (the seen release goes on, whatever it was)
                 live.not_before = time.monotonic() + PAUSE
                 log(f"release {live.name} beside the published one failed, tried again in {PAUSE:.0f} s", error)
@@ -85,7 +91,7 @@ class LiveReleases:
     def obey(self, order: Order) -> Answer:
         """Do what is asked, or say why not."""
         try:
-            self.promote(order.release) if order.kind == PROMOTE else self.retire(order.release)
+            self._do(order)
             refused = ""
         except HeadraceError as error:
             refused = error.what
@@ -94,18 +100,40 @@ class LiveReleases:
             refused = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         return Answer(order.plan, order.kind, order.release, refused, refined_batch(self.seen.release))
 
-    def promote(self, name: str) -> None:
-        """Let readers see the release `name` from the batch on that they see now."""
+    def _do(self, order: Order) -> None:
+        if order.kind == PROMOTE:
+            self.promote(order.release, lambda: find_order(self.settings, self._dataset) == order)
+        elif order.kind == RETIRE:
+            self.retire(order.release)
+        else:
+            raise Terminal(f"{order.kind!r} is no order", "headrace plan list")
+
+    @property
+    def _dataset(self) -> str:
+        return self.seen.release.dataset.name
+
+    def promote(self, name: str, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Let readers see the release `name` from the batch on that they see now.
+
+        `wanted` is asked again when all is ready: an order can be withdrawn meanwhile.
+        """
         if name == self.seen.name:
             return
-        fresh = next((live for live in self.beside if live.name == name), None) or self._opened(name)
-        if fresh not in self.beside:
-            self.beside.append(fresh)
-        keep_live(self.settings, self.seen.release.dataset.name, [self.seen, *self.beside])
-        bring_up(self.settings, fresh, self.seen.release)
-        publish(self.settings, publication_of(self.settings, fresh.release, refined_batch(fresh.release)))
-        self.beside = [self.seen, *[live for live in self.beside if live is not fresh]]
-        self.seen = fresh
+        kept = next((live for live in self.beside if live.name == name), None)
+        fresh = kept or self._opened(name)
+        try:
+            bring_up(self.settings, fresh, self.seen.release)
+            if not wanted():
+                raise Terminal(f"the order to show release {name} was withdrawn", "headrace plan list")
+            others = [live for live in self.beside if live is not fresh]
+            # Before the publication moves: a crash in between must not leave the release from before to go stale.
+            self._keep([fresh, self.seen, *others])
+            publish(self.settings, publication_of(self.settings, fresh.release, refined_batch(fresh.release)))
+        except BaseException:
+            if kept is None:
+                fresh.lease.release()
+            raise
+        self.beside, self.seen = [self.seen, *others], fresh
 
     def retire(self, name: str) -> None:
         """Keep the release `name` up no longer; its tables stay."""
@@ -114,10 +142,16 @@ class LiveReleases:
         for live in [live for live in self.beside if live.name == name]:
             self.beside.remove(live)
             live.lease.release()
-        keep_live(self.settings, self.seen.release.dataset.name, [self.seen, *self.beside])
+        self.closed = [closed for closed in self.closed if closed != name]
+        self._keep([self.seen, *self.beside])
+
+    def _keep(self, live: list[Live]) -> None:
+        """Write down which releases are kept up."""
+        names = [*(one.name for one in live), *self.closed]
+        write_atomically(live_path(self.settings, self._dataset), json.dumps(list(dict.fromkeys(names))))
 
     def _opened(self, name: str) -> Live:
-        dataset = released_dataset(self.settings, self.seen.release.dataset.name, name)
+        dataset = released_dataset(self.settings, self._dataset, name)
         return open_live(self.spark, self.settings, dataset, self.bronze)
 
 
@@ -137,8 +171,12 @@ def open_live(spark: SparkSession, settings: Settings, dataset: Dataset, bronze:
         f"release {dataset.release} of {dataset.name}",
         datetime.now(UTC),
     )
-    release = open_release(spark, settings, dataset, bronze)
-    return Live(release, lease.raised(last_epoch(release) + 1))
+    try:
+        release = open_release(spark, settings, dataset, bronze)
+        return Live(release, lease.raised(last_epoch(release) + 1))
+    except BaseException:
+        lease.release()
+        raise
 
 
 def open_all(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> LiveReleases:
@@ -148,23 +186,21 @@ def open_all(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: 
         if name != dataset.release:
             try:
                 live.beside.append(live._opened(name))
-            except HeadraceError as error:
-                log(f"release {name} is not kept up: {error.what}")
+            except Exception as error:  # noqa: BLE001  (a release that nobody sees must not keep production down)
+                live.closed.append(name)
+                log(f"release {name} is not kept up", error)
     return live
 
 
 def kept_live(settings: Settings, dataset: str) -> list[str]:
-    """Return the names of the releases that are kept up, the published one among them; none before the first plan."""
+    """Return the names of the releases that are kept up, the one that readers see first; none before the first plan."""
     try:
-        found = json.loads(live_path(settings, dataset).read_text("utf-8"))
+        return [str(name) for name in json.loads(live_path(settings, dataset).read_text("utf-8"))]
     except FileNotFoundError:
         return []
-    return [str(name) for name in found]
-
-
-def keep_live(settings: Settings, dataset: str, live: list[Live]) -> None:
-    """Write down which releases are kept up."""
-    write_atomically(live_path(settings, dataset), json.dumps([one.name for one in live]))
+    except (ValueError, TypeError) as error:
+        log(f"{live_path(settings, dataset)} cannot be read, nothing is kept up beside the published release", error)
+        return []
 
 
 def repeat_publication(settings: Settings, release: Release) -> None:

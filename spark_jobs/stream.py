@@ -41,7 +41,7 @@ from spark_jobs.generation import Generation, keep_generation
 from spark_jobs.ingest import DRAINED, Ingest
 from spark_jobs.layers.bronze import batch_files, bronze_spec
 from spark_jobs.lease import Lease, LeaseLost, take_lease
-from spark_jobs.live import LiveReleases, open_all, repeat_publication
+from spark_jobs.live import LiveReleases, kept_live, open_all, repeat_publication
 from spark_jobs.refine import RunReport, refined_batch
 from spark_jobs.session import open_session
 from spark_jobs.tables import NoLongerOwner, Table
@@ -118,7 +118,12 @@ class Driver:
         if order is None:
             return
         before = self.live.seen
-        give_answer(self.settings, self.dataset.name, self.live.obey(order))
+        answer = self.live.obey(order)
+        try:
+            give_answer(self.settings, self.dataset.name, answer)
+        except OSError as error:
+            # The order stays, and obeying it twice is obeying it once.
+            log(f"the order of plan {order.plan} could not be answered", error)
         if self.live.seen is not before:
             log(f"plan {order.plan}: readers see release {self.live.seen.name} now, not {before.name}")
             self.teller.word.release = self.live.seen.name
@@ -205,7 +210,9 @@ def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
 def current_release(settings: Settings, name: str) -> Dataset:
     """Return the dataset as the published release has it; before the first publication, as its folder says now."""
     publication = find_publication(settings, name)
-    return released_dataset(settings, name, publication.release) if publication else snapshot_dataset(settings, name)
+    # A publication that somebody removed is made again of the release that it was of.
+    release = publication.release if publication else next(iter(kept_live(settings, name)), None)
+    return released_dataset(settings, name, release) if release else snapshot_dataset(settings, name)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ class Change:
 
 
 def changes(base: Dataset, fresh: Dataset) -> list[Change]:
-    """Return what differs between two releases, table by table; all tables when what they come from differs."""
+    """Return what differs between two releases, table by table; what a change of silver does to gold is not said."""
     found: list[Change] = []
     if _differs(base, fresh, ["contract.yaml"]):
         found.append(Change("silver and rejected", "changed", "contract.yaml differs: other records may be accepted"))
@@ -31,7 +31,9 @@ def changes(base: Dataset, fresh: Dataset) -> list[Change]:
         found.append(Change("silver", "changed", "silver.py differs: rows or columns may"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(Change("silver and rejected", "changed", "other records may be duplicates"))
-    return found + _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
+    found += _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
+    rest = [Change("all", "changed", "a file differs in another way")] if base.release != fresh.release else []
+    return found or rest
 
 
 def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[Change]:

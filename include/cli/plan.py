@@ -115,6 +115,22 @@ def cancel(plan: Annotated[str, ID]) -> None:
 
 
 @app.command()
+def reject(plan: Annotated[str, ID]) -> None:
+    """Say that the change is not wanted, now that it is compared."""
+    from include.planning import execute
+
+    with _work(plan) as (console, settings, record):
+        _tell_stage(console, execute.reject(settings, record, somebody()[0]))
+
+
+@app.command()
+def compare(plan: Annotated[str, ID]) -> None:
+    """Build up to what readers see by now, and compare again."""
+    with _work(plan) as (console, settings, record):
+        _compared(console, settings, _built(console, settings, record, somebody()[0]))
+
+
+@app.command()
 def rollback(plan: Annotated[str, ID]) -> None:
     """Let readers see what they saw before the plan was applied, as fresh as it is now."""
     from include.planning import execute
@@ -141,11 +157,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
     if record.stage is Stage.PLANNED:
         record = _built(console, settings, record, by)
     if record.stage is Stage.BUILT:
-        with console.status("comparing") as shown:
-            record, found = execute.compare_built(
-                settings, record, by, lambda said: shown.update(f"comparing {said.get('comparing', '')}")
-            )
-        _show_found(console, settings, record, found)
+        record = _compared(console, settings, record)
     if record.stage is Stage.COMPARED:
         question = f"Let readers of {record.plan.dataset} see release {record.plan.release}?"
         if execute.needs_approval(record) and not ask(question):
@@ -244,6 +256,17 @@ def _built(console: Console, settings: Settings, record: PlanRecord, by: str) ->
 
         record = execute.build(settings, record, by, say)
     _tell_stage(console, record)
+    return record
+
+
+def _compared(console: Console, settings: Settings, record: PlanRecord) -> PlanRecord:
+    from include.planning import execute
+
+    with console.status("comparing") as shown:
+        record, found = execute.compare_built(
+            settings, record, somebody()[0], lambda said: shown.update(f"comparing {said.get('comparing', '')}")
+        )
+    _show_found(console, settings, record, found)
     return record
 
 

@@ -47,6 +47,7 @@ def run(
     json_: Annotated[bool, JSON] = False,
 ) -> None:
     """Plan, build, compare, ask, apply. Stopped or killed: `headrace plan apply ID` goes on with it."""
+    from include.planning.journal import sole_worker
     from include.planning.release import plan_release
     from include.settings import load_settings
 
@@ -54,6 +55,7 @@ def run(
     record = plan_release(settings, dataset, *somebody(), threshold)
     console = Console(stderr=json_)
     show_plan(console, record)
-    record = run_through(console, settings, record, asked(yes))
+    with sole_worker(settings, record.plan.id):
+        record = run_through(console, settings, record, asked(yes))
     if json_:
         typer.echo(json.dumps(as_json(record), indent=1))

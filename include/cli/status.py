@@ -80,6 +80,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "reason": dataset.process.detail or None,
         "release": dataset.release,
         "folder_differs": dataset.folder_differs,
+        "beside": list(dataset.beside),
         "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
@@ -133,6 +134,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
     b, lag = dataset.batches, dataset.lag
     return {
         "release": release_text(dataset),
+        "kept fresh beside": ", ".join(dataset.beside) or "-",
         "ingested batch": number(b.ingested, "-"),
         "refined batch": number(b.refined, "-"),
         "published batch": number(b.published, "-"),

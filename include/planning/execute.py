@@ -6,8 +6,6 @@ Production goes on all the while: a build is a process of its own, and only the 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,10 +19,19 @@ from include.planning.compare import NEEDS_APPROVAL, Comparison, compare
 from include.planning.journal import comparison_path, record_stage
 from include.planning.plan import Plan, PlanRecord, Stage, validate_stage
 from include.planning.report import page
-from include.reading.publication import publication_from_json, read_publication, tables_of
+from include.reading.publication import find_publication, publication_from_json, read_publication, tables_of
 from include.settings import CLONE, Settings
 from include.supervision.observe import observe_stream
-from include.supervision.orders import PROMOTE, RETIRE, Order, find_answer, give_order, withdraw_order
+from include.supervision.orders import (
+    PROMOTE,
+    RETIRE,
+    Answer,
+    Order,
+    find_answer,
+    find_order,
+    give_order,
+    withdraw_order,
+)
 from include.supervision.processes import driver_environment
 from include.supervision.spawned import write_atomically
 
@@ -53,7 +60,31 @@ class NoAnswer(Transient):
     """The owner has not answered in time; the order was taken back."""
 
     def __init__(self, plan: str, seconds: float) -> None:
-        super().__init__(f"plan {plan}: the stream did not answer within {seconds:.0f} s", "headrace status")
+        super().__init__(
+            f"plan {plan}: the stream did not answer within {seconds:.0f} s, or is gone; the order was taken back",
+            "headrace status, then the same command again",
+        )
+        self.plan = plan
+
+
+class StreamNeeded(Terminal):
+    """Only a running stream keeps releases up, so only it can stop doing so."""
+
+    def __init__(self, plan: str, dataset: str) -> None:
+        super().__init__(
+            f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
+        )
+        self.plan = plan
+
+
+class SeenAlready(Terminal):
+    """Readers see the plan's release: the command that applied it was killed before it could write that down."""
+
+    def __init__(self, plan: str) -> None:
+        super().__init__(
+            f"plan {plan} cannot be cancelled: readers see its release already",
+            f"headrace plan apply {plan} writes that down, then headrace plan rollback {plan}",
+        )
         self.plan = plan
 
 
@@ -128,19 +159,34 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Keep the release that readers do not see up no longer; going back to it then takes as long as catching up."""
     validate_stage(record, Stage.RETIRED)
     plan = record.plan
-    seen = _seen(settings, plan)
-    other = plan.base if seen == plan.release else plan.release
-    answered = _ordered(settings, plan, Order(plan.id, RETIRE, other))
-    return record_stage(settings, plan.id, Stage.RETIRED, by, release=other, batch=answered["batch"])
+    if not observe_stream(settings, plan.dataset).pid:
+        raise StreamNeeded(plan.id, plan.dataset)
+    seen = read_publication(settings, plan.dataset).release
+    others = sorted({plan.base, plan.release} - {seen})
+    batches = [_ordered(settings, plan, Order(plan.id, RETIRE, other))["batch"] for other in others]
+    return record_stage(settings, plan.id, Stage.RETIRED, by, releases=others, batch=batches[-1])
+
+
+def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Write down that the change is not wanted; what was built stays, unseen."""
+    return record_stage(settings, record.plan.id, Stage.REJECTED, by)
 
 
 def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Drop the plan; what was built stays, and is used when the same release is planned again."""
+    validate_stage(record, Stage.CANCELLED)
+    seen = find_publication(settings, record.plan.dataset)
+    if seen is not None and seen.release == record.plan.release:
+        raise SeenAlready(record.plan.id)
+    order = find_order(settings, record.plan.dataset)
+    if order is not None and order.plan == record.plan.id:
+        withdraw_order(settings, record.plan.dataset)
     return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
 
 
 def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, by: str) -> PlanRecord:
     plan, began = record.plan, time.monotonic()
+    _freshen(settings, record, release)
     if _seen(settings, plan) == release:
         answered: Mapping[str, Any] = {"batch": read_publication(settings, plan.dataset).batch}
     elif observe_stream(settings, plan.dataset).pid:
@@ -154,6 +200,17 @@ def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, b
     return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
 
 
+def _freshen(settings: Settings, record: PlanRecord, release: str) -> None:
+    """What was built long ago catches up beside the stream first, so that the stream has a run left at most."""
+    seen = read_publication(settings, record.plan.dataset)
+    built = record.facts_of(Stage.BUILT).get("built", {})
+    behind = sum(seen.offsets.values()) - sum(built.get("offsets", {}).values())
+    if record.stage is Stage.APPROVED and release != seen.release and behind > settings.refine_records:
+        done = run_job(settings, record.plan, "build", lambda _: None)
+        if "built" not in done:
+            raise JobFailed(record.plan.id, str(done.get("failed")), str(done.get("remedy", "")))
+
+
 def _seen(settings: Settings, plan: Plan) -> str:
     """Return which of the plan's two releases readers see; SeenOtherwise."""
     seen = read_publication(settings, plan.dataset).release
@@ -165,16 +222,27 @@ def _seen(settings: Settings, plan: Plan) -> str:
 def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
     """Ask the stream and wait for its answer; OrderRefused, NoAnswer."""
     give_order(settings, plan.dataset, order)
-    end = time.monotonic() + ANSWER_WITHIN
-    while time.monotonic() < end:
+    try:
+        answer = _awaited(settings, plan, order)
+    except BaseException:
+        # An order that nobody waits for must not be obeyed some day.
+        withdraw_order(settings, plan.dataset)
+        raise
+    if answer.refused:
+        raise OrderRefused(plan.id, answer.refused)
+    return {"batch": answer.batch}
+
+
+def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
+    began = time.monotonic()
+    while time.monotonic() < began + ANSWER_WITHIN:
         answer = find_answer(settings, plan.dataset, order)
         if answer is not None:
-            if answer.refused:
-                raise OrderRefused(plan.id, answer.refused)
-            return {"batch": answer.batch}
+            return answer
+        if not observe_stream(settings, plan.dataset).pid:
+            break
         time.sleep(0.05)
-    withdraw_order(settings, plan.dataset)
-    raise NoAnswer(plan.id, ANSWER_WITHIN)
+    raise NoAnswer(plan.id, time.monotonic() - began)
 
 
 def run_job(settings: Settings, plan: Plan, verb: str, say: Say, release: str = "") -> Mapping[str, Any]:
@@ -199,8 +267,11 @@ def run_job(settings: Settings, plan: Plan, verb: str, say: Say, release: str = 
             say(last)
         code = process.wait()
     except BaseException:
-        os.kill(process.pid, signal.SIGTERM)
-        process.wait(60)
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
         raise
     if code != 0 and "failed" not in last:
         why = "the job was told to stop" if code == TOLD_TO_STOP else f"the job ended with {code}, see {log}"

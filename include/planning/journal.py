@@ -91,7 +91,22 @@ def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: 
 def sole_worker(settings: Settings, plan: str) -> Iterator[None]:
     """Hold the plan's lock; PlanBusy when another command has it. It goes away with the process."""
     load_plan(settings, plan)
-    with (_folder(settings, plan) / "lock").open("a+") as file:
+    with _locked(_folder(settings, plan) / "lock", plan):
+        yield
+
+
+@contextmanager
+def sole_planner(settings: Settings) -> Iterator[None]:
+    """Hold the lock under which plans are made: two at once would both find the way free."""
+    folder = plan_path(settings, "planning").parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "planning.lock", "that is being made"):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, plan: str) -> Iterator[None]:
+    with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -8,8 +8,8 @@ from datetime import datetime
 from include.catalog.dataset import declared_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import changes
 from include.errors import Terminal
-from include.places import status_path
-from include.planning.journal import all_plans, keep_plan, new_id
+from include.places import live_path, status_path
+from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
 from include.planning.plan import Plan, PlanRecord, Prediction
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.tables import Reading
@@ -43,6 +43,18 @@ class PlanInTheWay(Terminal):
         self.dataset, self.plan = dataset, plan
 
 
+class ReleaseKept(Terminal):
+    """The folder is a release that the stream keeps fresh: there is nothing to build."""
+
+    def __init__(self, dataset: str, release: str) -> None:
+        super().__init__(
+            f"{dataset}: the folder is release {release}, which is kept fresh beside the published one; nothing was "
+            "planned",
+            "headrace plan list, then headrace plan rollback ID (readers see it again) or retire ID (it is let go)",
+        )
+        self.dataset, self.release = dataset, release
+
+
 class ReleaseIncompatible(Terminal):
     """The changed folder reads something else than bronze holds."""
 
@@ -54,8 +66,14 @@ class ReleaseIncompatible(Terminal):
 def plan_release(settings: Settings, dataset: str, by: str, now: datetime, threshold: float = 0.0) -> PlanRecord:
     """Plan to let readers see the dataset as its folder says now. No table is touched, no data file read.
 
-    Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, ReleaseIncompatible, PlanInTheWay.
+    Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, ReleaseIncompatible, ReleaseKept,
+    PlanInTheWay, PlanBusy.
     """
+    with sole_planner(settings):
+        return _planned(settings, dataset, by, now, threshold)
+
+
+def _planned(settings: Settings, dataset: str, by: str, now: datetime, threshold: float) -> PlanRecord:
     declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
     base = released_dataset(settings, dataset, seen.release)
     if declared.release == seen.release:
@@ -65,6 +83,9 @@ def plan_release(settings: Settings, dataset: str, by: str, now: datetime, thres
     for record in all_plans(settings):
         if record.plan.dataset == dataset and record.is_open:
             raise PlanInTheWay(dataset, record.plan.id, record.stage)
+    kept = live_path(settings, dataset)
+    if kept.exists() and declared.release in kept.read_text("utf-8"):
+        raise ReleaseKept(dataset, declared.release)
     snapshot_dataset(settings, dataset)
     plan = Plan(
         id=new_id(settings, KIND, dataset),

@@ -73,6 +73,8 @@ class DatasetProgress:
     release: str | None
     folder_differs: bool | None
     changes: Sequence[Change]
+    beside: Sequence[str]
+    """Releases that the driver keeps up beside the published one."""
     batches: Batches
     rates: Mapping[str, float | None]
     lag: Lag
@@ -144,6 +146,7 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
+        beside=[str(name) for name in said.get("beside") or ()],
         batches=seen_batches(said, totals, refined, publication),
         rates=seen_rates(said, process),
         lag=seen_lag(said, process, extent, publication),

@@ -63,7 +63,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
 ONLY: dict[tuple[str, str], tuple[str, ...]] = {
     ("spark_jobs", "include.supervision"): (
         *("bootstrap_servers", "find_java", "stream_name", "write_atomically"),
-        *("PROMOTE", "Answer", "Order", "OrderUnreadable", "find_order", "give_answer", "withdraw_order"),
+        *("PROMOTE", "RETIRE", "Answer", "Order", "OrderUnreadable", "find_order", "give_answer", "withdraw_order"),
     ),
 }
 OUTSIDE = {

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.difference import Change, changes
 from include.places import plan_path
+from include.planning import execute
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
 from include.planning.journal import (
     PlanBusy,
@@ -29,7 +30,7 @@ from include.planning.journal import (
 )
 from include.planning.plan import FOLLOWING, OPEN, Plan, Prediction, Stage, StageRefused
 from include.planning.report import page
-from include.reading.publication import PublishedTable
+from include.reading.publication import Publication, PublishedTable, publish
 from include.settings import CLONE, Settings
 from include.supervision.orders import (
     PROMOTE,
@@ -215,3 +216,51 @@ def test_the_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, 
 def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
     assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])
+
+
+def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
+    record = keep_plan(settings, plan(settings))
+    give_order(settings, "flights", Order("release-flights-2", PROMOTE, "ccc"))
+    execute.cancel(settings, record, "ann")
+    waiting = find_order(settings, "flights")
+    assert waiting is not None
+    assert waiting.plan == "release-flights-2"
+    second = keep_plan(settings, plan(settings))
+    assert execute.cancel(settings, second, "ann").stage is Stage.CANCELLED
+    assert find_order(settings, "flights") is None
+
+
+def test_what_takes_nothing_away_needs_no_approval(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.with_columns(arrived=pl.lit(1)))
+    assert (found.verdict, found.tables[0].columns_added) == (WITHIN_POLICY, ["arrived"])
+
+
+def test_other_keys_cannot_be_compared_and_need_approval(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES.rename({"dest": "destination"}), ROUTES, 1.0)
+    assert (found.verdict, found.tables[0].presence) == (NEEDS_APPROVAL, "rekeyed")
+    assert (found.tables[0].old_rows, found.tables[0].new_rows) == (3, 3)
+    assert "rekeyed" in page("release-flights-1", found.as_json())
+
+
+def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
+    base = load_dataset("flights", FLIGHTS)
+    found = changes(base, changed(tmp_path, "pipeline.yaml", "lateness: 2 days", "lateness: 1 days"))
+    assert [(change.table, change.kind) for change in found] == [("all", "changed")]
+
+
+def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
+    record = keep_plan(settings, plan(settings))
+    publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
+    with pytest.raises(execute.SeenAlready, match="release-flights-1"):
+        execute.cancel(settings, record, "ann")
+    assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
+
+
+def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> None:
+    name = keep_plan(settings, plan(settings)).plan.id
+    publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
+    for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
+        record = record_stage(settings, name, stage, "ann")
+    with pytest.raises(execute.StreamNeeded, match="headrace up flights"):
+        execute.retire(settings, record, "ann")
+    assert find_order(settings, "flights") is None
