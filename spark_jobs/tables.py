@@ -276,7 +276,9 @@ def _open_or_create(spec: TableSpec) -> DeltaTable:
 
 
 def _files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
-    return [_known_file(row, spec) for row in pa.table(delta.get_add_actions(flatten=True)).to_pylist()]
+    # Not pa.table: it imports pandas first, two seconds, to see whether it was given a frame of it.
+    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all()
+    return [_known_file(row, spec) for row in files.to_pylist()]
 
 
 def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
