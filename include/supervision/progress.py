@@ -72,15 +72,15 @@ class DatasetProgress:
     process: ProcessStatus
     release: str | None
     folder_differs: bool | None
-    changes: Sequence[Change]
-    beside: Sequence[str]
-    """Releases that the driver keeps up beside the published one."""
     batches: Batches
     rates: Mapping[str, float | None]
     lag: Lag
     rows: Mapping[str, int | None]
     rejected: Mapping[str, int]
     last_batch: Mapping[str, Any]
+    changes: Sequence[Change] = ()
+    beside: Sequence[str] = ()
+    """Releases that the driver keeps up beside the published one."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def test_sleeping_owner(site: Site, step: Step) -> None:
     refuse_second(site, first)
 
     put_to_sleep(first, site)
-    lease_path(site.settings, site.dataset).unlink()
+    for lease in lease_path(site.settings, site.dataset).parent.glob(f"{site.dataset}*.lock"):
+        lease.unlink()
     successor = site.drive()
     site.send()
     site.await_published(successor)
