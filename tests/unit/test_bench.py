@@ -255,9 +255,13 @@ def test_the_command_writes_json_and_fails_only_when_unbalanced(
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    # A shell starts what runs in the background with Ctrl-C ignored, the tests too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number in numbers:
+        signal.signal(number, before[number])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
