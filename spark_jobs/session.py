@@ -20,7 +20,14 @@ GUARDED = {
 }
 LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-JVM_FLAGS = "-XX:+UseParallelGC -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true"
+# A young driver spends more on the optimising compiler than on records. Five times its thresholds leave it what is
+# really hot: a year of flights is in gold in 99 s instead of 121 (2 cores; twenty times: 107; never: 131).
+HOT = 5
+JVM_FLAGS = (
+    "-XX:+UseParallelGC -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true "
+    f"-XX:Tier4InvocationThreshold={HOT * 5000} -XX:Tier4MinInvocationThreshold={HOT * 600} "
+    f"-XX:Tier4CompileThreshold={HOT * 15000} -XX:Tier4BackEdgeThreshold={HOT * 40000}"
+)
 TUNED = {
     # The JVM never compiles a method over 8,000 bytes, and a contract's verdict in one method is larger: split it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
