@@ -37,6 +37,21 @@ def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Pat
     return release_path(settings, dataset, release) / "gold" / table
 
 
+def correction_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
+    """Rows that a plan has done again, beside the release's tables and unseen by readers."""
+    return release_path(settings, dataset, release) / "plans" / plan
+
+
+def correcting_path(settings: Settings, dataset: str, release: str) -> Path:
+    """The correction that is being applied to a release's tables; there is no such file when none is."""
+    return release_path(settings, dataset, release) / "correcting.json"
+
+
+def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
+    """What a plan did again and found equal."""
+    return release_path(settings, dataset, release) / "verified" / f"{plan}.json"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
     return warehouse(settings) / dataset / "publication.json"

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """Points in a driver's work; a name's number is the step in DESIGN §4."""
+    """Points in a driver's work; a name's number is the step in DESIGN §4, corrections are those of plans (§6)."""
 
     LEASED = "1.leased"
     EXAMINED = "2.examined"
@@ -22,6 +22,12 @@ class Step(StrEnum):
     GOLD_COMMITTED = "5.gold-committed"
     ALL_GOLD_COMMITTED = "5.all-gold-committed"
     PUBLISHED = "6.published"
+    SLICE_REDONE = "slice.records-redone"
+    CORRECTION_BEGUN = "correction.begun"
+    CORRECTED_SILVER = "correction.silver-committed"
+    CORRECTED_REJECTED = "correction.rejected-committed"
+    CORRECTED_GOLD = "correction.gold-committed"
+    CORRECTION_PUBLISHED = "correction.published"
 
 
 def pass_step(step: Step, batch: int = 0) -> None:

@@ -1,48 +1,38 @@
-"""The follow job: build a release beside production, up to what readers see; or let readers see it when no stream runs.
+"""The follow job: build a release beside production, up to what readers see.
 
-Reads: bronze, the publication. Writes: the release's own silver, rejected and gold; with `promote` the publication.
-Guarantee: the same tables as the stream would have made, whatever the chunks; production is not touched by a build.
+Reads: bronze, the publication. Writes: the release's own silver, rejected and gold.
+Guarantee: the same tables as the stream would have made, whatever the chunks; production is not touched.
 After a crash: started again it goes on with the run that was begun.
-Does not: compare, or decide whether readers should see the release.
+Does not: compare, or let readers see the release (obey.py, or the stream).
 
-Usage: follow.py DATASET RELEASE build|promote. Prints one JSON object a line: how far it is, and at the end `built`.
+Usage: follow.py DATASET RELEASE. Prints one JSON object a line: how far it is, and at the end `built`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any
-
-from pyspark.sql import SparkSession
 
 from include.catalog.dataset import released_dataset
 from include.errors import HeadraceError
-from include.places import lease_path
 from include.reading.publication import Publication, publication_json, read_publication
 from include.settings import Settings, load_settings
 from include.supervision.java import find_java
-from include.supervision.orders import withdraw_order
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.lease import take_lease
-from spark_jobs.live import Live, open_all, open_live
+from spark_jobs.live import Live, open_live
 from spark_jobs.refine import publication_of, refined_batch
 from spark_jobs.session import open_session
 from spark_jobs.tables import Table
-from spark_jobs.telling import log, reason_of
+from spark_jobs.telling import end_with_parent, log, reason_of, tell
 
 # A build has history before it: larger runs cost less a row, and nobody waits for the first of them.
 CHUNK = 2
 # What readers see moves on while it is caught up with; behind by no more than a run this long is caught up.
 CLOSE_SECONDS = 20.0
-PR_SET_PDEATHSIG = 1
 
 
 def build(settings: Settings, live: Live, stop: threading.Event) -> Publication | None:
@@ -64,15 +54,9 @@ def build(settings: Settings, live: Live, stop: threading.Event) -> Publication 
             return None
 
 
-def promote(settings: Settings, dataset: str, release: str, bronze: Table, spark: SparkSession) -> None:
-    """Let readers see the release; for the holder of the dataset's lease, while no stream runs."""
-    seen = released_dataset(settings, dataset, read_publication(settings, dataset).release)
-    open_all(spark, settings, seen, bronze).promote(release)
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Do one of both; return 0 done, 1 failed, 2 refused before anything was read, 3 told to stop."""
-    dataset, release, verb = arguments
+    """Build; return 0 done, 1 failed, 2 refused before anything was read, 3 told to stop."""
+    dataset, release = arguments
     os.environ["TZ"] = "UTC"
     time.tzset()
     stop = threading.Event()
@@ -84,20 +68,12 @@ def main(arguments: Sequence[str]) -> int:
         find_java(os.environ)
         declared = released_dataset(settings, dataset, release)
         read_publication(settings, dataset)
-        if verb == "promote":
-            take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
-            # Whatever was asked of the stream before: this job does what is asked now.
-            withdraw_order(settings, dataset)
     except HeadraceError as error:
         tell(failed=error.what, remedy=error.remedy)
         return 2
     try:
         spark = open_session(settings, f"headrace follow {dataset}")
-        bronze = Table(bronze_spec(settings, dataset))
-        if verb == "promote":
-            promote(settings, dataset, release, bronze, spark)
-            return 0
-        live = open_live(spark, settings, declared, bronze)
+        live = open_live(spark, settings, declared, Table(bronze_spec(settings, dataset)))
         seen = build(settings, live, stop)
         if seen is None:
             return 3
@@ -108,16 +84,6 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     tell(built=publication_json(built), seen=publication_json(seen))
     return 0
-
-
-def end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the plan's command is gone: nobody would hear what this job says (Linux)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def tell(**facts: Any) -> None:
-    """Say something to who started the job."""
-    print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,23 +14,29 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
-from include.places import live_path, release_lease_path
+from include.places import correcting_path, correction_path, live_path, release_lease_path
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
-from include.supervision.orders import PROMOTE, RETIRE, Answer, Order, find_order
+from include.supervision.orders import CORRECT, PROMOTE, RETIRE, UNDO, Answer, Order, find_order
 from include.supervision.spawned import write_atomically
+from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.correct import APPLY, Correction, apply_correction, is_begun
+from spark_jobs.layers.correct import UNDO as TAKE_BACK
 from spark_jobs.layers.release import Release, open_release
+from spark_jobs.layers.slices import Folder
 from spark_jobs.lease import Lease, take_lease
 from spark_jobs.refine import RunReport, last_epoch, next_run, publication_of, refine, refined_batch, unfinished_run
 from spark_jobs.tables import NoLongerOwner, Table
 from spark_jobs.telling import log
 
 PAUSE = 30.0
+WAYS = {CORRECT: APPLY, UNDO: TAKE_BACK}
 
 
 @dataclass
@@ -105,6 +111,8 @@ class LiveReleases:
             self.promote(order.release, lambda: find_order(self.settings, self._dataset) == order)
         elif order.kind == RETIRE:
             self.retire(order.release)
+        elif order.kind in WAYS:
+            self.correct(order.plan, order.release, WAYS[order.kind])
         else:
             raise Terminal(f"{order.kind!r} is no order", "headrace plan list")
 
@@ -145,6 +153,51 @@ class LiveReleases:
         self.closed = [closed for closed in self.closed if closed != name]
         self._keep([self.seen, *self.beside])
 
+    def correct(self, plan: str, release: str, way: int) -> None:
+        """Put the rows that `plan` has done again in the place of what readers see, or take that back."""
+        if release != self.seen.name:
+            raise Terminal(
+                f"plan {plan} is about release {release}, readers see {self.seen.name}", "headrace plan list"
+            )
+        # A run that was begun is finished first: a correction is made between two runs.
+        while unfinished_run(self.seen.release) is not None:
+            self.seen.refine_next(self.settings, refined_batch(self.seen.release), publishing=True)
+        write_atomically(self._correcting, json.dumps({"plan": plan, "way": way}))
+        self.finish_correction()
+
+    def finish_correction(self) -> None:
+        """Apply the correction that was begun, if one was; until then no other run may begin."""
+        try:
+            said = json.loads(self._correcting.read_text("utf-8"))
+        except FileNotFoundError:
+            return
+        release = self.seen.release
+        folder = Folder(correction_path(self.settings, self._dataset, self.seen.name, said["plan"]))
+        built = json.loads((folder.path / "built.json").read_text("utf-8"))
+        correction = Correction(said["plan"], folder, built["batch"], said["way"])
+        try:
+            if built["filled"] and self.beside:
+                raise Terminal(
+                    f"release {self.beside[0].name} is kept fresh and would lack what bronze gets", "retire it first"
+                )
+            apply_correction(release, correction, refined_batch(release), self.seen.lease.epoch)
+        except Exception:
+            if not is_begun(release, correction):
+                self._correcting.unlink()
+            raise
+        publish(self.settings, publication_of(self.settings, release, refined_batch(release)))
+        pass_step(Step.CORRECTION_PUBLISHED)
+        self._correcting.unlink()
+
+    @property
+    def is_correcting(self) -> bool:
+        """Whether a correction was begun and is not finished."""
+        return self._correcting.exists()
+
+    @property
+    def _correcting(self) -> Path:
+        return correcting_path(self.settings, self._dataset, self.seen.name)
+
     def _keep(self, live: list[Live]) -> None:
         """Write down which releases are kept up."""
         names = [*(one.name for one in live), *self.closed]
@@ -162,6 +215,19 @@ def bring_up(settings: Settings, fresh: Live, seen: Release) -> None:
         pass
     if refined_batch(fresh.release) < last:
         raise Terminal(f"release {fresh.name} is at batch {refined_batch(fresh.release)}, readers see {last}", "")
+    refuse_incomplete(fresh.release, last)
+
+
+def refuse_incomplete(release: Release, last: int) -> None:
+    """A release that was built before bronze had a gap filled has never seen the records that came back."""
+    refinery = release.refinery
+    judged = sum(file.rows for table in (refinery.silver, refinery.rejected) for file in table.files())
+    there = sum(file.rows for file in refinery.bronze.files() if file.overlaps("_batch_id", 0, last))
+    if judged != there:
+        what = f"release {release.dataset.release} has {judged} of {there} records: a gap in bronze was filled since"
+        raise Terminal(
+            f"{what}; readers see what they saw", "change the folder, be it a comment, and plan the release again"
+        )
 
 
 def open_live(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> Live:
@@ -182,6 +248,7 @@ def open_live(spark: SparkSession, settings: Settings, dataset: Dataset, bronze:
 def open_all(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> LiveReleases:
     """Open the dataset's published release and those that were kept up beside it; one that cannot be is left out."""
     live = LiveReleases(settings, spark, bronze, open_live(spark, settings, dataset, bronze))
+    _finish_correction(live)
     for name in kept_live(settings, dataset.name):
         if name != dataset.release:
             try:
@@ -190,6 +257,16 @@ def open_all(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: 
                 live.closed.append(name)
                 log(f"release {name} is not kept up", error)
     return live
+
+
+def _finish_correction(live: LiveReleases) -> None:
+    """One that was only intended is dropped when it cannot be made; one that was begun must be finished."""
+    try:
+        live.finish_correction()
+    except HeadraceError as error:
+        if live.is_correcting:
+            raise
+        log(f"a correction was not made: {error.what}")
 
 
 def kept_live(settings: Settings, dataset: str) -> list[str]:

@@ -10,7 +10,7 @@ Does not: know where bronze's rows came from, or whether more will come.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,8 +36,8 @@ GOLD_AT_A_TIME = 2
 class CommitMissing(Terminal):
     """A table's log does not have the commit that its transaction version says it has."""
 
-    def __init__(self, table: str, app_id: str, batch: int) -> None:
-        super().__init__(f"{table}: the log has no commit of {app_id} with batch {batch}", "headrace audit")
+    def __init__(self, table: str, batch: int) -> None:
+        super().__init__(f"{table}: the log has no commit of batch {batch}", "headrace audit")
         self.table = table
         self.batch = batch
 
@@ -133,13 +133,13 @@ def unfinished_run(release: Release) -> tuple[int, int] | None:
 
 
 def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
-    """Return the publication of the versions in which each table got `batch`."""
+    """Return the publication of the versions in which each table got `batch`, or was corrected after it."""
     refinery, root = release.refinery, warehouse(settings)
-    bronze_commit = _last_bronze_commit(refinery.bronze, batch)
-    commits = {refinery.bronze: bronze_commit}
-    commits[refinery.silver] = _commit_of(refinery.silver, release.app_id("silver"), batch)
-    commits[refinery.rejected] = _commit_of(refinery.rejected, release.app_id("rejected"), batch)
-    commits |= {target.table: _commit_of(target.table, target.app_id, batch) for target in release.gold}
+    bronze_commit = _bronze_commit(refinery.bronze, batch)
+    own = {refinery.silver: release.app_id("silver"), refinery.rejected: release.app_id("rejected")}
+    own |= {target.table: target.app_id for target in release.gold}
+    commits = {refinery.bronze: _newest(refinery.bronze, batch, lambda commit: commit == bronze_commit)}
+    commits |= {table: _newest(table, batch, _of_batch(app_id, batch)) for table, app_id in own.items()}
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
         dataset=release.dataset.name,
@@ -222,19 +222,28 @@ def _rejected_metadata(release: Release, judged: Judged, facts: dict[str, Any]) 
 
 
 def _commit_of(table: Table, app_id: str, batch: int) -> Commit:
+    return _last_commit(table, batch, _of_batch(app_id, batch))
+
+
+def _bronze_commit(bronze: Table, batch: int) -> Commit:
+    return _last_commit(bronze, batch, lambda commit: _metadata(commit).get("batches") == [batch, batch])
+
+
+def _newest(table: Table, batch: int, holds: Callable[[Commit], bool]) -> Commit:
+    """Corrections by plans are committed between two runs, so the last one before another run belongs to `batch`."""
+    return _last_commit(table, batch, lambda commit: holds(commit) or "plan" in _metadata(commit))
+
+
+def _of_batch(app_id: str, batch: int) -> Callable[[Commit], bool]:
+    return lambda commit: commit.app_id == app_id and commit.app_version == batch
+
+
+def _last_commit(table: Table, batch: int, holds: Callable[[Commit], bool]) -> Commit:
     for version in sorted(log_versions(table.spec.path), reverse=True):
         commit = read_commit(table.spec.path, version)
-        if commit.app_id == app_id and commit.app_version == batch:
+        if holds(commit):
             return commit
-    raise CommitMissing(table.spec.name, app_id, batch)
-
-
-def _last_bronze_commit(bronze: Table, batch: int) -> Commit:
-    for version in sorted(log_versions(bronze.spec.path), reverse=True):
-        commit = read_commit(bronze.spec.path, version)
-        if commit.metadata and commit.metadata.get("batches") == [batch, batch]:
-            return commit
-    raise CommitMissing(bronze.spec.name, "bronze", batch)
+    raise CommitMissing(table.spec.name, batch)
 
 
 def _metadata(commit: Commit) -> dict[str, Any]:

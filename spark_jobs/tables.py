@@ -108,15 +108,18 @@ class TableSpec:
 
 
 class Table:
-    """A table as its owner holds it: the log's state in memory, brought on by its own commits alone."""
+    """A table as its owner holds it: the log's state in memory, brought on by its own commits alone.
 
-    def __init__(self, spec: TableSpec) -> None:
+    Opened at a `version` it is for a process that only reads.
+    """
+
+    def __init__(self, spec: TableSpec, version: int | None = None) -> None:
         self.spec = spec
         self._lock = threading.Lock()
         # A folder is overwritten when an attempt is repeated. Another process's files, committed or being written by
         # a JVM that outlived its driver, must never be in it.
         self._writer = uuid4().hex[:8]
-        self._delta = _open_or_create(spec)
+        self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
         self._load()
 
     def _load(self) -> None:

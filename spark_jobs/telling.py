@@ -1,13 +1,15 @@
-"""What a driver says of itself: one small file, replaced about once a second, and lines in its log.
+"""What a driver says of itself: one small file, replaced about once a second, and lines in its log; what a job tells.
 
 Neither may end the driver: on a full disk it goes on, unheard.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -16,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from deltalake.exceptions import DeltaError
 
@@ -23,6 +26,7 @@ from include.errors import HeadraceError
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CAUSE = "Caused by: "
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -52,6 +56,16 @@ def log(line: str, error: BaseException | None = None) -> None:
         print(f"{datetime.now(UTC).isoformat()} {line}", file=sys.stderr)
         if error is not None:
             traceback.print_exception(error, limit=-3, file=sys.stderr)
+
+
+def tell(**facts: Any) -> None:
+    """Say something to the plan's command that started this job: one JSON object a line."""
+    print(json.dumps(facts), flush=True)
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the plan's command is gone: nobody would hear what this job says (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def reason_of(error: BaseException) -> str:

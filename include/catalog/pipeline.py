@@ -162,6 +162,12 @@ def grain_columns(gold: Gold) -> tuple[str, ...]:
     return gold.keys if isinstance(gold, LatestGold) else (gold.window.name, *gold.keys)
 
 
+def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the columns by which an event lies in a range of time: the event time, and what any window is over."""
+    windows = [gold.window.column for gold in pipeline.gold if not isinstance(gold, LatestGold)]
+    return tuple(dict.fromkeys([pipeline.event_time, *windows]))
+
+
 def validate_partition(gold: Gold, place: str) -> None:
     """The partition is an expression over the grain alone, so that a row never moves to another partition."""
     words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}

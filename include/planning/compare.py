@@ -1,4 +1,4 @@
-"""Two releases of a dataset, at the same bronze batch, compared table by table.
+"""Two releases of a dataset, or a slice before and after, at the same bronze batch, compared table by table.
 
 By key: keys that only one of them has, and keys whose rows differ, with samples; per measure: sums and nulls. Our own
 columns (those that begin with `_`) are left out, but for a record's coordinates: how a row came about may differ.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold, grain_columns
-from include.reading.publication import PublishedTable
 from include.reading.sql import memory_database
-from include.reading.tables import open_dataset
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL = "equal", "within policy", "needs approval"
 SAMPLES = 5
@@ -116,14 +115,22 @@ class Comparison:
         return {**asdict(self), "tables": tables, "verdict": self.verdict}
 
 
-Tables = Mapping[str, PublishedTable]
+Rows = Any
+"""A pyarrow Dataset: the rows of a table, wherever they lie."""
+Side = tuple[Dataset, Mapping[str, Rows]]
+"""A dataset as one release declares it, and the rows of its tables by full name."""
 Progress = Callable[[str], None]
 
 
-def compare(
-    old: tuple[Dataset, Tables], new: tuple[Dataset, Tables], batch: int, threshold: float, progress: Progress
-) -> Comparison:
-    """Compare all tables but bronze, which releases share."""
+def rows_in(folder: Path) -> Rows:
+    """Return the rows of a folder of Parquet files."""
+    import pyarrow.dataset as pd
+
+    return pd.dataset(str(folder), format="parquet")
+
+
+def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progress) -> Comparison:
+    """Compare all tables but bronze, which is Kafka's records whatever the code."""
     (base, before), (fresh, after) = old, new
     names = [name for name in dict.fromkeys([*before, *after]) if not name.startswith("bronze.")]
     found = []
@@ -147,19 +154,17 @@ def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
     return gold.keys if isinstance(gold, LatestGold) else grain_columns(gold)
 
 
-def _alone(name: str, old: PublishedTable | None, new: PublishedTable | None) -> TableComparison:
-    table = new or old
-    assert table is not None
-    rows = open_dataset(table).count_rows()
+def _alone(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
     if old is None:
-        return TableComparison(name, "added", new_rows=rows)
-    return TableComparison(name, "removed", old_rows=rows)
+        assert new is not None
+        return TableComparison(name, "added", new_rows=new.count_rows())
+    return TableComparison(name, "removed", old_rows=old.count_rows())
 
 
-def columns_of(table: PublishedTable) -> dict[str, str]:
+def columns_of(table: Rows) -> dict[str, str]:
     """Return a table's columns, less our own, with their types as DuckDB names them."""
     database = memory_database()
-    database.register("_rows", open_dataset(table))
+    database.register("_rows", table)
     rows = database.execute("describe select * from _rows").fetchall()
     database.close()
     return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in COORDINATES}
@@ -168,10 +173,10 @@ def columns_of(table: PublishedTable) -> dict[str, str]:
 class _Both:
     """One table of both releases in a database of their own, as views `old` and `new`."""
 
-    def __init__(self, old: PublishedTable, new: PublishedTable, keys: Sequence[str]) -> None:
+    def __init__(self, old: Rows, new: Rows, keys: Sequence[str]) -> None:
         self.database = memory_database()
-        self.database.register("_old", open_dataset(old))
-        self.database.register("_new", open_dataset(new))
+        self.database.register("_old", old)
+        self.database.register("_new", new)
         self.old, self.new = columns_of(old), columns_of(new)
         self.keys = keys
         shared = [name for name in self.new if self.old.get(name) == self.new[name]]
@@ -202,10 +207,10 @@ class _Both:
         return f"from {one} anti join {other} on {on}"
 
 
-def _compared(name: str, keys: Sequence[str], old: PublishedTable, new: PublishedTable) -> TableComparison:
+def _compared(name: str, keys: Sequence[str], old: Rows, new: Rows) -> TableComparison:
     before, after = columns_of(old), columns_of(new)
     if any(before.get(key) != after.get(key) for key in keys):
-        rows = {"old_rows": open_dataset(old).count_rows(), "new_rows": open_dataset(new).count_rows()}
+        rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
     both = _Both(old, new, keys)
     try:

@@ -9,22 +9,27 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import released_dataset
 from include.errors import Terminal, Transient
-from include.places import log_path
-from include.planning.compare import NEEDS_APPROVAL, Comparison, compare
+from include.places import correction_path, log_path
+from include.planning.compare import EQUAL, NEEDS_APPROVAL, Comparison, Side, compare, rows_in
 from include.planning.journal import comparison_path, record_stage
-from include.planning.plan import Plan, PlanRecord, Stage, validate_stage
+from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.report import page
+from include.planning.verified import keep_verified
 from include.reading.publication import find_publication, publication_from_json, read_publication, tables_of
+from include.reading.tables import open_dataset
 from include.settings import CLONE, Settings
 from include.supervision.observe import observe_stream
 from include.supervision.orders import (
+    CORRECT,
     PROMOTE,
     RETIRE,
+    UNDO,
     Answer,
     Order,
     find_answer,
@@ -37,6 +42,7 @@ from include.supervision.spawned import write_atomically
 
 ANSWER_WITHIN = 300.0
 TOLD_TO_STOP = 3
+LAYERS = ("bronze", "silver", "rejected", "gold")
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -77,6 +83,17 @@ class StreamNeeded(Terminal):
         self.plan = plan
 
 
+class GapFilled(Terminal):
+    """The plan brought back records that bronze had lost: to take it back would lose them again."""
+
+    def __init__(self, plan: str) -> None:
+        super().__init__(
+            f"plan {plan} filled a gap in bronze; taking that back would lose records, so nothing was done",
+            "headrace audit tells what is there",
+        )
+        self.plan = plan
+
+
 class SeenAlready(Terminal):
     """Readers see the plan's release: the command that applied it was killed before it could write that down."""
 
@@ -100,15 +117,22 @@ class SeenOtherwise(Terminal):
 
 
 def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanRecord:
-    """Build the release beside production, up to a batch that readers see. JobFailed; goes on where it was killed."""
+    """Build beside production: a release, up to a batch that readers see; or what a slice is when it is done again.
+
+    JobFailed; a release goes on where it was killed, a slice is done again.
+    """
     validate_stage(record, Stage.BUILT)
     plan, began = record.plan, time.monotonic()
-    done = run_job(settings, plan, "build", say)
+    if plan.slice is None:
+        done = run_job(settings, plan, ("follow", plan.dataset, plan.release), say)
+    else:
+        done = run_job(settings, plan, ("rebuild", plan.dataset, plan.id), say)
     if "built" not in done:
         why = str(done.get("failed", "the build was stopped"))
         raise JobFailed(plan.id, why, str(done.get("remedy") or f"headrace plan apply {plan.id} goes on with it"))
     seconds = round(time.monotonic() - began, 1)
-    facts = {"built": done["built"], "seen": done["seen"], "seconds": seconds, "batch": done["built"]["batch"]}
+    facts = {"built": done["built"], "seconds": seconds, "batch": done["built"]["batch"]}
+    facts |= {"seen": done["seen"]} if "seen" in done else {}
     return record_stage(settings, plan.id, Stage.BUILT, by, **facts)
 
 
@@ -116,20 +140,37 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
     plan, facts = record.plan, record.facts_of(Stage.BUILT)
-    old, new = publication_from_json(facts["seen"]), publication_from_json(facts["built"])
-    found = compare(
-        (released_dataset(settings, plan.dataset, old.release), tables_of(settings, old)),
-        (released_dataset(settings, plan.dataset, new.release), tables_of(settings, new)),
-        new.batch,
-        plan.threshold,
-        lambda table: say({"comparing": table}),
-    )
+    sides = _releases(settings, plan, facts) if plan.slice is None else _slices(settings, plan)
+    batch = int(facts["built"]["batch"])
+    found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
     said = found.as_json()
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
     write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, said))
     counts = {table.name: table.differing for table in found.tables}
     record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
+    if plan.kind == BACKFILL and found.verdict == EQUAL:
+        keep_verified(settings, plan, batch)
     return record, found
+
+
+def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
+    """What readers saw, and what was built, at one batch."""
+    old, new = publication_from_json(facts["seen"]), publication_from_json(facts["built"])
+    return tuple(
+        (
+            released_dataset(settings, plan.dataset, seen.release),
+            {name: open_dataset(table) for name, table in tables_of(settings, seen).items()},
+        )
+        for seen in (old, new)
+    )  # type: ignore[return-value]
+
+
+def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
+    """The rows of a slice as they were and as they came out."""
+    dataset = released_dataset(settings, plan.dataset, plan.release)
+    folder = correction_path(settings, plan.dataset, plan.release, plan.id)
+    names = [path.name for path in sorted((folder / "after").iterdir(), key=_layer)]
+    return tuple((dataset, {name: rows_in(folder / state / name) for name in names}) for state in ("before", "after"))  # type: ignore[return-value]
 
 
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -144,14 +185,20 @@ def needs_approval(record: PlanRecord) -> bool:
 
 
 def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Let readers see the plan's release: all its tables in one move. Twice is once."""
+    """Let readers see the plan's release, or the slice as it came out: all tables in one move. Twice is once."""
     validate_stage(record, Stage.APPLIED)
+    if record.plan.slice is not None:
+        return _corrected(settings, record, CORRECT, Stage.APPLIED, by)
     return _moved(settings, record, record.plan.release, Stage.APPLIED, by)
 
 
 def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Let readers see the release from before again, which was kept up meanwhile. Twice is once."""
+    """Let readers see the release from before again, which was kept up meanwhile; or the rows. Twice is once."""
     validate_stage(record, Stage.ROLLED_BACK)
+    if record.plan.slice is not None:
+        if record.facts_of(Stage.BUILT)["built"]["filled"]:
+            raise GapFilled(record.plan.id)
+        return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
 
 
@@ -176,7 +223,7 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Drop the plan; what was built stays, and is used when the same release is planned again."""
     validate_stage(record, Stage.CANCELLED)
     seen = find_publication(settings, record.plan.dataset)
-    if seen is not None and seen.release == record.plan.release:
+    if record.plan.slice is None and seen is not None and seen.release == record.plan.release:
         raise SeenAlready(record.plan.id)
     order = find_order(settings, record.plan.dataset)
     if order is not None and order.plan == record.plan.id:
@@ -184,18 +231,24 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
 
 
+def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, by: str) -> PlanRecord:
+    """Have the rows put in, or taken back; nothing is asked of anybody when no row differs."""
+    plan, began = record.plan, time.monotonic()
+    built = record.facts_of(Stage.BUILT)["built"]
+    if not built["filled"] and not any(built["differing"].values()):
+        return record_stage(settings, plan.id, stage, by, batch=built["batch"], changed=0)
+    answered = _ordered(settings, plan, Order(plan.id, kind, plan.release))
+    seconds = round(time.monotonic() - began, 2)
+    return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
+
+
 def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, by: str) -> PlanRecord:
     plan, began = record.plan, time.monotonic()
     _freshen(settings, record, release)
     if _seen(settings, plan) == release:
         answered: Mapping[str, Any] = {"batch": read_publication(settings, plan.dataset).batch}
-    elif observe_stream(settings, plan.dataset).pid:
-        answered = _ordered(settings, plan, Order(plan.id, PROMOTE, release))
     else:
-        done = run_job(settings, plan, "promote", lambda _: None, release)
-        if "failed" in done:
-            raise JobFailed(plan.id, str(done["failed"]), str(done.get("remedy", "")))
-        answered = {"batch": read_publication(settings, plan.dataset).batch}
+        answered = _ordered(settings, plan, Order(plan.id, PROMOTE, release))
     seconds = round(time.monotonic() - began, 2)
     return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
 
@@ -206,7 +259,7 @@ def _freshen(settings: Settings, record: PlanRecord, release: str) -> None:
     built = record.facts_of(Stage.BUILT).get("built", {})
     behind = sum(seen.offsets.values()) - sum(built.get("offsets", {}).values())
     if record.stage is Stage.APPROVED and release != seen.release and behind > settings.refine_records:
-        done = run_job(settings, record.plan, "build", lambda _: None)
+        done = run_job(settings, record.plan, ("follow", record.plan.dataset, release), lambda _: None)
         if "built" not in done:
             raise JobFailed(record.plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
@@ -220,10 +273,13 @@ def _seen(settings: Settings, plan: Plan) -> str:
 
 
 def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
-    """Ask the stream and wait for its answer; OrderRefused, NoAnswer."""
+    """Ask the publication's owner, the stream or a job of our own, and wait; OrderRefused, NoAnswer, JobFailed."""
     give_order(settings, plan.dataset, order)
     try:
-        answer = _awaited(settings, plan, order)
+        if observe_stream(settings, plan.dataset).pid:
+            answer = _awaited(settings, plan, order)
+        else:
+            answer = _obeyed_by_job(settings, plan, order)
     except BaseException:
         # An order that nobody waits for must not be obeyed some day.
         withdraw_order(settings, plan.dataset)
@@ -231,6 +287,14 @@ def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
     if answer.refused:
         raise OrderRefused(plan.id, answer.refused)
     return {"batch": answer.batch}
+
+
+def _obeyed_by_job(settings: Settings, plan: Plan, order: Order) -> Answer:
+    done = run_job(settings, plan, ("obey", plan.dataset), lambda _: None)
+    answer = find_answer(settings, plan.dataset, order)
+    if answer is None:
+        raise JobFailed(plan.id, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
+    return answer
 
 
 def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
@@ -245,9 +309,12 @@ def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
     raise NoAnswer(plan.id, time.monotonic() - began)
 
 
-def run_job(settings: Settings, plan: Plan, verb: str, say: Say, release: str = "") -> Mapping[str, Any]:
-    """Run the follow job and pass on what it says; return its last word. It ends with this process."""
-    argv = [sys.executable, "-m", "spark_jobs.follow", plan.dataset, release or plan.release, verb]
+def run_job(settings: Settings, plan: Plan, job: Sequence[str], say: Say) -> Mapping[str, Any]:
+    """Run a job of `spark_jobs`, name and arguments, and pass on what it says; return its last word.
+
+    It ends with this process.
+    """
+    argv = [sys.executable, "-m", f"spark_jobs.{job[0]}", *job[1:]]
     log = log_path(settings, f"plan:{plan.id}")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as errors:
@@ -288,3 +355,7 @@ def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(said, dict):
             yield said
+
+
+def _layer(path: Path) -> tuple[int, str]:
+    return LAYERS.index(path.name.partition(".")[0]), path.name

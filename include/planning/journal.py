@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from include.catalog.difference import Change
+from include.catalog.slice import slice_from_json
 from include.errors import Terminal, Transient
 from include.places import plan_path
 from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, validate_stage
@@ -132,6 +133,7 @@ def _plan(said: Mapping[str, Any]) -> Plan:
         "planned_at": datetime.fromisoformat(said["planned_at"]),
         "changes": [Change(**change) for change in said["changes"]],
         "predicted": Prediction(**said["predicted"]),
+        "slice": None if said["slice"] is None else slice_from_json(said["slice"]),
     }
     return Plan(**{**said, **parts})
 

@@ -9,7 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from include.catalog.difference import Change
+from include.catalog.slice import Slice
 from include.errors import Terminal
+
+RELEASE, BACKFILL, REPLAY = "release", "backfill", "replay"
 
 
 class Stage(StrEnum):
@@ -39,13 +42,15 @@ FOLLOWING: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.REJECTED: (),
     Stage.CANCELLED: (),
 }
+# A correction of rows that was taken back is not applied a second time: it is planned again, from what is there then.
+FOLLOWING_A_SLICE: Mapping[Stage, tuple[Stage, ...]] = {Stage.APPLIED: (Stage.ROLLED_BACK,), Stage.ROLLED_BACK: ()}
 
 
 class StageRefused(Terminal):
     """The plan is not where this stage could follow; `stage` is where it is."""
 
-    def __init__(self, plan: str, stage: Stage, wanted: Stage) -> None:
-        allowed = ", ".join(FOLLOWING[stage]) or "nothing"
+    def __init__(self, plan: str, stage: Stage, wanted: Stage, may_follow: Sequence[Stage]) -> None:
+        allowed = ", ".join(may_follow) or "nothing"
         super().__init__(
             f"plan {plan} is {stage}, it cannot become {wanted} (only: {allowed}); nothing was done",
             f"headrace plan show {plan}",
@@ -55,10 +60,11 @@ class StageRefused(Terminal):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the plan will take: bronze records and bytes to read, gold rows to make, seconds at the rate assumed."""
+    """What the plan will take: records, bytes and files to read, gold rows to make, seconds at the rate assumed."""
 
     records: int
     bytes: int
+    files: int
     gold_rows: int
     seconds: float
     rate: float
@@ -66,7 +72,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """A release plan: `base` is what readers saw when it was planned, `release` what they are to see."""
+    """An intended change: `base` is the release that readers saw when it was planned, `release` what they are to see.
+
+    A backfill and a replay keep the release and do a `slice` of its history again; a release plan has none.
+    """
 
     id: str
     kind: str
@@ -79,6 +88,9 @@ class Plan:
     """Share of changed keys up to which no approval is needed."""
     changes: Sequence[Change]
     predicted: Prediction
+    slice: Slice | None = None
+    asked: str = ""
+    """What was asked, in words: `events from … to …`."""
 
 
 @dataclass(frozen=True)
@@ -115,5 +127,12 @@ class PlanRecord:
 
 def validate_stage(record: PlanRecord, wanted: Stage) -> None:
     """Raise StageRefused unless `wanted` may follow where the plan is."""
-    if wanted not in FOLLOWING[record.stage]:
-        raise StageRefused(record.plan.id, record.stage, wanted)
+    allowed = following(record)
+    if wanted not in allowed:
+        raise StageRefused(record.plan.id, record.stage, wanted, allowed)
+
+
+def following(record: PlanRecord) -> tuple[Stage, ...]:
+    """Return the stages that may follow where the plan is."""
+    rules = FOLLOWING if record.plan.slice is None else {**FOLLOWING, **FOLLOWING_A_SLICE}
+    return rules[record.stage]

@@ -7,16 +7,16 @@ from datetime import datetime
 
 from include.catalog.dataset import declared_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import changes
+from include.catalog.slice import Slice
 from include.errors import Terminal
 from include.places import live_path, status_path
 from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
-from include.planning.plan import Plan, PlanRecord, Prediction
+from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.tables import Reading
 from include.settings import Settings
 from include.supervision.states import stream_name
 
-KIND = "release"
 # Rows a second on 2 slow cores; used until a stream has told its own rate.
 ASSUMED_RATE = 20_000.0
 
@@ -80,16 +80,14 @@ def _planned(settings: Settings, dataset: str, by: str, now: datetime, threshold
         raise NothingToRelease(dataset, seen.release)
     if declared.pipeline.topic != base.pipeline.topic:
         raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-    for record in all_plans(settings):
-        if record.plan.dataset == dataset and record.is_open:
-            raise PlanInTheWay(dataset, record.plan.id, record.stage)
+    refuse_in_the_way(settings, dataset)
     kept = live_path(settings, dataset)
     if kept.exists() and declared.release in kept.read_text("utf-8"):
         raise ReleaseKept(dataset, declared.release)
     snapshot_dataset(settings, dataset)
     plan = Plan(
-        id=new_id(settings, KIND, dataset),
-        kind=KIND,
+        id=new_id(settings, RELEASE, dataset),
+        kind=RELEASE,
         dataset=dataset,
         base=base.release,
         release=declared.release,
@@ -102,13 +100,22 @@ def _planned(settings: Settings, dataset: str, by: str, now: datetime, threshold
     return keep_plan(settings, plan)
 
 
+def refuse_in_the_way(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
+    """Raise PlanInTheWay when an open plan of the dataset may change what this one would; slices apart do not."""
+    for record in all_plans(settings):
+        its = record.plan.slice
+        apart = mine is not None and its is not None and not mine.overlaps(its)
+        if record.plan.dataset == dataset and record.is_open and not apart:
+            raise PlanInTheWay(dataset, record.plan.id, record.stage)
+
+
 def predicted(settings: Settings, seen: Publication) -> Prediction:
     """Predict from the logs of the published tables, and the rate that the stream told last."""
     reading = Reading(tables_of(settings, seen))
     bronze = reading.facts(f"bronze.{seen.dataset}")
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
     rate, records = told_rate(settings, seen.dataset), bronze.rows or 0
-    return Prediction(records, bronze.size, gold, round(records / rate, 1), rate)
+    return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
 
 
 def told_rate(settings: Settings, dataset: str) -> float:

@@ -17,7 +17,7 @@ from include.places import order_path
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
 
-PROMOTE, RETIRE = "promote", "retire"
+PROMOTE, RETIRE, CORRECT, UNDO = "promote", "retire", "correct", "undo"
 
 
 class OrderPending(Transient):
@@ -38,7 +38,10 @@ class OrderUnreadable(Terminal):
 
 @dataclass(frozen=True)
 class Order:
-    """`kind` PROMOTE: let readers see `release`; RETIRE: stop keeping it fresh. `plan` is who asks."""
+    """`kind` PROMOTE: let readers see `release`; RETIRE: stop keeping it fresh; `plan` is who asks.
+
+    CORRECT: put what `plan` has done again in the place of what `release` has; UNDO: take that back.
+    """
 
     plan: str
     kind: str

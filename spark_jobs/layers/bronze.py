@@ -80,6 +80,23 @@ def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[
     return files
 
 
+def fill_gaps(table: Table, records: DataFrame, app_id: str, facts: Mapping[str, Any]) -> None:
+    """Commit records that batches were to have and have lost; `records` have their batch's number. Twice is once.
+
+    The batches' own commits have named and counted them, so this commit names no offsets.
+    """
+    if table.committed(app_id) >= 1:
+        return
+    added: list[DataFile] = []
+    for batch, partition in (
+        records.select("_batch_id", "partition").distinct().sort("_batch_id", "partition").collect()
+    ):
+        rows = records.where((F.col("_batch_id") == batch) & (F.col("partition") == partition)).coalesce(1)
+        dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
+        added += table.write(dated, f"fill-b{batch:08d}-p{partition}")
+    table.commit(app_id, 1, {**facts, "table": table.spec.name, "rows_added": sum(f.rows for f in added)}, added)
+
+
 def batch_files(table: Table, first: int, last: int) -> list[DataFile]:
     """Return the files of bronze batches [first, last]; each file belongs to one batch."""
     return [file for file in table.files() if file.overlaps("_batch_id", first, last)]

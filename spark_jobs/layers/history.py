@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 HISTORY = ("_first_batch", "_last_batch", "_revision")
@@ -31,3 +33,23 @@ def merged_history() -> list[Column]:
         F.max("_last_batch").alias("_last_batch"),
         F.sum("_revision").alias("_revision"),
     ]
+
+
+def with_grains_replaced(
+    grain: Sequence[str], old: DataFrame, fresh: DataFrame, grains: DataFrame, batch: int
+) -> DataFrame:
+    """Return `old` with the rows of `grains` replaced by `fresh`, which has no history yet and gets theirs.
+
+    The revision of a grain whose rows are replaced together is the greatest of its rows', and one more.
+    """
+    columns = list(grain)
+    before = old.groupBy(*columns).agg(F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions"))
+    number = batch_number(batch, columns[0])
+    replaced = fresh.join(F.broadcast(before), columns, "left").select(
+        *fresh.columns,
+        F.coalesce("_first", number).alias("_first_batch"),
+        number.alias("_last_batch"),
+        (F.coalesce("_revisions", F.lit(0).cast("long")) + 1).alias("_revision"),
+    )
+    kept = old.join(F.broadcast(grains), columns, "left_anti").select(*replaced.columns)
+    return kept.unionByName(replaced)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import QueryGold, grain_columns
-from spark_jobs.layers.history import batch_number, first_history, merged_history
+from spark_jobs.layers.history import first_history, with_grains_replaced
 from spark_jobs.layers.windows import window_start
 
 
@@ -32,23 +32,4 @@ def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: Dat
     windowed = silver.withColumn(gold.window.name, window_start(gold.window))
     windowed.join(F.broadcast(grains), grain, "left_semi").createOrReplaceTempView("silver")
     fresh = silver.sparkSession.sql(gold.query)
-    before = old.groupBy(*grain).agg(*merged_history_of_grain()).withColumnsRenamed(_BEFORE)
-    known = fresh.join(F.broadcast(before), grain, "left")
-    number = batch_number(batch, gold.window.name)
-    replaced = known.select(
-        *fresh.columns,
-        F.coalesce("_first", number).alias("_first_batch"),
-        number.alias("_last_batch"),
-        (F.coalesce("_revisions", F.lit(0).cast("long")) + 1).alias("_revision"),
-    )
-    kept = old.join(F.broadcast(grains), grain, "left_anti").select(*replaced.columns)
-    return kept.unionByName(replaced)
-
-
-_BEFORE = {"_first_batch": "_first", "_last_batch": "_last", "_revision": "_revisions"}
-
-
-def merged_history_of_grain() -> list[F.Column]:  # type: ignore[name-defined]
-    """Return the history of a grain whose rows are replaced together: its revision is the greatest of its rows'."""
-    first, last, _ = merged_history()
-    return [first, last, F.max("_revision").alias("_revision")]
+    return with_grains_replaced(grain, old, fresh, grains, batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,10 +36,22 @@ class Release:
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open the tables of a release, creating those that are missing; nothing else is written."""
-    transform = load_transformation(dataset)
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
-    refinery = open_refinery(spark, settings, dataset, bronze, transform)
-    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver)))
+    return _opened(spark, settings, dataset, bronze, {})
+
+
+def pinned_release(spark: SparkSession, settings: Settings, dataset: Dataset, versions: Mapping[str, int]) -> Release:
+    """Open the tables of a release, only to read, at these versions by full name (`silver.flights`)."""
+    bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
+    return _opened(spark, settings, dataset, bronze, versions)
+
+
+def _opened(
+    spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table, versions: Mapping[str, int]
+) -> Release:
+    transform = load_transformation(dataset)
+    refinery = open_refinery(spark, settings, dataset, bronze, transform, versions)
+    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver, versions)))
 
 
 def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:
@@ -56,10 +68,13 @@ def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:
     return function
 
 
-def _gold_tables(spark: SparkSession, settings: Settings, dataset: Dataset, silver: Table) -> list[GoldTable]:
+def _gold_tables(
+    spark: SparkSession, settings: Settings, dataset: Dataset, silver: Table, versions: Mapping[str, int]
+) -> list[GoldTable]:
     tables = []
     for gold in dataset.pipeline.gold:
         own = spark.newSession()
         spec = gold_spec(settings, dataset, gold, read_files(own, silver.spec.data_schema, []))
-        tables.append(GoldTable(gold, Table(spec), own, f"{dataset.name}/{dataset.release}/gold/{gold.name}"))
+        table = Table(spec, versions.get(spec.name))
+        tables.append(GoldTable(gold, table, own, f"{dataset.name}/{dataset.release}/gold/{gold.name}"))
     return tables

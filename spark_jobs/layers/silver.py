@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -103,13 +103,20 @@ class Judged:
 
 
 def open_refinery(
-    spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table, transform: Transformation
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    bronze: Table,
+    transform: Transformation,
+    versions: Mapping[str, int],
 ) -> Refinery:
-    """Open or create the two tables of a release and compile its contract."""
+    """Open or create the two tables of a release, at their `versions` if given, and compile its contract."""
     judge = compiled_judge(dataset.contract)
     empty = judge.judged(no_rows(spark, BRONZE))
-    silver = Table(silver_spec(settings, dataset, _silver_rows(empty, dataset, transform)))
-    rejected = Table(rejected_spec(settings, dataset))
+    silver_is = silver_spec(settings, dataset, silver_rows(empty, dataset, transform))
+    rejected_is = rejected_spec(settings, dataset)
+    silver = Table(silver_is, versions.get(silver_is.name))
+    rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
     return Refinery(spark, dataset, judge, empty.schema, transform, bronze, silver, rejected, bench)
 
@@ -163,19 +170,26 @@ def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, l
     if not sources:
         return JudgedFiles((), ())
     records = refinery.bronze.read_batches(refinery.spark, sources, first, last)
+    return judged_files(refinery.judge, records, refinery.bench)
+
+
+def judged_files(judge: Judge, records: DataFrame, folder: Path) -> JudgedFiles:
+    """Judge bronze rows and write the verdicts into `folder`, in the place of what is there."""
     verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
-    judged = refinery.judge.judged(records).select("*", verdict)
-    judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(refinery.bench))
-    valid = sorted((refinery.bench / f"_verdict={VALID}").glob("*.parquet"))
-    invalid = sorted((refinery.bench / f"_verdict={INVALID}").glob("*.parquet"))
+    judged = judge.judged(records).select("*", verdict)
+    judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(folder))
+    valid = sorted((folder / f"_verdict={VALID}").glob("*.parquet"))
+    invalid = sorted((folder / f"_verdict={INVALID}").glob("*.parquet"))
     return JudgedFiles(tuple(valid), tuple(invalid))
 
 
-def _read_judged(refinery: Refinery, paths: Sequence[Path]) -> DataFrame:
+def read_judged(refinery: Refinery, paths: Sequence[Path]) -> DataFrame:
+    """Return the judged rows of these files."""
     return read_files(refinery.spark, refinery.judged_schema, paths)
 
 
-def _silver_rows(accepted: DataFrame, dataset: Dataset, transform: Transformation) -> DataFrame:
+def silver_rows(accepted: DataFrame, dataset: Dataset, transform: Transformation) -> DataFrame:
+    """Return accepted records as `silver` has them, with the month at the end."""
     rows = transform(accepted.drop("_reasons"))
     business = [name for name in rows.columns if name not in COORDINATES]
     month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
@@ -187,29 +201,30 @@ def _written_silver(
 ) -> list[DataFile]:
     if not files.valid:
         return []
-    accepted = _read_judged(refinery, files.valid)
+    accepted = read_judged(refinery, files.valid)
     if dispositions.get("duplicate"):
         losers = refinery.rejected.read(refinery.spark, rejected).where("disposition = 'duplicate'")
         places = losers.select("_partition", "_offset")
         accepted = accepted.join(F.broadcast(places), ["_partition", "_offset"], "left_anti")
-    return refinery.silver.write(_silver_rows(accepted, refinery.dataset, refinery.transform), folder)
+    return refinery.silver.write(silver_rows(accepted, refinery.dataset, refinery.transform), folder)
 
 
 def _written_rejected(refinery: Refinery, files: JudgedFiles, first: int, folder: str) -> list[DataFile]:
     """The invalid, with their reasons, and the records whose identity an earlier record has."""
     parts = []
     if files.invalid:
-        invalid = _read_judged(refinery, files.invalid)
+        invalid = read_judged(refinery, files.invalid)
         parts.append(invalid.select(*COORDINATES, "_reasons", F.lit("invalid").alias("disposition")))
     if files.valid:
         parts.append(duplicates(refinery, files.valid, first))
     if not parts:
         return []
     rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    return refinery.rejected.write(_rejected_rows(rows, refinery.dataset), folder)
+    return refinery.rejected.write(rejected_rows(rows, refinery.dataset), folder)
 
 
-def _rejected_rows(rows: DataFrame, dataset: Dataset) -> DataFrame:
+def rejected_rows(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """Return records as `rejected` has them; `rows` have coordinates, `_reasons` and `disposition`."""
     return rows.select(
         "_topic",
         "_partition",
@@ -231,7 +246,7 @@ def duplicates(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFra
     """
     identity = ", ".join(refinery.dataset.pipeline.identity)
     columns = f"xxhash64({identity}) as _mark, {identity}, {', '.join(COORDINATES)}"
-    fresh, known = _read_judged(refinery, valid), _known(refinery, valid, first)
+    fresh, known = read_judged(refinery, valid), _known(refinery, valid, first)
     both = fresh.selectExpr(*_split(columns), "true as _fresh").union(known.selectExpr(*_split(columns), "false"))
     marks = both.groupBy("_mark").agg(F.count("*").alias("n"), F.max("_fresh").alias("any_fresh"))
     suspects = both.join(F.broadcast(marks.where("n > 1 and any_fresh").select("_mark")), "_mark", "left_semi")
@@ -264,12 +279,12 @@ def _known(refinery: Refinery, valid: Sequence[Path], first: int) -> DataFrame:
         file
         for file in refinery.silver.files()
         if file.overlaps("_batch_id", 0, first - 1)
-        and any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
+        and any(may_share(file, low, high, time, identity, horizon) for low, high in spans)
     ]
     return refinery.silver.read_batches(refinery.spark, files, 0, first - 1)
 
 
-def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
+def may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
     """Whether a silver file may have an identity of rows within these bounds."""
     if time not in low or identity not in low:
         return True

@@ -1,0 +1,52 @@
+"""A slice of history: which records a backfill or a replay does again, and where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+BRONZE, KAFKA = "bronze", "kafka"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets [start, end) of a partition, read from `source`: BRONZE or KAFKA."""
+
+    partition: int
+    start: int
+    end: int
+    source: str
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether both name an offset, from whatever source."""
+        return self.partition == other.partition and self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Records to do again: those of `spans`; with `since` and `until`, of these only what lies in [since, until).
+
+    What lies there: an event by its event time, or by the column of any gold window. A record that breaks the contract
+    has no time one could trust, so all those of the spans belong to the slice.
+    """
+
+    spans: Sequence[Span]
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def of(self, source: str) -> list[Span]:
+        """Return the spans that are read from `source`."""
+        return [span for span in self.spans if span.source == source]
+
+    def overlaps(self, other: Slice) -> bool:
+        """Whether both name a record."""
+        return any(mine.overlaps(its) for mine in self.spans for its in other.spans)
+
+
+def slice_from_json(said: Mapping[str, Any]) -> Slice:
+    """Return the slice that `dataclasses.asdict` and JSON made `said` of."""
+    spans = [Span(**span) for span in said["spans"]]
+    since, until = (None if said[name] is None else datetime.fromisoformat(said[name]) for name in ("since", "until"))
+    return Slice(spans, since, until)

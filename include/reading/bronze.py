@@ -1,0 +1,33 @@
+"""What bronze's commits say of Kafka's offsets: which batch holds which of them, and how many rows that makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from include.clients.delta_log import commits
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one batch's commit says of one partition: offsets [start, end) and the rows in them."""
+
+    batch: int
+    partition: int
+    start: int
+    end: int
+    rows: int
+
+
+def tiles_of(bronze: Path, batch: int) -> list[Tile]:
+    """Return the tiles of all batches up to `batch` of a bronze table, in the order of its commits."""
+    named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
+    return [tile for said in named for tile in _tiles(said) if tile.batch <= batch]
+
+
+def _tiles(said: Mapping[str, Any]) -> Iterator[Tile]:
+    counted, batch = said["rows_by_partition"], int(said["batches"][0])
+    for partition, (start, end) in said["offsets"].items():
+        yield Tile(batch, int(partition), int(start), int(end), int(counted.get(partition, 0)))

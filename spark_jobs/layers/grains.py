@@ -1,0 +1,130 @@
+"""Grains of gold computed again from silver, whatever the kind of table: for what is done again, and for corrections.
+
+A grain is what a row of gold depends on: a window and keys, or (latest) the keys. All of its silver rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
+from spark_jobs.layers.gold import GoldTable, gold_rows
+from spark_jobs.layers.history import HISTORY, with_grains_replaced
+from spark_jobs.layers.slices import PLACE, Folder, keep, read
+from spark_jobs.layers.windows import window_end, window_start
+from spark_jobs.tables import Bound, DataFile, Table, bounds_of
+
+Spans = Sequence[tuple[Bound, Bound]]
+
+
+def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
+    """Return the grains that these silver rows touch, once each."""
+    touching = silver.where(gold.touched_by) if isinstance(gold, QueryGold) else silver
+    return _with_window(gold, touching).select(*grain_columns(gold)).distinct()
+
+
+def grains_schema(target: GoldTable) -> StructType:
+    """Return the columns that name a grain of a table."""
+    return StructType([target.table.spec.schema[name] for name in grain_columns(target.gold)])
+
+
+def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
+    """Return the table's rows of these grains, without history; `silver` has all rows of them."""
+    columns = list(grain_columns(gold))
+    chosen = _with_window(gold, silver).join(grains, columns, "left_semi").select(*silver.columns)
+    return gold_rows(gold, chosen, batch).drop(*HISTORY)
+
+
+def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
+    """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
+    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.name
+    found = [bounds for path in written for bounds in bounds_of(path, (column,))]
+    return column, [(low[column], high[column]) for low, high in found if column in low]
+
+
+def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
+    """Return the files that may hold a row with `column` in one of the spans."""
+    return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
+
+
+def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
+    """Return silver's files that may hold a row of the grains that stand in these files."""
+    column, spans = grain_spans(gold, written)
+    if isinstance(gold, LatestGold):
+        return files_within(silver, column, spans)
+    moments = [(_moment(low), window_end(gold.window, _start(high))) for low, high in spans]
+    return files_within(silver, gold.window.column, moments)
+
+
+def _with_window(gold: Gold, silver: DataFrame) -> DataFrame:
+    return silver if isinstance(gold, LatestGold) else silver.withColumn(gold.window.name, window_start(gold.window))
+
+
+def _start(bound: Bound) -> datetime | date:
+    assert isinstance(bound, date), f"a window begins at {bound!r}"
+    return bound
+
+
+def _moment(bound: Bound) -> datetime:
+    start = _start(bound)
+    if isinstance(start, datetime):
+        return start
+    return datetime.fromisoformat(f"{start.isoformat()}T00:00:00+00:00")
+
+
+def visible(rows: DataFrame) -> DataFrame:
+    """Return the columns that a reader looks at: not our own."""
+    return rows.select(*[name for name in rows.columns if not name.startswith("_")])
+
+
+def differing_grains(gold: Gold, before: DataFrame, after: DataFrame) -> DataFrame:
+    """Return the grains whose visible rows are not the same."""
+    old, new = visible(before), visible(after)
+    columns = list(grain_columns(gold))
+    shared = [F.col(name) for name in old.columns]
+    moved = old.exceptAll(new.select(*shared)).unionByName(new.select(*shared).exceptAll(old))
+    return moved.select(*columns).distinct()
+
+
+def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> int:
+    """Compute the grains that the slice's silver rows touch again; write them before and after, and those that differ.
+
+    `silver` and the target are pinned at `batch`; the slice's silver is in `folder`. Returns how many grains differ.
+    """
+    spark, gold, table = target.spark, target.gold, target.table
+    before, after = (
+        read(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in ("before", "after")
+    )
+    written = folder.bench("grains") / table.spec.name
+    keep(touched_grains(gold, before.unionByName(after)), written)
+    grains, files = read(spark, written, grains_schema(target)), sorted(written.glob("*.parquet"))
+    places = spark.read.parquet(str(folder.bench("places"))).select(*PLACE)
+    outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, PLACE, "left_anti")
+    fresh = rows_of_grains(gold, outside.unionByName(after), grains, batch)
+    keep(visible(fresh), folder.rows("after", table.spec.name))
+    there = table.read(spark, files_within(table, *grain_spans(gold, files)))
+    keep(visible(there.join(grains, list(grain_columns(gold)), "left_semi")), folder.rows("before", table.spec.name))
+    schema = visible(table.read(spark, [])).schema
+    old, new = (read(spark, folder.rows(state, table.spec.name), schema) for state in ("before", "after"))
+    keep(differing_grains(gold, old, new), folder.rows("grains", table.spec.name))
+    return read(spark, folder.rows("grains", table.spec.name), grains_schema(target)).count()
+
+
+def corrected_rows(
+    target: GoldTable, silver: Table, grains: DataFrame, written: Sequence[Path], batch: int
+) -> tuple[DataFrame, list[DataFile]]:
+    """Return the rows with which `grains`, which stand in the files `written`, are computed again from all of silver.
+
+    With them, the files of the table whose place they take.
+    """
+    spark, gold, table = target.spark, target.gold, target.table
+    old = files_within(table, *grain_spans(gold, written))
+    whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
+    fresh = rows_of_grains(gold, whole, grains, batch)
+    return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch), old

@@ -1,0 +1,209 @@
+"""The rebuild job: a slice of a dataset's history done again with the release that readers see (DESIGN §6).
+
+Reads: bronze, and Kafka where the plan says so; the tables as published. Writes: the plan's folder of rows alone.
+Guarantee: what production has, and what the same code gives now, of the same records at the same batch.
+After a crash: started again it begins anew; readers and tables saw nothing of it.
+Does not: compare for people, or change a table.
+
+Usage: rebuild.py DATASET PLAN. Prints one JSON object a line: what it is at, and at the end `built`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.catalog.dataset import released_dataset
+from include.catalog.slice import BRONZE, KAFKA, Slice, Span, slice_from_json
+from include.errors import HeadraceError, Terminal
+from include.places import correction_path, plan_path
+from include.reading.bronze import Tile, tiles_of
+from include.reading.publication import Publication, read_publication
+from include.settings import Settings, load_settings, refuse_dangerous
+from include.supervision.java import find_java
+from include.supervision.processes import bootstrap_servers
+from include.supervision.spawned import write_atomically
+from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.grains import redo_gold
+from spark_jobs.layers.release import Release, pinned_release
+from spark_jobs.layers.slices import Folder, keep, read, redo_records, span_files, spans_condition
+from spark_jobs.session import open_session
+from spark_jobs.tables import no_rows
+from spark_jobs.telling import end_with_parent, log, reason_of, tell
+
+COMPARED = ("key", "value", "timestamp", "timestamp_type")
+
+
+class BronzeDiffers(Terminal):
+    """A record is another one in bronze than in Kafka; a plan never overwrites bronze."""
+
+    def __init__(self, table: str, partition: int, offset: int) -> None:
+        super().__init__(
+            f"{table}: partition {partition} offset {offset} is not the record that Kafka has; nothing was built",
+            "headrace audit",
+        )
+        self.table, self.partition, self.offset = table, partition, offset
+
+
+class OtherRelease(Terminal):
+    """Readers see another release than the one that the plan is about."""
+
+    def __init__(self, plan: str, planned: str, seen: str) -> None:
+        super().__init__(
+            f"plan {plan} is about release {planned}, readers see {seen} now; nothing was built",
+            f"headrace plan cancel {plan}, and plan again",
+        )
+        self.plan, self.seen = plan, seen
+
+
+def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> dict[str, Any]:
+    """Do the plan's slice again; return the facts of it: batch, records, what differs in which table."""
+    began, said = time.monotonic(), json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
+    wanted, seen = slice_from_json(said["slice"]), read_publication(settings, dataset)
+    if seen.release != said["release"]:
+        raise OtherRelease(plan, said["release"], seen.release)
+    folder = Folder(correction_path(settings, dataset, seen.release, plan))
+    shutil.rmtree(folder.path, ignore_errors=True)
+    versions = {name: table.version for name, table in seen.tables.items()}
+    release = pinned_release(spark, settings, released_dataset(settings, dataset, seen.release), versions)
+    records = slice_records(settings, release, wanted, seen, folder)
+    tell(at="records")
+    done = redo_records(release, records, wanted, folder)
+    pass_step(Step.SLICE_REDONE)
+    differing = dict(done.differing)
+    for target in release.gold:
+        tell(at=target.table.spec.name)
+        differing[target.table.spec.name] = redo_gold(target, release.refinery.silver, folder, seen.batch)
+    filled = read(
+        spark, folder.rows("added", release.refinery.bronze.spec.name), release.refinery.bronze.spec.data_schema
+    )
+    built = {
+        "release": seen.release,
+        "batch": seen.batch,
+        "records": done.core,
+        "kin": done.kin,
+        "filled": filled.count(),
+        "differing": differing,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    shutil.rmtree(folder.path / "_bench", ignore_errors=True)
+    write_atomically(folder.path / "built.json", json.dumps(built))
+    return built
+
+
+def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: Folder) -> DataFrame:
+    """Return the slice's records with bronze's columns, each from where the plan says; what bronze lacks is kept."""
+    bronze, spark = release.refinery.bronze, release.refinery.spark
+    old, fresh = wanted.of(BRONZE), wanted.of(KAFKA)
+    parts = [_in_bronze(release, Slice(old), seen.batch)] if old else []
+    if fresh:
+        parts.append(_from_kafka(settings, release, Slice(fresh), seen.batch, folder))
+    else:
+        keep(no_rows(spark, bronze.spec.data_schema), folder.rows("added", bronze.spec.name))
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _in_bronze(release: Release, wanted: Slice, batch: int) -> DataFrame:
+    bronze = release.refinery.bronze
+    files = span_files(bronze, wanted, "partition", "offset")
+    rows = bronze.read(release.refinery.spark, files).where(spans_condition(wanted, "partition", "offset"))
+    return rows.where(F.col("_batch_id") <= batch)
+
+
+def _from_kafka(settings: Settings, release: Release, wanted: Slice, batch: int, folder: Folder) -> DataFrame:
+    bronze, spark = release.refinery.bronze, release.refinery.spark
+    tiles = [tile for tile in tiles_of(bronze.spec.path, batch) if any(_meet(tile, span) for span in wanted.spans)]
+    keep(kafka_records(settings, release, wanted, tiles), folder.bench("kafka"))
+    kafka, known = read(spark, folder.bench("kafka"), bronze.spec.data_schema), _in_bronze(release, wanted, batch)
+    place = ["partition", "offset"]
+    both = kafka.alias("k").join(known.alias("b"), place)
+    unequal = " or ".join(f"not (k.{name} <=> b.{name})" for name in COMPARED)
+    strange = both.where(unequal).select(*place).orderBy(*place).first()
+    if strange is not None:
+        raise BronzeDiffers(bronze.spec.name, strange["partition"], strange["offset"])
+    keep(
+        kafka.join(known.select(*place), place, "left_anti").select(*kafka.columns),
+        folder.rows("added", bronze.spec.name),
+    )
+    # What Kafka has compacted away is still in bronze, and was judged once.
+    return kafka.unionByName(known.join(kafka.select(*place), place, "left_anti").select(*kafka.columns))
+
+
+def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[Tile]) -> DataFrame:
+    """Return the records that Kafka has in the spans, with the batch that each offset belongs to."""
+    spark, bronze = release.refinery.spark, release.refinery.bronze
+    topic = release.dataset.pipeline.topic
+    parts = [_read_kafka(settings, spark, topic, spans) for spans in _one_a_partition(wanted.spans)]
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part)
+    known = [(tile.batch, tile.partition, tile.start, tile.end) for tile in tiles]
+    batches = spark.createDataFrame(known, "_batch_id long, _part int, _start long, _end long")
+    inside = "partition = _part and offset >= _start and offset < _end"
+    placed = rows.join(F.broadcast(batches), F.expr(inside))
+    return placed.withColumnRenamed("timestampType", "timestamp_type").select(*bronze.spec.data_schema.fieldNames())
+
+
+def _one_a_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """The source takes one range a partition: yield the spans in as many groups as that needs."""
+    waiting = list(spans)
+    while waiting:
+        group = {span.partition: span for span in reversed(waiting)}
+        yield list(group.values())
+        waiting = [span for span in waiting if group[span.partition] is not span]
+
+
+def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequence[Span]) -> DataFrame:
+    options = {
+        **settings.kafka_options,
+        "kafka.bootstrap.servers": bootstrap_servers(settings),
+        "assign": json.dumps({topic: [span.partition for span in spans]}),
+        "startingOffsets": json.dumps({topic: {str(span.partition): span.start for span in spans}}),
+        "endingOffsets": json.dumps({topic: {str(span.partition): span.end for span in spans}}),
+        "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+    }
+    options.pop("minOffsetsPerTrigger", None)
+    for key, value in options.items():
+        refuse_dangerous(key, value)
+    return spark.read.format("kafka").options(**options).load()
+
+
+def _meet(tile: Tile, span: Span) -> bool:
+    return tile.partition == span.partition and tile.start < span.end and span.start < tile.end
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do it; return 0 done, 1 failed, 2 refused."""
+    dataset, plan = arguments
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    try:
+        settings = load_settings()
+        find_java(os.environ)
+        spark = open_session(settings, f"headrace rebuild {plan}")
+        tell(built=rebuild(settings, spark, dataset, plan))
+        return 0
+    except HeadraceError as error:
+        tell(failed=error.what, remedy=error.remedy)
+        return 2
+    except Exception as error:  # noqa: BLE001  (whatever it was, the plan is told)
+        log("the rebuild job failed", error)
+        tell(failed=reason_of(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
