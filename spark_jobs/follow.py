@@ -46,7 +46,7 @@ def build(settings: Settings, live: Live, stop: threading.Event) -> Publication 
                 return None
             report = live.refine_next(settings, seen.batch, publishing=False, most_rows=CHUNK * settings.refine_records)
             if report is not None:
-                tell(batch=report.batches[1], of=seen.batch, rows=report.rows, seconds=sum(report.steps.values()))
+                tell(at="batches", done=report.batches[1] + 1, of=seen.batch + 1)
         ahead = refined_batch(live.release) > seen.batch
         if not ahead and time.monotonic() - began < CLOSE_SECONDS:
             return seen

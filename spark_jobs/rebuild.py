@@ -76,12 +76,13 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     versions = {name: table.version for name, table in seen.tables.items()}
     release = pinned_release(spark, settings, released_dataset(settings, dataset, seen.release), versions)
     records = slice_records(settings, release, wanted, seen, folder)
-    tell(at="records")
+    steps = 1 + len(release.gold)
+    tell(at="silver and rejected", done=0, of=steps)
     done = redo_records(release, records, wanted, folder)
     pass_step(Step.SLICE_REDONE)
     differing = dict(done.differing)
-    for target in release.gold:
-        tell(at=target.table.spec.name)
+    for number, target in enumerate(release.gold, start=1):
+        tell(at=target.table.spec.name, done=number, of=steps)
         differing[target.table.spec.name] = redo_gold(target, release.refinery.silver, folder, seen.batch)
     filled = read(
         spark, folder.rows("added", release.refinery.bronze.spec.name), release.refinery.bronze.spec.data_schema

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli import bench, ledger, plan, rejected, release
+from include.cli import bench, history, ledger, plan, rejected, release
 from include.cli.audit import audit
 from include.cli.demo import demo
 from include.cli.doctor import doctor
@@ -33,6 +33,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(rejected.app, name="rejected")
 app.add_typer(release.app, name="release")
+app.add_typer(history.backfill, name="backfill")
+app.add_typer(history.replay, name="replay")
 app.add_typer(plan.app, name="plan")
 app.command()(audit)
 app.command()(query)

@@ -19,15 +19,17 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from include.planning.compare import Comparison
-    from include.planning.plan import PlanRecord
+    from include.planning.plan import Plan, PlanRecord
     from include.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: changes of history, from the intention to the way back.")
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
 JSON = typer.Option("--json", help="Print JSON.")
 YES = typer.Option("--yes", help="Approve without asking.")
+THRESHOLD = typer.Option("--threshold", min=0.0, max=1.0, help="Share of differing keys that needs no approval.")
 NOT_APPROVED = 1
 Ask = Callable[[str], bool]
+Planner = Callable[["Settings"], "PlanRecord"]
 
 
 @app.callback()
@@ -45,13 +47,13 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
     if json_:
         typer.echo(json.dumps([as_json(record) for record in records], indent=1))
         return
-    table = Table("plan", "stage", "release", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
+    table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
     table.columns[0].no_wrap = True
     for r in records:
         p = r.plan
         verdict = str(_verdict(r))
-        table.add_row(p.id, r.stage, f"{p.base} → {p.release}", f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
-    Console().print(table if records else "there is no plan yet: headrace release plan --dataset D")
+        table.add_row(p.id, r.stage, about(p), f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
+    Console().print(table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D")
 
 
 @app.command()
@@ -148,6 +150,34 @@ def retire(plan: Annotated[str, ID]) -> None:
         _tell_stage(console, execute.retire(settings, record, somebody()[0]))
 
 
+def plan_only(planned: Planner, json_: bool) -> None:
+    """Plan, and say what the plan is; nothing is done."""
+    from include.settings import load_settings
+
+    record = planned(load_settings())
+    if json_:
+        typer.echo(json.dumps(as_json(record), indent=1))
+        return
+    console = Console()
+    show_plan(console, record)
+    console.print(f"next: [bold]headrace plan apply {record.plan.id}[/]   (builds, compares, asks)", highlight=False)
+
+
+def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
+    """Plan, and bring the plan through all its stages."""
+    from include.planning.journal import sole_worker
+    from include.settings import load_settings
+
+    settings = load_settings()
+    record = planned(settings)
+    console = Console(stderr=json_)
+    show_plan(console, record)
+    with sole_worker(settings, record.plan.id):
+        record = run_through(console, settings, record, asked(yes))
+    if json_:
+        typer.echo(json.dumps(as_json(record), indent=1))
+
+
 def run_through(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
     """Bring a plan from where it is to `applied`; exit code 1 when it is not approved."""
     from include.planning import execute
@@ -159,31 +189,57 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
     if record.stage is Stage.BUILT:
         record = _compared(console, settings, record)
     if record.stage is Stage.COMPARED:
-        question = f"Let readers of {record.plan.dataset} see release {record.plan.release}?"
+        question = f"Let readers of {record.plan.dataset} see it as it came out, {about(record.plan)}?"
         if execute.needs_approval(record) and not ask(question):
             console.print(f"not approved: readers see what they saw. headrace plan approve {record.plan.id}")
             raise typer.Exit(NOT_APPROVED)
         record = execute.approve(settings, record, by if execute.needs_approval(record) else "policy")
     record = execute.apply(settings, record, by)
     _tell_stage(console, record)
-    console.print(f"the way back: [bold]headrace plan rollback {record.plan.id}[/]", highlight=False)
+    if record.facts_of(Stage.APPLIED).get("changed") == 0:
+        console.print("equal: what readers see is what the same records give again", highlight=False)
+    else:
+        console.print(f"the way back: [bold]headrace plan rollback {record.plan.id}[/]", highlight=False)
     return record
 
 
 def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan is about."""
     p, size = record.plan, record.plan.predicted
-    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, release {p.base} → {p.release}", highlight=False)
+    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {about(p)}", highlight=False, soft_wrap=True)
     colours = {"additive": "green", "changed": "yellow", "removed": "red", "incompatible": "red"}
     for change in p.changes:
         kind = f"[{colours[change.kind]}]{change.kind:12}[/]"
         console.print(f"  {kind} {change.table}: {escape(change.why)}", highlight=False, soft_wrap=True)
+    for source, records in _sources(p).items():
+        console.print(f"  from {source}: {records}", highlight=False, soft_wrap=True)
     console.print(
-        f"  will read {size.records:,} records ({size.bytes / 1e6:,.1f} MB) of bronze and make about "
+        f"  will read {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and make about "
         f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def about(plan: Plan) -> str:
+    """Return what a plan is about in a line."""
+    return (
+        f"release {plan.base} → {plan.release}" if plan.slice is None else f"{plan.asked}, with release {plan.release}"
+    )
+
+
+def _sources(plan: Plan) -> dict[str, str]:
+    """Return, by source, which offsets of which partition a slice reads there."""
+    found: dict[str, list[str]] = {}
+    for span in plan.slice.spans if plan.slice else ():
+        found.setdefault(span.source, []).append(
+            f"partition {span.partition} offsets {span.start:,} to {span.end - 1:,}"
+        )
+    shown = {source: "; ".join(parts[:4]) for source, parts in found.items()}
+    return {
+        source: text + (f"; {len(found[source]) - 4} more" if len(found[source]) > 4 else "")
+        for source, text in shown.items()
+    }
 
 
 def show_comparison(console: Console, found: Mapping[str, Any]) -> None:
@@ -246,13 +302,13 @@ def _tell_stage(console: Console, record: PlanRecord) -> None:
 def _built(console: Console, settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     from include.planning import execute
 
-    columns = (TextColumn("building beside production, batch"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("building", total=None)
+    columns = (TextColumn("building beside production: {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
 
         def say(said: Mapping[str, Any]) -> None:
             if "of" in said:
-                bar.update(task, completed=said["batch"] + 1, total=said["of"] + 1)
+                bar.update(task, completed=said["done"], total=said["of"], description=said["at"])
 
         record = execute.build(settings, record, by, say)
     _tell_stage(console, record)

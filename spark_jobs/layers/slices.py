@@ -203,7 +203,9 @@ def _write_after(refinery: Refinery, valid: DataFrame, broken: DataFrame, folder
     order = Window.partitionBy(*identity).orderBy("_batch_id", *PLACE)
     winner = F.first(F.concat_ws("/", "_batch_id", *PLACE)).over(order)
     keep(valid.select("*", F.row_number().over(order).alias("_rank"), winner.alias("_winner")), folder.bench("ranked"))
-    schema = StructType([*refinery.silver.spec.data_schema.fields]).add("_rank", IntegerType()).add("_winner", StringType())
+    schema = (
+        StructType([*refinery.silver.spec.data_schema.fields]).add("_rank", IntegerType()).add("_winner", StringType())
+    )
     ranked = read(refinery.spark, folder.bench("ranked"), schema)
     silver = ranked.where("_rank = 1").select(*refinery.silver.spec.data_schema.fieldNames())
     keep(silver, folder.rows("after", refinery.silver.spec.name))

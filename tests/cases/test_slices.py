@@ -56,7 +56,7 @@ told = silver
 
 
 def silver(accepted: DataFrame) -> DataFrame:
-    later = F.expr("case when carrier = 'UA' then timestampadd(HOUR, 1, scheduled_departure) else scheduled_departure end")
+    later = F.expr("scheduled_departure + if(carrier = 'UA', interval 1 hour, interval 0 hours)")
     return told(accepted).withColumn("scheduled_departure", later)
 """,
         "utf-8",

@@ -1,0 +1,154 @@
+"""Backfill and replay beside a running stream: verified, refused, filled from Kafka across the seam, killed, undone."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from deltalake import DeltaTable
+from site_of_recovery import Driver, Site, await_that
+
+from include.clients.kafka import admin, log_start_offsets
+from include.places import verified_path, warehouse
+from include.reading.publication import read_publication, tables_of
+
+REFUSED = 2
+# A day of readings is 205 of them; they begin with the 27th of February 2024.
+DAY = ("--from", "2024-02-27T12:00Z", "--to", "2024-02-28T12:00Z")
+
+
+def run(site: Site, *words: str, **more: str) -> dict[str, Any]:
+    """Run a command that prints JSON and must succeed."""
+    ended = site.command(*words, "--json", **more)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def lose(site: Site, table: str, where: str) -> None:
+    """Somebody deletes rows of a table by hand."""
+    seen = tables_of(site.settings, read_publication(site.settings, site.dataset))
+    DeltaTable(str(seen[table].path)).delete(where)
+
+
+def forget(site: Site, partition: int, before: int) -> None:
+    """Kafka deletes the records below an offset, as its retention does."""
+    (future,) = admin(site.bootstrap).delete_records([TopicPartition(site.dataset, partition, before)]).values()
+    future.result(20)
+    await_that(lambda: log_start_offsets(site.bootstrap, site.dataset)[partition] == before, "Kafka forgets")
+
+
+def published_again(site: Site, driver: Driver | None = None) -> Driver:
+    """Let a stream publish more, so that readers see what the tables are now."""
+    driver = driver or site.drive()
+    site.send(200)
+    site.await_published(driver)
+    return driver
+
+
+def stopped(driver: Driver) -> None:
+    driver.send(signal.SIGTERM)
+    assert driver.ended() == 0
+
+
+def offsets(ranges: dict[int, Sequence[int]]) -> str:
+    return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
+
+
+@pytest.mark.timeout(900)
+def test_slices_beside_the_stream(site: Site) -> None:
+    driver = published_again(site)
+    published_again(site, driver)
+    before, name = site.publication(), ("--dataset", site.dataset)
+
+    # Nothing has changed: a day is verified, and no table is touched.
+    day = run(site, "backfill", "run", *name, *DAY)
+    assert (day["stage"], day["events"][-1]["facts"]["changed"]) == ("applied", 0)
+    release = before["release"]
+    assert (
+        json.loads(verified_path(site.settings, site.dataset, release, day["id"]).read_text())["batch"]
+        == before["batch"]
+    )
+    assert site.publication() == before
+
+    # Rows of silver and bronze are lost; the audit sees it as soon as readers do.
+    stopped(driver)
+    lose(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 60 and offset < 90")
+    lose(site, f"silver.{site.dataset}", "_partition = 0 and _offset >= 50 and _offset < 70")
+    driver = published_again(site)
+    assert site.command("audit", *name).returncode == 1
+
+    # Half of it is no longer in Kafka, and that half is in bronze: across the seam, or not at all.
+    forget(site, 0, 58)
+    refused = site.command("replay", "plan", *name, "--offsets", offsets({0: (40, 100)}), "--source", "kafka")
+    assert (refused.returncode, "offsets 40 to 57" in refused.stderr) == (REFUSED, True), refused.stderr
+    refused = site.command("backfill", "plan", *name, *DAY)
+    assert (refused.returncode, "offsets 60 to 89" in refused.stderr) == (REFUSED, True), refused.stderr
+
+    plan = run(site, "replay", "plan", *name, "--offsets", offsets({0: (40, 100), 1: (0, 20)}))
+    spans = [(s["partition"], s["start"], s["end"], s["source"]) for s in plan["slice"]["spans"]]
+    assert spans == [(0, 40, 58, "bronze"), (0, 58, 100, "kafka"), (1, 0, 20, "kafka")]
+    second = site.command("replay", "plan", *name, "--offsets", offsets({0: (99, 120)}))
+    assert (second.returncode, plan["id"] in second.stderr) == (REFUSED, True)
+    apart = run(site, "replay", "plan", *name, "--offsets", offsets({0: (100, 120)}))
+    assert site.command("plan", "cancel", apart["id"]).returncode == 0
+
+    # The job dies in the middle, the driver dies while it corrects; nothing is half done in the end.
+    died = site.command("plan", "apply", plan["id"], "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
+    assert died.returncode == REFUSED, died.stdout
+    stopped(driver)
+    driver = site.drive("kill:correction.silver-committed")
+    site.await_state("running", driver)
+    cut = site.command("plan", "apply", plan["id"], "--yes")
+    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
+    driver = site.drive()
+    done = site.command("plan", "apply", plan["id"], "--yes")
+    assert done.returncode == 0, done.stderr
+    assert site.command("plan", "apply", plan["id"], "--yes").returncode == REFUSED
+    back = site.command("plan", "rollback", plan["id"])
+    assert (back.returncode, "gap" in back.stderr) == (REFUSED, True)
+    published_again(site, driver)
+    assert site.command("audit", *name).returncode == 0, site.command("audit", *name).stdout
+    site.refuse_any_loss()
+
+    # What is nowhere fails the plan and is named.
+    stopped(driver)
+    lose(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 30 and offset < 35")
+    driver = published_again(site)
+    nowhere = site.command("replay", "plan", *name, "--batches", "0..0")
+    assert (nowhere.returncode, "partition 0 offsets 30 to 34" in nowhere.stderr) == (REFUSED, True), nowhere.stderr
+    stopped(driver)
+
+
+@pytest.mark.timeout(600)
+def test_a_correction_without_a_stream_and_back(site: Site) -> None:
+    driver = published_again(site)
+    stopped(driver)
+    name = ("--dataset", site.dataset)
+    lose(site, f"gold.{site.dataset}_hours", "device = 'd3'")
+    driver = published_again(site)
+    stopped(driver)
+    wrong = site.publication()
+    assert site.command("audit", *name).returncode == 1
+    asked = site.command("backfill", "run", *name, *DAY)
+    assert (asked.returncode, "needs approval" in asked.stdout) == (1, True), asked.stdout
+    (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
+    applied = site.command("plan", "apply", plan["id"], "--yes")
+    assert applied.returncode == 0, applied.stderr
+    # What lies outside of the day is as it was: wrong.
+    other = run(site, "backfill", "run", *name, "--from", "2024-02-27", "--to", "2024-03-01", "--yes")
+    assert other["stage"] == "applied"
+    assert site.command("audit", *name).returncode == 0
+    site.refuse_any_loss()
+    assert site.publication()["batch"] == wrong["batch"]
+    for name_ in (other["id"], plan["id"]):
+        back = site.command("plan", "rollback", name_)
+        assert back.returncode == 0, back.stderr
+    # Gold is computed from silver: what was wrong in gold alone does not come back.
+    site.refuse_any_loss()
+    assert not list((warehouse(site.settings) / site.dataset).glob("*/correcting.json"))
