@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,12 +35,14 @@ from include.supervision.processes import bootstrap_servers
 from include.supervision.spawned import write_atomically
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.grains import redo_gold
+from spark_jobs.layers.lookup import keep, read, rows_in
 from spark_jobs.layers.release import Release, pinned_release
-from spark_jobs.layers.slices import Folder, keep, read, redo_records, span_files, spans_condition
+from spark_jobs.layers.slices import Folder, redo_records, span_files, spans_condition
 from spark_jobs.session import open_session
 from spark_jobs.tables import no_rows
 from spark_jobs.telling import end_with_parent, log, reason_of, tell
 
+GOLD_AT_A_TIME = 2
 COMPARED = ("key", "value", "timestamp", "timestamp_type")
 
 
@@ -81,18 +84,17 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     done = redo_records(release, records, wanted, folder)
     pass_step(Step.SLICE_REDONE)
     differing = dict(done.differing)
-    for number, target in enumerate(release.gold, start=1):
-        tell(at=target.table.spec.name, done=number, of=steps)
-        differing[target.table.spec.name] = redo_gold(target, release.refinery.silver, folder, seen.batch)
-    filled = read(
-        spark, folder.rows("added", release.refinery.bronze.spec.name), release.refinery.bronze.spec.data_schema
-    )
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        counted = pool.map(lambda t: redo_gold(t, release.refinery.silver, folder, seen.batch), release.gold)
+        for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
+            differing[target.table.spec.name] = count
+            tell(at=target.table.spec.name, done=number, of=steps)
     built = {
         "release": seen.release,
         "batch": seen.batch,
         "records": done.core,
         "kin": done.kin,
-        "filled": filled.count(),
+        "filled": rows_in(folder.rows("added", release.refinery.bronze.spec.name)),
         "differing": differing,
         "seconds": round(time.monotonic() - began, 1),
     }

@@ -9,8 +9,8 @@ Does not: publish, or remove anything from bronze: what bronze lacked is filled 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ from include.errors import Terminal
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold import GoldTable
-from spark_jobs.layers.grains import corrected_rows, grains_schema, touched_grains
+from spark_jobs.layers.grains import corrected_rows, grains_schema
+from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import MONTH
-from spark_jobs.layers.slices import PLACE, Folder, keep, read
+from spark_jobs.layers.slices import PLACE, Folder
 from spark_jobs.tables import DataFile, Table, bounds_of
 
 APPLY, UNDO = 1, 2
+GOLD_AT_A_TIME = 2
 
 
 class MovedOn(Terminal):
@@ -50,10 +52,9 @@ class Correction:
     built: int
     way: int
 
-    def rows(self, spark: SparkSession, table: Table, taken: bool) -> DataFrame:
-        """Return the rows that are taken from a table, or put into it."""
-        state = "removed" if taken == (self.way == APPLY) else "added"
-        return read(spark, self.folder.rows(state, table.spec.name), table.spec.data_schema)
+    def place(self, table: Table, taken: bool) -> Path:
+        """Return the folder of the rows that are taken from a table, or put into it."""
+        return self.folder.rows("removed" if taken == (self.way == APPLY) else "added", table.spec.name)
 
     def files(self, table: Table) -> list[Path]:
         """The files of both."""
@@ -87,9 +88,14 @@ def apply_correction(release: Release, correction: Correction, batch: int, epoch
     pass_step(Step.CORRECTED_SILVER, batch)
     _replace(refinery.spark, refinery.rejected, correction, F.date_format("first_seen", "yyyy-MM"), facts)
     pass_step(Step.CORRECTED_REJECTED, batch)
-    for target in release.gold:
+
+    def correct(target: GoldTable) -> None:
         _correct_gold(target, refinery.silver, correction, facts)
         pass_step(Step.CORRECTED_GOLD, batch)
+
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        for _ in pool.map(correct, release.gold):
+            pass
 
 
 def is_begun(release: Release, correction: Correction) -> bool:
@@ -110,35 +116,38 @@ def refuse_moved_on(release: Release, correction: Correction, batch: int) -> Non
     """Raise MovedOn unless the rows to take are there, and no later batch has to do with them."""
     refinery, plan = release.refinery, correction.plan
     for table in (refinery.silver, refinery.rejected):
-        taken = correction.rows(refinery.spark, table, taken=True)
-        there = table.read(refinery.spark, _files_at(table, correction))
-        if not taken.exceptAll(there).isEmpty():
-            raise MovedOn(table.spec.name, plan, "rows have changed")
-        places = correction.rows(refinery.spark, table, taken=False).select(*PLACE)
-        fresh = places.join(taken.select(*PLACE), PLACE, "left_anti")
-        if not there.join(fresh, PLACE, "left_semi").isEmpty():
-            raise MovedOn(table.spec.name, plan, "records have come in")
+        with looking_up() as lookup:
+            _view_rows(lookup, table, correction)
+            lookup.table("there", table, _files_at(table, correction))
+            if lookup.count("select * from taken except all select * from there"):
+                raise MovedOn(table.spec.name, plan, "rows have changed")
+            if lookup.count(COME_IN):
+                raise MovedOn(table.spec.name, plan, "records have come in")
     if batch > correction.built:
         _refuse_later_kin(release, correction)
 
 
+def _view_rows(lookup: Lookup, table: Table, correction: Correction) -> None:
+    lookup.folder("taken", correction.place(table, taken=True), table.spec.data_schema)
+    lookup.folder("put", correction.place(table, taken=False), table.spec.data_schema)
+
+
 def _refuse_later_kin(release: Release, correction: Correction) -> None:
     """A later record of an identity that the correction is about may win or lose by it."""
-    refinery, identity = release.refinery, list(release.dataset.pipeline.identity)
-    spark, silver, rejected = refinery.spark, refinery.silver, refinery.rejected
-    taken, put = correction.rows(spark, silver, taken=True), correction.rows(spark, silver, taken=False)
-    ours = taken.unionByName(put).select(*identity).distinct()
-    if not _later(spark, silver, correction.built).join(ours, identity, "left_semi").isEmpty():
-        raise MovedOn(silver.spec.name, correction.plan, "a later record has the same identity")
-    won = taken.select(F.concat_ws("/", "_batch_id", *PLACE).alias("_winner")).distinct()
-    lost = _later(spark, rejected, correction.built).withColumn("_winner", F.expr("get(reasons, 0).detail"))
-    if not lost.where("disposition = 'duplicate'").join(won, "_winner", "left_semi").isEmpty():
-        raise MovedOn(rejected.spec.name, correction.plan, "a later duplicate has lost to a record of it")
+    refinery, identity = release.refinery, ", ".join(release.dataset.pipeline.identity)
+    with looking_up() as lookup:
+        _view_rows(lookup, refinery.silver, correction)
+        lookup.table("silver", refinery.silver, _later_files(refinery.silver, correction.built))
+        lookup.table("rejected", refinery.rejected, _later_files(refinery.rejected, correction.built))
+        facts = {"identity": identity, "built": correction.built}
+        if lookup.count(LATER_RECORDS.format(**facts)):
+            raise MovedOn(refinery.silver.spec.name, correction.plan, "a later record has the same identity")
+        if lookup.count(LATER_LOSERS.format(**facts)):
+            raise MovedOn(refinery.rejected.spec.name, correction.plan, "a later duplicate has lost to a record of it")
 
 
-def _later(spark: SparkSession, table: Table, batch: int) -> DataFrame:
-    files = [file for file in table.files() if file.overlaps("_batch_id", batch + 1, 2**62)]
-    return table.read(spark, files).where(F.col("_batch_id") > batch)
+def _later_files(table: Table, batch: int) -> list[DataFile]:
+    return [file for file in table.files() if file.overlaps("_batch_id", batch + 1, 2**62)]
 
 
 def _files_at(table: Table, correction: Correction) -> list[DataFile]:
@@ -156,16 +165,18 @@ def _replace(spark: SparkSession, table: Table, correction: Correction, month: A
     """Take rows from silver or rejected and put others in their place, in one commit."""
     if table.committed(facts["app_id"]) >= correction.way:
         return
-    taken, put = (correction.rows(spark, table, taken=taken) for taken in (True, False))
-    old = _files_at(table, correction)
-    kept = table.read(spark, old).join(taken.select(*PLACE), PLACE, "left_anti")
-    rows = kept.unionByName(put).withColumn(MONTH, month)
-    added = table.write(rows, f"{correction.plan}-{correction.way}") if old or not put.isEmpty() else []
-    counts = {"rows_removed": taken.count(), "rows_added": put.count()}
+    counts = {f"rows_{state}": rows_in(correction.place(table, state == "removed")) for state in ("removed", "added")}
+    old, added = _files_at(table, correction), list[DataFile]()
+    if any(counts.values()):
+        taken, put = (read(spark, correction.place(table, t), table.spec.data_schema) for t in (True, False))
+        kept = table.read(spark, old).join(F.broadcast(taken.select(*PLACE)), list(PLACE), "left_anti")
+        added = table.write(kept.unionByName(put).withColumn(MONTH, month), f"{correction.plan}-{correction.way}")
+    else:
+        old = []
     _validate_rows(table, correction, old, added, counts)
     metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
     if "disposition" in table.spec.data_schema.fieldNames():
-        metadata |= _changed_counts(taken, put)
+        metadata |= _changed_counts(table, correction)
     table.commit(facts["app_id"], correction.way, metadata, added, old)
 
 
@@ -182,35 +193,46 @@ def _validate_rows(
         )
 
 
-def _changed_counts(taken: DataFrame, put: DataFrame) -> dict[str, Any]:
+def _changed_counts(table: Table, correction: Correction) -> dict[str, Any]:
     """Return by how much the rows of each disposition and of each reason become more."""
-    change: dict[str, Counter[str]] = {"dispositions": Counter(), "reasons": Counter()}
-    for rows, sign in ((taken, -1), (put, 1)):
-        for name, count in rows.groupBy("disposition").count().toLocalIterator():
-            change["dispositions"][name] += sign * count
-        rules = rows.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
-        for name, count in rules.groupBy("rule").count().toLocalIterator():
-            change["reasons"][name] += sign * count
-    return {kind: {name: n for name, n in sorted(counted.items()) if n} for kind, counted in change.items()}
+    with looking_up() as lookup:
+        _view_rows(lookup, table, correction)
+        return {kind: dict(lookup.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
 
 
 def _correct_gold(target: GoldTable, silver: Table, correction: Correction, facts: dict[str, Any]) -> None:
-    table, gold, spark = target.table, target.gold, target.spark
-    if table.committed(facts["app_id"]) >= correction.way:
+    table, spark = target.table, target.spark
+    place = correction.folder.rows("grains", table.spec.name)
+    if table.committed(facts["app_id"]) >= correction.way or not rows_in(place):
         return
-    moved = [correction.rows(spark, silver, taken=taken) for taken in (True, False)]
-    compared = read(spark, correction.folder.rows("grains", table.spec.name), grains_schema(target))
-    place = correction.folder.bench(f"grains-{correction.way}") / table.spec.name
-    keep(touched_grains(gold, moved[0].unionByName(moved[1])).unionByName(compared).distinct(), place)
-    grains, written = read(spark, place, grains_schema(target)), sorted(place.glob("*.parquet"))
-    count = grains.count()
-    if not count:
-        return
-    rows, old = corrected_rows(target, silver, grains, written, facts["batch"])
-    added = table.write(rows.withColumn(MONTH, F.expr(gold.partition)), f"{correction.plan}-{correction.way}")
-    metadata = facts | {"table": table.spec.name, "grains": count, "total": _total(table, old, added)}
+    grains = read(spark, place, grains_schema(target))
+    rows, old = corrected_rows(target, silver, grains, files_in(place), facts["batch"])
+    dated = rows.withColumn(MONTH, F.expr(target.gold.partition))
+    added = table.write(dated, f"{correction.plan}-{correction.way}")
+    metadata = facts | {"table": table.spec.name, "grains": rows_in(place), "total": _total(table, old, added)}
     table.commit(facts["app_id"], correction.way, metadata, added, old)
 
 
 def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:
     return sum(f.rows for f in table.files()) - sum(f.rows for f in old) + sum(f.rows for f in added)
+
+
+COME_IN = """
+select * from there
+semi join (select * from put anti join taken using (_partition, _offset)) using (_partition, _offset)
+"""
+LATER_RECORDS = """
+select * from silver
+where _batch_id > {built} and ({identity}) in (select ({identity}) from (from taken union all from put))
+"""
+LATER_LOSERS = """
+select * from rejected
+where _batch_id > {built} and disposition = 'duplicate'
+and reasons[1].detail in (select concat_ws('/', _batch_id, _partition, _offset) from taken)
+"""
+COUNTED = {"dispositions": "disposition", "reasons": "unnest(list_distinct([r.rule for r in reasons]))"}
+CHANGED = """
+select name, sum(sign)::bigint as change
+from (select {name} as name, -1 as sign from taken union all select {name}, 1 from put)
+group by name having change <> 0 order by name
+"""

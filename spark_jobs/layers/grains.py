@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
 from spark_jobs.layers.gold import GoldTable, gold_rows
 from spark_jobs.layers.history import HISTORY, with_grains_replaced
-from spark_jobs.layers.slices import PLACE, Folder, keep, read
+from spark_jobs.layers.lookup import files_in, keep, looking_up, read, rows_in
+from spark_jobs.layers.slices import PLACE, Folder
 from spark_jobs.layers.windows import window_end, window_start
 from spark_jobs.tables import Bound, DataFile, Table, bounds_of
 
@@ -78,42 +79,52 @@ def _moment(bound: Bound) -> datetime:
     return datetime.fromisoformat(f"{start.isoformat()}T00:00:00+00:00")
 
 
-def visible(rows: DataFrame) -> DataFrame:
+def visible(schema: StructType) -> StructType:
     """Return the columns that a reader looks at: not our own."""
-    return rows.select(*[name for name in rows.columns if not name.startswith("_")])
-
-
-def differing_grains(gold: Gold, before: DataFrame, after: DataFrame) -> DataFrame:
-    """Return the grains whose visible rows are not the same."""
-    old, new = visible(before), visible(after)
-    columns = list(grain_columns(gold))
-    shared = [F.col(name) for name in old.columns]
-    moved = old.exceptAll(new.select(*shared)).unionByName(new.select(*shared).exceptAll(old))
-    return moved.select(*columns).distinct()
+    return StructType([field for field in schema.fields if not field.name.startswith("_")])
 
 
 def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> int:
-    """Compute the grains that the slice's silver rows touch again; write them before and after, and those that differ.
+    """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
     `silver` and the target are pinned at `batch`; the slice's silver is in `folder`. Returns how many grains differ.
     """
-    spark, gold, table = target.spark, target.gold, target.table
-    before, after = (
-        read(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in ("before", "after")
-    )
-    written = folder.bench("grains") / table.spec.name
-    keep(touched_grains(gold, before.unionByName(after)), written)
-    grains, files = read(spark, written, grains_schema(target)), sorted(written.glob("*.parquet"))
-    places = spark.read.parquet(str(folder.bench("places"))).select(*PLACE)
-    outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, PLACE, "left_anti")
-    fresh = rows_of_grains(gold, outside.unionByName(after), grains, batch)
-    keep(visible(fresh), folder.rows("after", table.spec.name))
-    there = table.read(spark, files_within(table, *grain_spans(gold, files)))
-    keep(visible(there.join(grains, list(grain_columns(gold)), "left_semi")), folder.rows("before", table.spec.name))
-    schema = visible(table.read(spark, [])).schema
-    old, new = (read(spark, folder.rows(state, table.spec.name), schema) for state in ("before", "after"))
-    keep(differing_grains(gold, old, new), folder.rows("grains", table.spec.name))
-    return read(spark, folder.rows("grains", table.spec.name), grains_schema(target)).count()
+    spark, gold, table, name = target.spark, target.gold, target.table, target.table.spec.name
+    rows = {s: read(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
+    written = folder.bench("grains") / name
+    keep(touched_grains(gold, rows["before"].unionByName(rows["after"])), written)
+    grains, files = read(spark, written, grains_schema(target)), files_in(written)
+    places = rows["before"].select(*PLACE).unionByName(rows["after"].select(*PLACE)).distinct()
+    outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, list(PLACE), "left_anti")
+    shown = visible(table.spec.data_schema)
+    fresh = rows_of_grains(gold, outside.unionByName(rows["after"]), grains, batch)
+    keep(fresh.select(*shown.fieldNames()), folder.rows("after", name))
+    moved = rows["removed"].unionByName(rows["added"])
+    keep(touched_grains(gold, moved), folder.bench("moved") / name)
+    columns = ", ".join(f'"{column}"' for column in grain_columns(gold))
+    with looking_up() as lookup:
+        lookup.table("there", table, files_within(table, *grain_spans(gold, files)))
+        lookup.folder("touched", written, grains_schema(target))
+        names = ", ".join(f'"{column}"' for column in shown.fieldNames())
+        lookup.keep(f"select {names} from there where ({columns}) in (from touched)", folder.rows("before", name))
+        for state in ("before", "after"):
+            lookup.folder(state, folder.rows(state, name), shown)
+        lookup.folder("moved", folder.bench("moved") / name, grains_schema(target))
+        lookup.keep(DIFFERING.format(columns=columns), folder.bench("differing") / name)
+        lookup.folder("differing", folder.bench("differing") / name, grains_schema(target))
+        lookup.keep("select * from differing union select * from moved", folder.rows("grains", name))
+    return rows_in(folder.bench("differing") / name)
+
+
+STATES = ("before", "after", "removed", "added")
+DIFFERING = """
+select distinct {columns}
+from (
+    (select * from before except all select * from after)
+    union all
+    (select * from after except all select * from before)
+)
+"""
 
 
 def corrected_rows(

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StringType, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
+from spark_jobs.layers.lookup import Lookup, files_in, keep, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import (
     COORDINATES,
@@ -33,9 +34,11 @@ from spark_jobs.layers.silver import (
     rejected_rows,
     silver_rows,
 )
-from spark_jobs.tables import DataFile, RowsUnaccounted, Table, bounds_of, read_files
+from spark_jobs.tables import DataFile, RowsUnaccounted, Table, bounds_of
 
-PLACE = ["_partition", "_offset"]
+PLACE = ("_partition", "_offset")
+PLACES = StructType().add("_partition", IntegerType()).add("_offset", LongType())
+INVALID_FOLDER = "_verdict=invalid"
 
 
 @dataclass(frozen=True)
@@ -71,21 +74,17 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     refinery = release.refinery
     core = judged_files(refinery.judge, records, folder.bench("core"))
     _write_chosen(refinery, core, wanted, folder)
-    invalid = read_judged(refinery, core.invalid).select(*COORDINATES, "_reasons")
-    kin = _judged_kin(refinery, invalid, folder)
-    valid = _chosen(refinery, folder).unionByName(_valid_rows(refinery, kin))
-    broken = invalid.unionByName(read_judged(refinery, kin.invalid).select(*COORDINATES, "_reasons"))
-    keep(valid.select(*COORDINATES).unionByName(broken.select(*COORDINATES)), folder.bench("places"))
-    places = read(refinery.spark, folder.bench("places"), _places_schema(refinery))
-    _write_after(refinery, valid, broken, folder)
-    _write_before(refinery, places, folder)
-    differing = {
-        refinery.silver.spec.name: write_differences(refinery.spark, refinery.silver, folder),
-        refinery.rejected.spec.name: write_differences(refinery.spark, refinery.rejected, folder),
-    }
-    total, core_rows = places.count(), _chosen(refinery, folder).count() + invalid.count()
-    _validate_balance(refinery, folder, total)
-    return Redone(core_rows, total - core_rows, differing)
+    broken = rows_in(folder.bench("core") / INVALID_FOLDER)
+    asked = rows_in(folder.bench("chosen")) + broken
+    kin = _judged_kin(refinery, core, wanted, folder)
+    _write_after(refinery, [*core.invalid, *kin.invalid], folder)
+    differing = {table.spec.name: _write_before(table, folder) for table in (refinery.silver, refinery.rejected)}
+    came_out = sum(rows_in(folder.rows("after", table.spec.name)) for table in (refinery.silver, refinery.rejected))
+    total = asked + rows_in(folder.bench("kin_places"))
+    if came_out != total:
+        why = f"{total} records were done again, {came_out} rows came out"
+        raise RowsUnaccounted(refinery.silver.spec.name, (0, 0), why)
+    return Redone(asked, total - asked, differing)
 
 
 def spans_condition(wanted: Slice, partition: str, offset: str) -> str:
@@ -106,16 +105,6 @@ def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list
     ]
 
 
-def read(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
-    """Return the rows that were kept in a folder."""
-    return read_files(spark, schema, sorted(folder.glob("*.parquet")))
-
-
-def keep(rows: DataFrame, folder: Path) -> None:
-    """Write rows into a folder, in the place of what is there."""
-    rows.write.mode("overwrite").parquet(str(folder))
-
-
 def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> None:
     """Of the valid records, those that the slice is about, as silver has them."""
     valid = _valid_rows(refinery, core)
@@ -126,7 +115,7 @@ def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: 
         )
         files = span_files(refinery.silver, wanted, "_partition", "_offset")
         there = refinery.silver.read(refinery.spark, files).where(spans_condition(wanted, *PLACE)).where(inside)
-        marked = valid.join(there.select(*PLACE, F.lit(True).alias("_there")), PLACE, "left")
+        marked = valid.join(there.select(*PLACE, F.lit(True).alias("_there")), list(PLACE), "left")
         valid = marked.where(f"{inside} or _there").drop("_there").select(*valid.columns)
     keep(valid, folder.bench("chosen"))
 
@@ -136,32 +125,45 @@ def _valid_rows(refinery: Refinery, judged: JudgedFiles) -> DataFrame:
     return rows.select(*refinery.silver.spec.data_schema.fieldNames())
 
 
-def _chosen(refinery: Refinery, folder: Folder) -> DataFrame:
-    return read(refinery.spark, folder.bench("chosen"), refinery.silver.spec.data_schema)
-
-
-def _judged_kin(refinery: Refinery, invalid: DataFrame, folder: Folder) -> JudgedFiles:
+def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> JudgedFiles:
     """The records outside that share an identity with a chosen one, judged as well."""
-    identity = list(refinery.dataset.pipeline.identity)
-    chosen = _chosen(refinery, folder)
-    core = chosen.select(*PLACE).unionByName(invalid.select(*PLACE))
-    near = refinery.silver.read(refinery.spark, _files_of_kin(refinery, folder))
-    same = near.join(chosen.select(*identity).distinct(), identity, "left_semi")
-    winners = same.select(*PLACE, "_batch_id")
-    inside = _silver_at(refinery, core)
-    won = F.concat_ws("/", "_batch_id", *PLACE).alias("_winner")
-    losers = _duplicates(refinery).join(winners.unionByName(inside).select(won).distinct(), "_winner", "left_semi")
-    kin = winners.unionByName(losers.select(*PLACE, "_batch_id")).join(core, PLACE, "left_anti").distinct()
-    keep(kin, folder.bench("kin_places"))
-    return _judged_at(refinery, folder)
+    silver, rejected, places = refinery.silver, refinery.rejected, folder.bench("kin_places")
+    with looking_up() as lookup:
+        lookup.folder("chosen", folder.bench("chosen"), silver.spec.data_schema)
+        lookup.view("invalid", core.invalid, refinery.judged_schema)
+        lookup.table("near", silver, _files_of_kin(refinery, folder))
+        lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
+        lookup.table("rejected", rejected, rejected.files())
+        lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
+        count, first, last = lookup_span(lookup, places, _places_schema(refinery))
+    if not count:
+        keep(refinery.silver.read(refinery.spark, []), folder.bench("kin_valid"))
+        return JudgedFiles((), ())
+    files = [file for file in refinery.bronze.files() if file.overlaps("_batch_id", first, last)]
+    kin = read(refinery.spark, places, _places_schema(refinery))
+    at = kin.select(F.col("_partition").alias("partition"), F.col("_offset").alias("offset"))
+    records = refinery.bronze.read(refinery.spark, files).join(F.broadcast(at), ["partition", "offset"], "left_semi")
+    judged = judged_files(refinery.judge, records, folder.bench("kin"))
+    keep(_valid_rows(refinery, judged), folder.bench("kin_valid"))
+    found = rows_in(folder.bench("kin_valid")) + rows_in(folder.bench("kin") / INVALID_FOLDER)
+    if found != count:
+        why = f"the slice needs {count} records of other batches, bronze has {found} of them"
+        raise RowsUnaccounted(refinery.bronze.spec.name, (first, last), why)
+    return judged
+
+
+def lookup_span(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int, int]:
+    """Return how many rows a folder has, and their first and last batch."""
+    lookup.folder("spanned", folder, schema)
+    count, first, last = lookup.rows("select count(*), min(_batch_id), max(_batch_id) from spanned")[0]
+    return count, first, last
 
 
 def _files_of_kin(refinery: Refinery, folder: Folder) -> list[DataFile]:
     """Silver's files that may hold an identity of the chosen rows (as deduplication looks for them)."""
     time, horizon = refinery.dataset.pipeline.event_time, refinery.dataset.pipeline.horizon
     identity = refinery.dataset.pipeline.identity[0]
-    written = sorted(folder.bench("chosen").glob("*.parquet"))
-    spans = [bounds for path in written for bounds in bounds_of(path, (time, identity))]
+    spans = [bounds for path in files_in(folder.bench("chosen")) for bounds in bounds_of(path, (time, identity))]
     return [
         file
         for file in refinery.silver.files()
@@ -169,79 +171,79 @@ def _files_of_kin(refinery: Refinery, folder: Folder) -> list[DataFile]:
     ]
 
 
-def _silver_at(refinery: Refinery, places: DataFrame) -> DataFrame:
-    """Where silver has rows of the slice's own records."""
-    whole = refinery.silver.read(refinery.spark, refinery.silver.files())
-    return whole.select(*PLACE, "_batch_id").join(places, PLACE, "left_semi")
-
-
-def _duplicates(refinery: Refinery) -> DataFrame:
-    rows = refinery.rejected.read(refinery.spark, refinery.rejected.files()).where("disposition = 'duplicate'")
-    return rows.select(*PLACE, "_batch_id", F.expr("get(reasons, 0).detail").alias("_winner"))
-
-
-def _judged_at(refinery: Refinery, folder: Folder) -> JudgedFiles:
-    spark = refinery.spark
-    kin = read(spark, folder.bench("kin_places"), _places_schema(refinery, [*PLACE, "_batch_id"]))
-    count, first, last = kin.agg(F.count("*"), F.min("_batch_id"), F.max("_batch_id")).head() or (0, 0, 0)
-    if not count:
-        return JudgedFiles((), ())
-    files = [file for file in refinery.bronze.files() if file.overlaps("_batch_id", first, last)]
-    wanted = kin.select(F.col("_partition").alias("partition"), F.col("_offset").alias("offset"))
-    records = refinery.bronze.read(spark, files).join(F.broadcast(wanted), ["partition", "offset"], "left_semi")
-    judged = judged_files(refinery.judge, records, folder.bench("kin"))
-    found = read_judged(refinery, judged.valid).count() + read_judged(refinery, judged.invalid).count()
-    if found != count:
-        why = f"the slice needs {count} records of other batches, bronze has {found} of them"
-        raise RowsUnaccounted(refinery.bronze.spec.name, (first, last), why)
-    return judged
-
-
-def _write_after(refinery: Refinery, valid: DataFrame, broken: DataFrame, folder: Folder) -> None:
+def _write_after(refinery: Refinery, invalid: Sequence[Path], folder: Folder) -> None:
     """Who wins among the valid records of each identity, and all others with their reasons."""
-    identity = refinery.dataset.pipeline.identity
-    order = Window.partitionBy(*identity).orderBy("_batch_id", *PLACE)
-    winner = F.first(F.concat_ws("/", "_batch_id", *PLACE)).over(order)
-    keep(valid.select("*", F.row_number().over(order).alias("_rank"), winner.alias("_winner")), folder.bench("ranked"))
-    schema = (
-        StructType([*refinery.silver.spec.data_schema.fields]).add("_rank", IntegerType()).add("_winner", StringType())
+    silver, rejected = refinery.silver.spec, refinery.rejected.spec
+    identity = ", ".join(refinery.dataset.pipeline.identity)
+    with looking_up() as lookup:
+        valid = [*files_in(folder.bench("chosen")), *files_in(folder.bench("kin_valid"))]
+        lookup.view("valid", valid, silver.data_schema)
+        columns = ", ".join(f'"{name}"' for name in silver.data_schema.fieldNames())
+        ranked = RANKED.format(identity=identity)
+        lookup.keep(f"select {columns} from ({ranked}) where _rank = 1", folder.rows("after", silver.name))
+        lost = f"select {', '.join(COORDINATES)}, _winner from ({ranked}) where _rank > 1"
+        lookup.keep(lost, folder.bench("lost"))
+    losers = read(
+        refinery.spark, folder.bench("lost"), _places_schema(refinery, COORDINATES).add("_winner", StringType())
     )
-    ranked = read(refinery.spark, folder.bench("ranked"), schema)
-    silver = ranked.where("_rank = 1").select(*refinery.silver.spec.data_schema.fieldNames())
-    keep(silver, folder.rows("after", refinery.silver.spec.name))
-    named = f"array(named_struct('rule', 'duplicate', 'column', '{', '.join(identity)}', 'detail', _winner))"
-    lost = ranked.where("_rank > 1").selectExpr(*COORDINATES, f"{named} as _reasons", "'duplicate' as disposition")
-    rejected = broken.withColumn("disposition", F.lit("invalid")).unionByName(lost)
-    rows = rejected_rows(rejected, refinery.dataset).select(*refinery.rejected.spec.data_schema.fieldNames())
-    keep(rows, folder.rows("after", refinery.rejected.spec.name))
+    named = f"array(named_struct('rule', 'duplicate', 'column', '{identity}', 'detail', _winner)) as _reasons"
+    broken = read_judged(refinery, invalid).selectExpr(*COORDINATES, "_reasons", "'invalid' as disposition")
+    all_rejected = broken.unionByName(losers.selectExpr(*COORDINATES, named, "'duplicate' as disposition"))
+    rows = rejected_rows(all_rejected, refinery.dataset).select(*rejected.data_schema.fieldNames())
+    keep(rows, folder.rows("after", rejected.name))
 
 
-def _write_before(refinery: Refinery, places: DataFrame, folder: Folder) -> None:
-    for table in (refinery.silver, refinery.rejected):
-        there = table.read(refinery.spark, table.files()).join(places.select(*PLACE), PLACE, "left_semi")
-        columns = table.spec.data_schema.fieldNames()
-        keep(there.select(*columns), folder.rows("before", table.spec.name))
-
-
-def write_differences(spark: SparkSession, table: Table, folder: Folder) -> int:
-    """Write the rows that only `before` or only `after` has; return how many records that concerns."""
+def _write_before(table: Table, folder: Folder) -> int:
+    """Write what a table has of the slice's records, and in which rows that is not what came out; return how many."""
     name, schema = table.spec.name, table.spec.data_schema
-    before, after = (read(spark, folder.rows(state, name), schema) for state in ("before", "after"))
-    keep(before.exceptAll(after), folder.rows("removed", name))
-    keep(after.exceptAll(before), folder.rows("added", name))
-    removed, added = (read(spark, folder.rows(state, name), schema).select(*PLACE) for state in ("removed", "added"))
-    return removed.unionByName(added).distinct().count()
+    with looking_up() as lookup:
+        for other in ("silver", "rejected"):
+            path = next(path for path in files_after(folder) if path.name.startswith(f"{other}."))
+            lookup.folder(f"after_{other}", path, PLACES)
+        lookup.table("there", table, table.files())
+        lookup.keep(BEFORE, folder.rows("before", name))
+        for state in ("before", "after"):
+            lookup.folder(state, folder.rows(state, name), schema)
+        for state, one, other in (("removed", "before", "after"), ("added", "after", "before")):
+            lookup.keep(f"select * from {one} except all select * from {other}", folder.rows(state, name))
+            lookup.folder(state, folder.rows(state, name), schema)
+        return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
 
 
-def _validate_balance(refinery: Refinery, folder: Folder, total: int) -> None:
-    after = {
-        table.spec.name: read(refinery.spark, folder.rows("after", table.spec.name), table.spec.data_schema).count()
-        for table in (refinery.silver, refinery.rejected)
-    }
-    if sum(after.values()) != total:
-        why = f"{total} records were done again, {after} are the rows that came out"
-        raise RowsUnaccounted(refinery.silver.spec.name, (0, 0), why)
+def files_after(folder: Folder) -> list[Path]:
+    """Return the folders of the tables that came out."""
+    return sorted((folder.path / "after").iterdir())
 
 
-def _places_schema(refinery: Refinery, names: Sequence[str] = COORDINATES) -> StructType:
+def _places_schema(refinery: Refinery, names: Sequence[str] = (*PLACE, "_batch_id")) -> StructType:
     return StructType([refinery.silver.spec.schema[name] for name in names])
+
+
+KIN = """
+with core as (select _partition, _offset from chosen union all select _partition, _offset from invalid),
+winners as (select _partition, _offset, _batch_id from near where ({identity}) in (select ({identity}) from chosen)),
+own as (select _partition, _offset, _batch_id from inside semi join core using (_partition, _offset)),
+won as (
+    select distinct concat_ws('/', _batch_id, _partition, _offset) as winner
+    from (select * from winners union all select * from own)
+),
+losers as (
+    select _partition, _offset, _batch_id
+    from rejected semi join won on reasons[1].detail = won.winner
+    where disposition = 'duplicate'
+)
+select distinct * from (select * from winners union all select * from losers)
+anti join core using (_partition, _offset)
+"""
+RANKED = """
+select
+    *,
+    row_number() over same as _rank,
+    first(concat_ws('/', _batch_id, _partition, _offset)) over same as _winner
+from valid
+window same as (partition by {identity} order by _batch_id, _partition, _offset)
+"""
+BEFORE = """
+select * from there
+semi join (select * from after_silver union all select * from after_rejected) using (_partition, _offset)
+"""

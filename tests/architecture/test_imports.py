@@ -61,6 +61,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Import by import: the whole room must not be open for it.
 ONLY: dict[tuple[str, str], tuple[str, ...]] = {
+    ("spark_jobs.layers", "include.reading"): ("memory_database",),
     ("spark_jobs", "include.supervision"): (
         *("bootstrap_servers", "find_java", "stream_name", "write_atomically"),
         *("PROMOTE", "RETIRE", "Answer", "Order", "OrderUnreadable", "find_order", "give_answer", "withdraw_order"),
