@@ -28,7 +28,7 @@ demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, a
 	@.venv/bin/headrace demo $(ARGS)
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
-	@.venv/bin/python -m pytest $(ARGS)
+	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .

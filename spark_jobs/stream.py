@@ -83,7 +83,7 @@ class Driver:
             if not query.isActive:
                 query = self._restarted(query)
             self._obey()
-            if not self._refine_next() and not self.live.follow_next():
+            if not self._refine_next() and not self._follow_next():
                 self.stop.wait(0.02)
         self.teller.tell("draining")
         # A query that had ended before has nothing left to drain, and its reason has been told.
@@ -106,6 +106,13 @@ class Driver:
             return False
         self._went_on(report)
         return True
+
+    def _follow_next(self) -> bool:
+        """Bring a release beside the published one on, if there is any and it is behind."""
+        worked = self.live.follow_next()
+        if worked:
+            project(self.ledger, self.settings, self.dataset.name)
+        return worked
 
     def _obey(self) -> None:
         """Between two runs: do what a plan asks of the owner, and answer."""
@@ -130,6 +137,7 @@ class Driver:
             self.pause = self.not_before = 0.0
             self.teller.tell("running")
         self.teller.word.beside = [live.name for live in self.live.beside]
+        project(self.ledger, self.settings, self.dataset.name)
 
     def _halt(self, error: Exception) -> None:
         self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)

@@ -11,6 +11,7 @@ from include.clients.delta_log import LOG, commits, commits_following, log_versi
 from include.ledger.entering import enter_commits, last_entered
 from include.ledger.failures import LedgerDisagrees
 from include.ledger.publishing import enter_publications
+from include.ledger.verifying import enter_verifications
 from include.ledger.writer import LedgerWriter
 from include.places import bronze_path, warehouse
 from include.reading.publication import Publication, find_publication
@@ -48,6 +49,7 @@ def enter_dataset(connection: Connection, settings: Settings, dataset: str, comp
     _refuse_lost_bronze(connection, settings, dataset)
     cleaned: dict[str, int] = {}
     entered = sum(_enter_table(connection, settings, path, compared, cleaned) for path in paths)
+    enter_verifications(connection, settings, dataset)
     return CaughtUp(entered, _publish(connection, publication), cleaned)
 
 

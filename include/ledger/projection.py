@@ -10,7 +10,7 @@ from sqlalchemy import Table
 
 from include.clients.delta_log import Commit
 from include.ledger.failures import CommitUnexplained
-from include.ledger.schema import batches, gold_commits, ranges, reasons, runs
+from include.ledger.schema import batches, corrections, gold_commits, ranges, reasons, runs
 
 Values = dict[str, int | str | None]
 Metadata = Mapping[str, Any]
@@ -40,7 +40,7 @@ def rows_of_commit(commit: Commit) -> list[Row]:
 
 
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:
-    """App ids: `<dataset>/bronze/<generation>`, `<dataset>/<release>/silver|rejected`, `…/gold/<table>`."""
+    """App ids: `<dataset>/bronze/<generation>`, `<dataset>/<release>/` and `silver`, `rejected`, `gold/…`, `plan/…`."""
     match app_id.split("/"):
         case [_, "bronze", _]:
             return _bronze
@@ -50,6 +50,8 @@ def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | Non
             return _rejected
         case [_, _, "gold", _]:
             return _gold
+        case [_, _, "plan", _]:
+            return _correction
     return None
 
 
@@ -109,6 +111,15 @@ def _gold(commit: Commit, meta: Metadata) -> list[Row]:
     counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
     gold: Values = {"gold": meta["app_id"].split("/")[3]}
     return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | counts)]
+
+
+def _correction(commit: Commit, meta: Metadata) -> list[Row]:
+    key: Values = {name: str(meta[name]) for name in ("dataset", "release", "plan", "table")}
+    counts: Values = {name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")}
+    changes: Values = {name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")}
+    where: Values = {"way": int(meta["way"]), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
+    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
+    return [Row(corrections, key | where | committed | counts | changes)]
 
 
 def _run(meta: Metadata) -> Values:

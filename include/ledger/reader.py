@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, Engine, func, select
 from include.ledger.failures import LedgerMissing, translated
 from include.ledger.schema import (
     batches,
+    corrections,
     gold_commits,
     open_engine,
     publications,
@@ -151,20 +153,47 @@ def _dataset_totals(connection: Connection, dataset: str) -> DatasetTotals:
 
 def _release_totals(connection: Connection, dataset: str, release: str) -> ReleaseTotals:
     c = runs.c
-    counts = (func.coalesce(func.sum(column), 0) for column in (c.rows_in, c.accepted, c.invalid, c.duplicate))
+    counts = (func.coalesce(func.sum(column), 0) for column in (c.rows_in, c.invalid, c.duplicate))
     query = select(func.max(c.last_batch), *counts).where(c.dataset == dataset, c.release == release)
-    last, rows_in, accepted, invalid, duplicate = connection.execute(query).one()
+    last, rows_in, invalid, duplicate = connection.execute(query).one()
+    changed = _changed(connection, dataset, release, "dispositions")
     return ReleaseTotals(
         release=release,
         last_batch=last,
         rows_in=int(rows_in),
-        accepted=int(accepted),
-        invalid=int(invalid),
-        duplicate=int(duplicate),
+        accepted=_accepted(connection, dataset, release),
+        invalid=int(invalid) + changed.get("invalid", 0),
+        duplicate=int(duplicate) + changed.get("duplicate", 0),
         gold=_gold_totals(connection, dataset, release),
         reasons=_reasons(connection, dataset, release),
         published_batch=_published_batch(connection, dataset, release),
     )
+
+
+def _accepted(connection: Connection, dataset: str, release: str) -> int:
+    """Rows of silver: after the last correction as that counted them, and what runs have added since."""
+    total, version = _last_correction(connection, dataset, release, f"silver.{dataset}") or (0, -1)
+    c = runs.c
+    since = (c.dataset == dataset) & (c.release == release) & (c.silver_version > version)
+    return total + int(connection.execute(select(func.coalesce(func.sum(c.accepted), 0)).where(since)).scalar() or 0)
+
+
+def _last_correction(connection: Connection, dataset: str, release: str, table: str) -> tuple[int, int] | None:
+    """Return the rows and the version of a table after the last correction of it."""
+    c = corrections.c
+    ours = (c.dataset == dataset) & (c.release == release) & (c.table == table)
+    found = connection.execute(select(c.total, c.version).where(ours).order_by(c.version.desc()).limit(1)).first()
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def _changed(connection: Connection, dataset: str, release: str, column: str) -> Counter[str]:
+    """Return by how many rows corrections have changed each disposition or reason."""
+    c = corrections.c
+    ours = (c.dataset == dataset) & (c.release == release) & c[column].is_not(None)
+    changed: Counter[str] = Counter()
+    for text in connection.execute(select(c[column]).where(ours)).scalars():
+        changed.update(json.loads(text))
+    return changed
 
 
 def _gold_totals(connection: Connection, dataset: str, release: str) -> dict[str, int]:
@@ -172,14 +201,21 @@ def _gold_totals(connection: Connection, dataset: str, release: str) -> dict[str
     ours = (c.dataset == dataset) & (c.release == release)
     last = select(c.gold, func.max(c.last_batch).label("last_batch")).where(ours).group_by(c.gold).subquery()
     same = (c.gold == last.c.gold) & (c.last_batch == last.c.last_batch)
-    query = select(c.gold, c.total).join(last, same).where(ours).order_by(c.gold)
-    return {str(gold): int(total) for gold, total in connection.execute(query)}
+    query = select(c.gold, c.total, c.version).join(last, same).where(ours).order_by(c.gold)
+    found = connection.execute(query).tuples().all()
+    corrected = {gold: _last_correction(connection, dataset, release, f"gold.{gold}") for gold, _, _ in found}
+    return {
+        str(gold): int(later[0]) if (later := corrected[gold]) and later[1] > version else int(total)
+        for gold, total, version in found
+    }
 
 
 def _reasons(connection: Connection, dataset: str, release: str) -> dict[str, int]:
     c = reasons.c
     query = select(c.reason, func.sum(c.rows)).where(c.dataset == dataset, c.release == release).group_by(c.reason)
-    return {str(reason): int(rows) for reason, rows in sorted(connection.execute(query).tuples())}
+    found = Counter({str(reason): int(rows) for reason, rows in connection.execute(query).tuples()})
+    found.update(_changed(connection, dataset, release, "reasons"))
+    return {reason: rows for reason, rows in sorted(found.items()) if rows}
 
 
 def _published_batch(connection: Connection, dataset: str, release: str) -> int | None:

@@ -30,7 +30,7 @@ from include.ledger.failures import LedgerMissing, LedgerSchemaDiffers
 from include.places import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 # A driver waits this long for another writer, then goes on without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
@@ -91,7 +91,21 @@ gold_commits = _table(
 publications = _table("publications", "dataset:text release:text batch:int", "published_at_ms", "tables")
 """One row per batch that all tables of a release hold and the publication has passed; `tables`: JSON name → version."""
 
-FACTS = (batches, ranges, runs, reasons, gold_commits, publications)
+corrections = _table(
+    "corrections",
+    "dataset:text release:text plan:text way:int table:text",
+    "batch epoch version committed_at_ms rows_removed rows_added grains total",
+    "dispositions reasons",
+)
+"""One row per commit of a plan's correction; `way` 1: applied, 2: taken back; `total`: rows of the table after it.
+
+`dispositions` and `reasons` (rejected only): JSON name → by how many rows they became more.
+"""
+
+verifications = _table("verifications", "dataset:text release:text plan:text", "batch since_ms until_ms verified_at_ms")
+"""One row per backfill that found a range of event time [since, until) equal at `batch`."""
+
+FACTS = (batches, ranges, runs, reasons, gold_commits, publications, corrections, verifications)
 """The tables whose rows a rebuild must reproduce."""
 
 

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import released_dataset
-from include.errors import Terminal, Transient
+from include.errors import HeadraceError, Terminal, Transient
+from include.ledger.catching_up import catch_up
+from include.ledger.writer import open_writer
 from include.places import correction_path, log_path
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, Comparison, Side, compare, rows_in
 from include.planning.journal import comparison_path, record_stage
@@ -150,7 +153,14 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
     if plan.kind == BACKFILL and found.verdict == EQUAL:
         keep_verified(settings, plan, batch)
+        bring_ledger_on(settings, plan.dataset)
     return record, found
+
+
+def bring_ledger_on(settings: Settings, dataset: str) -> None:
+    """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
+    with suppress(HeadraceError):
+        catch_up(open_writer(settings), settings, dataset)
 
 
 def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
@@ -292,6 +302,7 @@ def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
 def _obeyed_by_job(settings: Settings, plan: Plan, order: Order) -> Answer:
     done = run_job(settings, plan, ("obey", plan.dataset), lambda _: None)
     answer = find_answer(settings, plan.dataset, order)
+    bring_ledger_on(settings, plan.dataset)
     if answer is None:
         raise JobFailed(plan.id, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
     return answer

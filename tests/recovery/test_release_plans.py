@@ -136,3 +136,4 @@ def test_release_beside_the_stream(site: Site) -> None:
     assert site.command("plan", "retire", plan["id"]).returncode == 0
     assert json.loads(live_path(site.settings, site.dataset).read_text()) == [before["release"]]
     site.refuse_any_loss()
+    assert "identical" in site.command("ledger", "rebuild").stdout

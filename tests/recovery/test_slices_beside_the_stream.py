@@ -152,3 +152,4 @@ def test_a_correction_without_a_stream_and_back(site: Site) -> None:
     # Gold is computed from silver: what was wrong in gold alone does not come back.
     site.refuse_any_loss()
     assert not list((warehouse(site.settings) / site.dataset).glob("*/correcting.json"))
+    assert "identical" in site.command("ledger", "rebuild").stdout

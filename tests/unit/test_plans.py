@@ -55,7 +55,7 @@ def settings(tmp_path: Path) -> Settings:
 def plan(settings: Settings) -> Plan:
     name = new_id(settings, "release", "flights")
     change = Change("gold.route_days", "changed", "with minutes")
-    predicted = Prediction(10, 1000, 5, 0.5, 20.0)
+    predicted = Prediction(10, 1000, 2, 5, 0.5, 20.0)
     return Plan(name, "release", "flights", "aaa", "bbb", NOON, "ann", 0.01, [change], predicted)
 
 
