@@ -49,7 +49,10 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.tables": (("include.errors",), "how a table is written; knows neither layers nor datasets"),
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
     "spark_jobs.layers": (
-        (*GROUND, "include.catalog", "spark_jobs.contract", "spark_jobs.tables", "spark_jobs.failpoints"),
+        (
+            *(*GROUND, "include.catalog", "include.reading.sql"),
+            *("spark_jobs.contract", "spark_jobs.tables", "spark_jobs.failpoints"),
+        ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
     "spark_jobs": (
@@ -61,10 +64,20 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Import by import: the whole room must not be open for it.
 ONLY: dict[tuple[str, str], tuple[str, ...]] = {
-    ("spark_jobs.layers", "include.reading"): ("memory_database",),
     ("spark_jobs", "include.supervision"): (
         *("bootstrap_servers", "find_java", "stream_name", "write_atomically"),
-        *("PROMOTE", "RETIRE", "Answer", "Order", "OrderUnreadable", "find_order", "give_answer", "withdraw_order"),
+        *(
+            "PROMOTE",
+            "RETIRE",
+            "CORRECT",
+            "UNDO",
+            "Answer",
+            "Order",
+            "OrderUnreadable",
+            "find_order",
+            "give_answer",
+            "withdraw_order",
+        ),
     ),
 }
 OUTSIDE = {

@@ -65,13 +65,26 @@ class Poll:
 
 
 def the_plan(site: Site) -> dict[str, Any]:
-    (found,) = json.loads(site.command("plan", "list", "--json").stdout)
+    (found,) = [
+        plan for plan in json.loads(site.command("plan", "list", "--json").stdout) if plan["dataset"] == site.dataset
+    ]
     assert isinstance(found, dict)
     return found
 
 
 def moved(site: Site, act: Callable[..., PlanRecord], plan: str) -> None:
     act(site.settings, load_plan(site.settings, plan), "test")
+
+
+def poll_while_it_moves(site: Site, plan: str, sums: tuple[int, int]) -> None:
+    """Read again and again while the plan is rolled back and applied, back and forth."""
+    poll = Poll(site, sums)
+    with poll.going_on():
+        while len(poll.reads) < READS:
+            moved(site, execute.roll_back, plan)
+            moved(site, execute.apply, plan)
+    assert not poll.wrong, poll.wrong[:5]
+    assert set(poll.reads) == set(sums)
 
 
 @pytest.mark.timeout(900)
@@ -113,13 +126,7 @@ def test_release_beside_the_stream(site: Site) -> None:
     assert site.publication()["release"] == plan["release"]
     assert site.command("plan", "apply", plan["id"]).returncode == 0
 
-    poll = Poll(site, (litres, 2 * litres))
-    with poll.going_on():
-        while len(poll.reads) < READS:
-            moved(site, execute.roll_back, plan["id"])
-            moved(site, execute.apply, plan["id"])
-    assert not poll.wrong, poll.wrong[:5]
-    assert set(poll.reads) == {litres, 2 * litres}
+    poll_while_it_moves(site, plan["id"], (litres, 2 * litres))
 
     # Both releases stay fresh, and without a stream the plan's own job takes them back.
     site.send(200)

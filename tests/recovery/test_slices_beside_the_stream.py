@@ -60,6 +60,28 @@ def offsets(ranges: dict[int, Sequence[int]]) -> str:
     return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
 
 
+def applied_through_deaths(site: Site, driver: Driver, plan: str) -> Driver:
+    """The job dies in the middle, the driver dies while it corrects; nothing is half done in the end."""
+    died = site.command("plan", "apply", plan, "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
+    assert died.returncode == REFUSED, died.stdout
+    stopped(driver)
+    driver = site.drive("kill:correction.silver-committed")
+    site.await_state("running", driver)
+    cut = site.command("plan", "apply", plan, "--yes")
+    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
+    driver = site.drive()
+    done = site.command("plan", "apply", plan, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert site.command("plan", "apply", plan, "--yes").returncode == REFUSED
+    back = site.command("plan", "rollback", plan)
+    assert (back.returncode, "gap" in back.stderr) == (REFUSED, True)
+    published_again(site, driver)
+    audited = site.command("audit", "--dataset", site.dataset)
+    assert audited.returncode == 0, audited.stdout
+    site.refuse_any_loss()
+    return driver
+
+
 @pytest.mark.timeout(900)
 def test_slices_beside_the_stream(site: Site) -> None:
     driver = published_again(site)
@@ -98,23 +120,7 @@ def test_slices_beside_the_stream(site: Site) -> None:
     apart = run(site, "replay", "plan", *name, "--offsets", offsets({0: (100, 120)}))
     assert site.command("plan", "cancel", apart["id"]).returncode == 0
 
-    # The job dies in the middle, the driver dies while it corrects; nothing is half done in the end.
-    died = site.command("plan", "apply", plan["id"], "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
-    assert died.returncode == REFUSED, died.stdout
-    stopped(driver)
-    driver = site.drive("kill:correction.silver-committed")
-    site.await_state("running", driver)
-    cut = site.command("plan", "apply", plan["id"], "--yes")
-    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
-    driver = site.drive()
-    done = site.command("plan", "apply", plan["id"], "--yes")
-    assert done.returncode == 0, done.stderr
-    assert site.command("plan", "apply", plan["id"], "--yes").returncode == REFUSED
-    back = site.command("plan", "rollback", plan["id"])
-    assert (back.returncode, "gap" in back.stderr) == (REFUSED, True)
-    published_again(site, driver)
-    assert site.command("audit", *name).returncode == 0, site.command("audit", *name).stdout
-    site.refuse_any_loss()
+    driver = applied_through_deaths(site, driver, plan["id"])
 
     # What is nowhere fails the plan and is named.
     stopped(driver)

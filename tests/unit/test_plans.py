@@ -31,6 +31,7 @@ from include.planning.journal import (
 from include.planning.plan import FOLLOWING, OPEN, Plan, Prediction, Stage, StageRefused
 from include.planning.report import page
 from include.reading.publication import Publication, PublishedTable, publish
+from include.reading.tables import open_dataset
 from include.settings import CLONE, Settings
 from include.supervision.orders import (
     PROMOTE,
@@ -170,7 +171,8 @@ def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: fl
     tables = []
     for side, rows in (("old", old), ("new", new)):
         write_deltalake(str(tmp_path / side), rows.to_arrow())
-        tables.append({"gold.route_days": PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)})
+        table = PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)
+        tables.append({table.name: open_dataset(table)})
     return compare((dataset, tables[0]), (dataset, tables[1]), 3, threshold, lambda _: None)
 
 
