@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo test check up down bench-demo lock jars-lock clean
+.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -26,6 +26,9 @@ setup-dev:
 
 demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, audited
 	@.venv/bin/headrace demo $(ARGS)
+
+demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, undo; replay three days; audit
+	@.venv/bin/headrace demo-change
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
 	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)

@@ -11,7 +11,9 @@ from rich.markup import escape
 from include.cli import bench, history, ledger, plan, rejected, release
 from include.cli.audit import audit
 from include.cli.demo import demo
+from include.cli.demo_change import demo_change
 from include.cli.doctor import doctor
+from include.cli.grains import grains
 from include.cli.produce import produce
 from include.cli.query import query, tables
 from include.cli.repair import repair
@@ -29,6 +31,7 @@ def headrace() -> None:
 
 
 app.command()(demo)
+app.command("demo-change")(demo_change)
 app.add_typer(bench.app, name="bench")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(rejected.app, name="rejected")
@@ -37,6 +40,7 @@ app.add_typer(history.backfill, name="backfill")
 app.add_typer(history.replay, name="replay")
 app.add_typer(plan.app, name="plan")
 app.command()(audit)
+app.command()(grains)
 app.command()(query)
 app.command()(tables)
 app.command()(produce)

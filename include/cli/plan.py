@@ -242,8 +242,8 @@ def _sources(plan: Plan) -> dict[str, str]:
     }
 
 
-def show_comparison(console: Console, found: Mapping[str, Any]) -> None:
-    """Print a comparison, table by table, with a few of the keys that changed."""
+def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool = True) -> None:
+    """Print a comparison, table by table; with `samples` also sums that moved and the first keys that changed."""
     table = Table(
         "table", "", "rows before", "rows after", "added", "missing", "changed", box=None, header_style="bold"
     )
@@ -254,7 +254,7 @@ def show_comparison(console: Console, found: Mapping[str, Any]) -> None:
         counts = (f"{t[name]:,}" for name in ("old_rows", "new_rows", "added", "missing", "changed"))
         table.add_row(t["name"], mark, *counts)
     console.print(table)
-    for t in found["tables"]:
+    for t in found["tables"] if samples else ():
         _show_moved(console, t)
     console.print(f"[bold]{found['verdict']}[/], both at bronze batch {found['batch']}", highlight=False)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -154,6 +155,13 @@ def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIME
         part.partition: int(answer(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
         for part, future in futures.items()
     }
+
+
+def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int], timeout: float = TIMEOUT) -> None:
+    """Delete the records below an offset of each partition, as retention does; there is no way back. TopicMissing."""
+    wanted = [TopicPartition(topic, part, end) for part, end in ends.items()]
+    for future in admin(bootstrap).delete_records(wanted, request_timeout=timeout).values():
+        answer(future, f"deleting records of {topic}", bootstrap, timeout, topic)
 
 
 def answer(future: Future[Answer], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Answer:

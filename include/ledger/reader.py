@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, func, select
 
@@ -22,6 +23,7 @@ from include.ledger.schema import (
     runs,
     sqlite_file,
     validate_schema,
+    verifications,
 )
 from include.settings import Settings
 
@@ -80,6 +82,16 @@ class DatasetTotals:
     releases: Mapping[str, ReleaseTotals]
 
 
+@dataclass(frozen=True)
+class Verification:
+    """A range of event time [since, until) that a plan did again at `batch` and found equal."""
+
+    plan: str
+    since: datetime
+    until: datetime
+    batch: int
+
+
 class LedgerReader:
     """Errors of every question: LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, LedgerSchemaDiffers."""
 
@@ -96,6 +108,14 @@ class LedgerReader:
         """Return rows per layer, rejected by reason and last batches of every dataset, all from one look."""
         with self._question() as connection:
             return {name: _dataset_totals(connection, name) for name in _datasets(connection)}
+
+    def event_times(self, dataset: str, release: str) -> tuple[list[tuple[int, str]], list[Verification]]:
+        """Return each run's last batch and greatest event times (JSON by partition), and what is verified."""
+        with self._question() as connection:
+            c = runs.c
+            ours = (c.dataset == dataset) & (c.release == release) & c.event_time_max.is_not(None)
+            found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
+            return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""
@@ -168,6 +188,17 @@ def _release_totals(connection: Connection, dataset: str, release: str) -> Relea
         reasons=_reasons(connection, dataset, release),
         published_batch=_published_batch(connection, dataset, release),
     )
+
+
+def _verified(connection: Connection, dataset: str, release: str) -> list[Verification]:
+    c = verifications.c
+    ours = (c.dataset == dataset) & (c.release == release)
+    found = connection.execute(select(c.plan, c.since_ms, c.until_ms, c.batch).where(ours).order_by(c.batch, c.plan))
+    return [Verification(plan, _utc(since), _utc(until), batch) for plan, since, until, batch in found.tuples()]
+
+
+def _utc(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _accepted(connection: Connection, dataset: str, release: str) -> int:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import released_dataset
@@ -165,22 +164,25 @@ def bring_ledger_on(settings: Settings, dataset: str) -> None:
 
 def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
     """What readers saw, and what was built, at one batch."""
-    old, new = publication_from_json(facts["seen"]), publication_from_json(facts["built"])
-    return tuple(
-        (
-            released_dataset(settings, plan.dataset, seen.release),
-            {name: open_dataset(table) for name, table in tables_of(settings, seen).items()},
-        )
-        for seen in (old, new)
-    )  # type: ignore[return-value]
+
+    def side(said: Mapping[str, Any]) -> Side:
+        seen = publication_from_json(said)
+        rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
+        return released_dataset(settings, plan.dataset, seen.release), rows
+
+    return side(facts["seen"]), side(facts["built"])
 
 
 def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     """The rows of a slice as they were and as they came out."""
     dataset = released_dataset(settings, plan.dataset, plan.release)
     folder = correction_path(settings, plan.dataset, plan.release, plan.id)
-    names = [path.name for path in sorted((folder / "after").iterdir(), key=_layer)]
-    return tuple((dataset, {name: rows_in(folder / state / name) for name in names}) for state in ("before", "after"))  # type: ignore[return-value]
+    names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
+
+    def side(state: str) -> Side:
+        return dataset, {name: rows_in(folder / state / name) for name in names}
+
+    return side("before"), side("after")
 
 
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -368,5 +370,5 @@ def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
             yield said
 
 
-def _layer(path: Path) -> tuple[int, str]:
-    return LAYERS.index(path.name.partition(".")[0]), path.name
+def _layer(table: str) -> tuple[int, str]:
+    return LAYERS.index(table.partition(".")[0]), table

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 from deltalake import DeltaTable
 from site_of_recovery import Driver, Site, await_that
 
-from include.clients.kafka import admin, log_start_offsets
+from include.clients.kafka import delete_records_before, log_start_offsets
 from include.places import verified_path, warehouse
 from include.reading.publication import read_publication, tables_of
 
@@ -38,8 +37,7 @@ def lose(site: Site, table: str, where: str) -> None:
 
 def forget(site: Site, partition: int, before: int) -> None:
     """Kafka deletes the records below an offset, as its retention does."""
-    (future,) = admin(site.bootstrap).delete_records([TopicPartition(site.dataset, partition, before)]).values()
-    future.result(20)
+    delete_records_before(site.bootstrap, site.dataset, {partition: before})
     await_that(lambda: log_start_offsets(site.bootstrap, site.dataset)[partition] == before, "Kafka forgets")
 
 
@@ -97,6 +95,12 @@ def test_slices_beside_the_stream(site: Site) -> None:
         == before["batch"]
     )
     assert site.publication() == before
+    grains = json.loads(site.command("grains", *name, "--table", f"{site.dataset}_peaks", "--json").stdout)
+    # The day from noon to noon holds no whole day: only the hours are verified.
+    assert {window["state"] for window in grains["windows"]} == {"open"}
+    hours = json.loads(site.command("grains", *name, "--state", "verified", "--json").stdout)["windows"]
+    assert {window["table"] for window in hours} == {f"{site.dataset}_hours"}
+    assert (len(hours), hours[0]["start"][:16]) == (24, "2024-02-27T12:00")
 
     # Rows of silver and bronze are lost; the audit sees it as soon as readers do.
     stopped(driver)

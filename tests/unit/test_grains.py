@@ -1,0 +1,68 @@
+"""How settled grains are: the boundary from what runs have seen, and the state of each window."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.catalog.pipeline import AdditiveGold, Window
+from include.ledger.boundary import Boundary, boundaries
+from include.ledger.reader import Verification
+from include.planning.grains import windows_of
+
+HOURS = AdditiveGold("sales_hours", "", Window("sold_at", "hour", "hour"), ("shop",), ())
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 3, 1, hour, minute, tzinfo=UTC)
+
+
+def seen(**hours: int) -> str:
+    return json.dumps({name.removeprefix("p"): at(hour).isoformat() for name, hour in hours.items()})
+
+
+def test_the_slowest_partition_decides_less_the_lateness() -> None:
+    runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
+    found = list(boundaries(runs, timedelta(hours=1)))
+    # A partition that was never heard of cannot hold the boundary back, and once it is there it cannot move it back.
+    assert [b.after for b in found] == [at(9), at(9), at(9), at(9)]
+    assert [b.before for b in found] == [None, at(9), at(9), at(9)]
+    assert list(boundaries([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 23)), max_size=20))
+def test_the_boundary_never_moves_back(events: list[tuple[str, int]]) -> None:
+    runs = [(n, json.dumps({part: at(hour).isoformat()})) for n, (part, hour) in enumerate(events)]
+    reached = [b.after for b in boundaries(runs, timedelta(hours=2)) if b.after is not None]
+    assert reached == sorted(reached)
+
+
+def row(hour: int, batch: int, shop: str = "north") -> dict[str, object]:
+    return {"hour": at(hour), "shop": shop, "_last_batch": batch}
+
+
+@pytest.mark.parametrize(
+    ("rows", "verified", "states"),
+    [
+        # Ends at the boundary: closed; a minute after it would be open.
+        ([row(8, 0)], [], [(8, "closed", 1)]),
+        ([row(9, 0)], [], [(9, "open", 1)]),
+        # Batch 2 came when the boundary was at five already.
+        ([row(4, 2), row(5, 2), row(4, 0, "south")], [], [(4, "closed", 1), (4, "corrected", 1), (5, "closed", 1)]),
+        ([row(4, 2)], [Verification("p", at(4), at(5), 2)], [(4, "verified", 1)]),
+        # Verified before its last change, or only half of it: not verified.
+        ([row(4, 2)], [Verification("p", at(4), at(5), 1)], [(4, "corrected", 1)]),
+        ([row(4, 2)], [Verification("p", at(4, 30), at(5), 2)], [(4, "corrected", 1)]),
+    ],
+)
+def test_states(
+    rows: list[dict[str, object]], verified: list[Verification], states: list[tuple[int, str, int]]
+) -> None:
+    known = [Boundary(0, None, at(5)), Boundary(2, at(5), at(9))]
+    found = windows_of(HOURS, pl.DataFrame(rows).to_arrow(), known, verified)
+    assert [(w.start.hour, w.state.value, w.grains) for w in found] == states
