@@ -42,8 +42,13 @@ FOLLOWING: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.REJECTED: (),
     Stage.CANCELLED: (),
 }
-# A correction of rows that was taken back is not applied a second time: it is planned again, from what is there then.
-FOLLOWING_A_SLICE: Mapping[Stage, tuple[Stage, ...]] = {Stage.APPLIED: (Stage.ROLLED_BACK,), Stage.ROLLED_BACK: ()}
+# A slice whose rows have changed since it was approved is compared again. One that was taken back is not applied a
+# second time: it is planned again, from what is there then.
+FOLLOWING_A_SLICE: Mapping[Stage, tuple[Stage, ...]] = {
+    Stage.APPROVED: (Stage.APPLIED, Stage.BUILT, Stage.CANCELLED),
+    Stage.APPLIED: (Stage.ROLLED_BACK,),
+    Stage.ROLLED_BACK: (),
+}
 
 
 class StageRefused(Terminal):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.difference import Change, changes
+from include.catalog.slice import KAFKA, Slice, Span
 from include.places import plan_path
 from include.planning import execute
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
@@ -78,6 +80,22 @@ def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
         assert record_stage(settings, name, stage, "ann", seconds=1).stage is stage
     assert load_plan(settings, name).facts_of(Stage.BUILT) == {"seconds": 1}
     assert not load_plan(settings, name).is_open
+
+
+def test_a_slice_is_compared_again_until_it_is_applied_and_never_applied_twice(settings: Settings) -> None:
+    wanted = replace(plan(settings), slice=Slice([Span(0, 10, 20, KAFKA)], NOON, None), asked="offsets 0: 10 to 19")
+    name = keep_plan(settings, wanted).plan.id
+    assert load_plan(settings, name).plan == wanted
+    again = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
+    for stage in (*again, *again, Stage.APPLIED):
+        record_stage(settings, name, stage, "ann")
+    for wrong in set(Stage) - {Stage.ROLLED_BACK}:
+        with pytest.raises(StageRefused):
+            record_stage(settings, name, wrong, "ann")
+    record_stage(settings, name, Stage.ROLLED_BACK, "ann")
+    for wrong in Stage:
+        with pytest.raises(StageRefused):
+            record_stage(settings, name, wrong, "ann")
 
 
 @given(st.lists(st.sampled_from(list(Stage)), max_size=8))

@@ -1,0 +1,74 @@
+"""Planning a backfill or a replay: what is asked becomes offsets, each with where it is read, or is refused by name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from ledgered_stream import Stream
+
+from include.catalog.slice import BRONZE, KAFKA, Slice, Span
+from include.cli.history import bounds, ranges
+from include.places import bronze_path
+from include.planning.history import holes
+from include.planning.slices import RangeRefused, Wanted, plan_backfill, said_range
+from include.reading.bronze import Tile, tiles_of
+from include.settings import Settings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "found"),
+    [([], [(3, 8)]), ([3, 4, 5, 6, 7], []), ([4, 6], [(3, 4), (5, 6), (7, 8)]), ([3, 7], [(4, 7)])],
+)
+def test_holes_are_what_is_between(offsets: list[int], found: list[tuple[int, int]]) -> None:
+    assert list(holes(offsets, 3, 8)) == found
+
+
+def test_slices_overlap_by_partition_and_offset_from_whatever_source() -> None:
+    mine = Slice([Span(0, 10, 20, BRONZE), Span(1, 5, 6, KAFKA)])
+    assert mine.overlaps(Slice([Span(0, 19, 30, KAFKA)]))
+    assert not mine.overlaps(Slice([Span(0, 20, 30, BRONZE), Span(1, 0, 5, BRONZE), Span(2, 5, 6, KAFKA)]))
+    assert (mine.of(KAFKA), mine.of(BRONZE)) == ([Span(1, 5, 6, KAFKA)], [Span(0, 10, 20, BRONZE)])
+
+
+def test_tiles_are_what_the_commits_name(settings: Settings) -> None:
+    stream = Stream(settings)
+    for batch in range(3):
+        stream.bronze(batch)
+    found = tiles_of(bronze_path(settings, "flights"), 1)
+    assert found == [Tile(batch, part, 11 * batch, 11 * batch + 11, 10) for batch in (0, 1) for part in (0, 1)]
+
+
+def test_a_range_that_ends_before_it_begins_is_refused_first(settings: Settings) -> None:
+    for until in (NOON, NOON - timedelta(hours=1)):
+        with pytest.raises(RangeRefused, match="ends before it begins"):
+            plan_backfill(settings, "flights", NOON, until, "ann", NOON)
+
+
+def test_what_is_asked_is_said_in_words() -> None:
+    assert str(Wanted(offsets={0: (5, 10), 3: (0, 1)})) == "offsets 0: 5 to 9, 3: 0 to 0"
+    assert str(Wanted(batches=(3, 7))) == "batches 3 to 7"
+    day = said_range(NOON, NOON + timedelta(days=1))
+    assert str(Wanted(times=(NOON, NOON + timedelta(days=1)))) == f"records of Kafka time {day}"
+    assert day == "from 2026-01-01 12:00 to before 2026-01-02 12:00 UTC"
+
+
+@pytest.mark.parametrize("text", ["", "3", "3..", "..4", "7..3", "a..b", "-1..2", "1...2"])
+def test_what_is_no_range_of_batches(text: str) -> None:
+    with pytest.raises(Exception, match="no range of batches"):
+        bounds(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"0": 5}', '{"a": [1, 2]}', '{"0": [1]}', '{"0": [1, 2, 3]}', "null"]
+)
+def test_what_are_no_offsets(text: str) -> None:
+    with pytest.raises(Exception, match="no JSON like|names no partition"):
+        ranges(text)
+
+
+def test_offsets_and_batches_are_read() -> None:
+    assert ranges('{"0": [1, 2], "1": [5, 9]}') == {0: (1, 2), 1: (5, 9)}
+    assert bounds("3..7") == (3, 7)
