@@ -31,7 +31,7 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 	@.venv/bin/headrace demo-change
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
-	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .

@@ -8,7 +8,7 @@ Does not: look into a key or a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,10 @@ def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[
     return files
 
 
-def fill_gaps(table: Table, records: DataFrame, app_id: str, facts: Mapping[str, Any]) -> None:
-    """Commit records that batches were to have and have lost; `records` have their batch's number. Twice is once.
+def fill_gaps(
+    table: Table, records: DataFrame, places: Sequence[tuple[int, int]], app_id: str, facts: Mapping[str, Any]
+) -> None:
+    """Commit records that batches were to have and have lost; `places` are their batches and partitions. Twice is once.
 
     The batches' own commits have named and counted them, so this commit names no offsets.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.errors import Terminal
@@ -64,10 +64,6 @@ class Correction:
             for p in sorted(self.folder.rows(state, table.spec.name).glob("*.parquet"))
         ]
 
-    def fill(self, spark: SparkSession, bronze: Table) -> DataFrame:
-        """Return the records that bronze lacks."""
-        return read(spark, self.folder.rows("added", bronze.spec.name), bronze.spec.data_schema)
-
     def app_id(self, release: Release) -> str:
         """The app id of the plan's commits."""
         return f"{release.dataset.name}/{release.dataset.release}/plan/{self.plan}"
@@ -106,10 +102,16 @@ def is_begun(release: Release, correction: Correction) -> bool:
 
 
 def _fill(release: Release, correction: Correction, facts: dict[str, Any]) -> None:
-    refinery = release.refinery
-    missing = correction.fill(refinery.spark, refinery.bronze)
-    if correction.folder.rows("added", refinery.bronze.spec.name).exists() and not missing.isEmpty():
-        fill_gaps(refinery.bronze, missing, facts["app_id"], facts)
+    """Put into bronze what it lacks; one file holds records of one batch and one partition."""
+    bronze, spark = release.refinery.bronze, release.refinery.spark
+    folder = correction.folder.rows("added", bronze.spec.name)
+    if not rows_in(folder):
+        return
+    with looking_up() as lookup:
+        lookup.folder("missing", folder, bronze.spec.data_schema)
+        places = lookup.rows("select distinct _batch_id, partition from missing order by all")
+    missing = read(spark, folder, bronze.spec.data_schema)
+    fill_gaps(bronze, missing, [(batch, part) for batch, part in places], facts["app_id"], facts)
 
 
 def refuse_moved_on(release: Release, correction: Correction, batch: int) -> None:

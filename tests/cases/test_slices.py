@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from histories import Edit, History, edited
 from pyspark.sql import SparkSession
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.dataset import load_dataset
 from include.catalog.slice import BRONZE, Slice, Span
-from include.places import correction_path
-from include.reading.publication import publish, read_publication
 from include.settings import CLONE, Settings
-from spark_jobs.contract.judge import compiled_judge
-from spark_jobs.layers.correct import APPLY, UNDO, Correction, MovedOn, apply_correction
-from spark_jobs.layers.grains import redo_gold
-from spark_jobs.layers.release import Release, load_transformation, pinned_release
-from spark_jobs.layers.slices import Folder, Redone, redo_records, span_files, spans_condition
-from spark_jobs.refine import publication_of, refined_batch
+from spark_jobs.layers.correct import UNDO, MovedOn
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 TABLES = ("silver.flights", "rejected.flights", *(f"gold.{name}" for name in GOLD))
 
-Edit = Callable[[Path], None]
 Visible = dict[str, list[tuple[object, ...]]]
 
 
@@ -64,52 +55,6 @@ def silver(accepted: DataFrame) -> DataFrame:
     )
 
 
-@dataclass
-class History:
-    """A release in production, and slices of it done again, with the same code or with another."""
-
-    production: SmallRelease
-    folder: Path
-    plans: int = 0
-
-    def redo(self, wanted: Slice, edit: Edit | None = None) -> tuple[Correction, Redone, dict[str, int]]:
-        self.plans += 1
-        made, seen = self.production, read_publication(self.production.settings, "flights")
-        versions = {name: table.version for name, table in seen.tables.items()}
-        pinned = pinned_release(made.spark, made.settings, made.dataset, versions)
-        release = pinned if edit is None else self._with_code_of(pinned, edit)
-        plan = f"test-flights-{self.plans}"
-        folder = Folder(correction_path(made.settings, "flights", made.dataset.release, plan))
-        bronze = release.refinery.bronze
-        files = span_files(bronze, wanted, "partition", "offset")
-        records = bronze.read(made.spark, files).where(spans_condition(wanted, "partition", "offset"))
-        done = redo_records(release, records, wanted, folder)
-        gold = {t.table.spec.name: redo_gold(t, release.refinery.silver, folder, seen.batch) for t in release.gold}
-        return Correction(plan, folder, seen.batch, APPLY), done, {**done.differing, **gold}
-
-    def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
-        other = load_dataset("flights", edited(self.folder, edit))
-        refinery = replace(pinned.refinery, judge=compiled_judge(other.contract), transform=load_transformation(other))
-        return replace(pinned, refinery=refinery)
-
-    def apply(self, correction: Correction) -> None:
-        made = self.production
-        batch = refined_batch(made.release)
-        apply_correction(made.release, correction, batch, made.epoch)
-        publish(made.settings, publication_of(made.settings, made.release, batch))
-
-    def tables(self) -> Visible:
-        return visible(self.production)
-
-
-def edited(place: Path, edit: Edit) -> Path:
-    folder = place / edit.__name__
-    if not folder.exists():
-        shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        edit(folder)
-    return folder
-
-
 def visible(release: SmallRelease) -> Visible:
     """Return what every table says, in an order of its own, without the history of gold."""
     return {name: sorted(plain(release.read(name)).rows(), key=repr) for name in TABLES}
@@ -133,7 +78,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Histo
 def from_scratch(told: History, edit: Edit, batches: Sequence[Sequence[Record]]) -> Visible:
     """What all of history says with the other code."""
     settings = Settings(state=told.folder / f"scratch {edit.__name__} {len(batches)}")
-    release = small_release(told.production.spark, settings, "flights", edited(told.folder, edit))
+    release = small_release(told.production.spark, settings, "flights", edited(told.folder, edit, FLIGHTS))
     for records in batches:
         release.ingest(records)
     release.refine(0, len(batches) - 1)
@@ -167,31 +112,31 @@ def test_the_same_code_gives_the_same_rows(told: History) -> None:
 
 
 def test_a_winner_that_is_rejected_makes_room_for_its_duplicate(told: History) -> None:
-    before = told.tables()
+    before = visible(told.production)
     # The winner alone is asked for; both duplicates are of other batches.
     correction, done, differing = told.redo(WINNERS_OWN, lower_distance)
     assert (done.core, done.kin) == (1, 2)
     assert (differing["silver.flights"], differing["rejected.flights"]) == (2, 3)
     told.apply(correction)
-    assert told.tables() == from_scratch(told, lower_distance, BATCHES)
+    assert visible(told.production) == from_scratch(told, lower_distance, BATCHES)
     versions = told.production.versions()
     told.apply(correction)
     assert told.production.versions() == versions
     told.apply(replace(correction, way=UNDO))
-    assert told.tables() == before
+    assert visible(told.production) == before
 
 
 def test_a_key_that_moves_to_another_window_leaves_the_old_one(told: History) -> None:
-    before = told.tables()
+    before = visible(told.production)
     wrong, done, _ = told.redo(EVERYTHING, an_hour_later)
     assert done.kin == 0
     told.apply(wrong)
-    assert told.tables() == from_scratch(told, an_hour_later, BATCHES)
+    assert visible(told.production) == from_scratch(told, an_hour_later, BATCHES)
     # What somebody has changed by hand is mended in the same way.
     mend, _, differing = told.redo(EVERYTHING)
     assert all(differing[name] for name in ("silver.flights", "gold.carrier_hours", "gold.flight_status"))
     told.apply(mend)
-    assert told.tables() == before
+    assert visible(told.production) == before
 
 
 def test_a_window_half_in_the_slice_is_computed_whole(told: History) -> None:
@@ -209,11 +154,11 @@ def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -
     correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
     told.production.take(MORE)
     told.apply(correction)
-    assert told.tables() == from_scratch(told, lower_distance, [*BATCHES, MORE])
+    assert visible(told.production) == from_scratch(told, lower_distance, [*BATCHES, MORE])
     told.apply(replace(correction, way=UNDO))
     correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
     told.production.take([flight(1, distance=1000)])
-    before = (told.tables(), told.production.versions())
+    before = (visible(told.production), told.production.versions())
     with pytest.raises(MovedOn, match="since plan"):
         told.apply(correction)
-    assert (told.tables(), told.production.versions()) == before
+    assert (visible(told.production), told.production.versions()) == before

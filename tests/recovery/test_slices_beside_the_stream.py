@@ -145,20 +145,16 @@ def test_a_correction_without_a_stream_and_back(site: Site) -> None:
     stopped(driver)
     wrong = site.publication()
     assert site.command("audit", *name).returncode == 1
-    asked = site.command("backfill", "run", *name, *DAY)
+    everything = ("backfill", "run", *name, "--from", "2024-02-27", "--to", "2024-03-01")
+    asked = site.command(*everything)
     assert (asked.returncode, "needs approval" in asked.stdout) == (1, True), asked.stdout
     (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
     applied = site.command("plan", "apply", plan["id"], "--yes")
     assert applied.returncode == 0, applied.stderr
-    # What lies outside of the day is as it was: wrong.
-    other = run(site, "backfill", "run", *name, "--from", "2024-02-27", "--to", "2024-03-01", "--yes")
-    assert other["stage"] == "applied"
-    assert site.command("audit", *name).returncode == 0
     site.refuse_any_loss()
     assert site.publication()["batch"] == wrong["batch"]
-    for name_ in (other["id"], plan["id"]):
-        back = site.command("plan", "rollback", name_)
-        assert back.returncode == 0, back.stderr
+    back = site.command("plan", "rollback", plan["id"])
+    assert back.returncode == 0, back.stderr
     # Gold is computed from silver: what was wrong in gold alone does not come back.
     site.refuse_any_loss()
     assert not list((warehouse(site.settings) / site.dataset).glob("*/correcting.json"))

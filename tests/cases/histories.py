@@ -1,0 +1,70 @@
+"""A release in production, and slices of its history done again, with the same code or with another."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from small_release import SmallRelease
+
+from include.catalog.dataset import load_dataset
+from include.catalog.slice import Slice
+from include.places import correction_path
+from include.reading.publication import publish, read_publication
+from spark_jobs.contract.judge import compiled_judge
+from spark_jobs.layers.correct import APPLY, Correction, apply_correction
+from spark_jobs.layers.grains import redo_gold
+from spark_jobs.layers.release import Release, load_transformation, pinned_release
+from spark_jobs.layers.slices import Folder, Redone, redo_records, span_files, spans_condition
+from spark_jobs.refine import publication_of, refined_batch
+
+Edit = Callable[[Path], None]
+
+
+@dataclass
+class History:
+    """A release in production, and slices of it done again, with the same code or with another."""
+
+    production: SmallRelease
+    folder: Path
+    plans: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.production.dataset.name
+
+    def redo(self, wanted: Slice, edit: Edit | None = None) -> tuple[Correction, Redone, dict[str, int]]:
+        self.plans += 1
+        made, seen = self.production, read_publication(self.production.settings, self.name)
+        versions = {name: table.version for name, table in seen.tables.items()}
+        pinned = pinned_release(made.spark, made.settings, made.dataset, versions)
+        release = pinned if edit is None else self._with_code_of(pinned, edit)
+        plan = f"test-{self.name}-{self.plans}"
+        folder = Folder(correction_path(made.settings, self.name, made.dataset.release, plan))
+        bronze = release.refinery.bronze
+        files = span_files(bronze, wanted, "partition", "offset")
+        records = bronze.read(made.spark, files).where(spans_condition(wanted, "partition", "offset"))
+        done = redo_records(release, records, wanted, folder)
+        gold = {t.table.spec.name: redo_gold(t, release.refinery.silver, folder, seen.batch) for t in release.gold}
+        return Correction(plan, folder, seen.batch, APPLY), done, {**done.differing, **gold}
+
+    def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
+        other = load_dataset(self.name, edited(self.folder, edit, self.production.dataset.folder))
+        refinery = replace(pinned.refinery, judge=compiled_judge(other.contract), transform=load_transformation(other))
+        return replace(pinned, refinery=refinery)
+
+    def apply(self, correction: Correction) -> None:
+        made = self.production
+        batch = refined_batch(made.release)
+        apply_correction(made.release, correction, batch, made.epoch)
+        publish(made.settings, publication_of(made.settings, made.release, batch))
+
+
+def edited(place: Path, edit: Edit, original: Path) -> Path:
+    folder = place / edit.__name__
+    if not folder.exists():
+        shutil.copytree(original, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        edit(folder)
+    return folder
