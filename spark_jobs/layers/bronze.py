@@ -90,9 +90,7 @@ def fill_gaps(
     if table.committed(app_id) >= 1:
         return
     added: list[DataFile] = []
-    for batch, partition in (
-        records.select("_batch_id", "partition").distinct().sort("_batch_id", "partition").collect()
-    ):
+    for batch, partition in places:
         rows = records.where((F.col("_batch_id") == batch) & (F.col("partition") == partition)).coalesce(1)
         dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
         added += table.write(dated, f"fill-b{batch:08d}-p{partition}")
