@@ -6,9 +6,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -62,7 +62,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     record = plan_release(with_wrong_rule(settings), DATASET, *somebody())
     show_plan(console, record)
     with sole_worker(settings, record.plan.id):
-        record = _timed(console, "built beside production", lambda: execute.build(settings, record, "demo", _silent))
+        record = _timed(console, "built beside production", lambda: _built(console, settings, record))
         _chapter(console, "2  What would change, at the same bronze batch")
         record, found = execute.compare_built(settings, record, "demo", _silent)
         show_comparison(console, found.as_json(), samples=False)
@@ -93,7 +93,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     with sole_worker(settings, record.plan.id):
         killer = threading.Thread(target=_kill_driver, args=(settings,))
         killer.start()
-        record = execute.build(settings, record, "demo", _silent)
+        record = _built(console, settings, record)
         killer.join()
         console.print(
             f"  done again while the stream's driver was killed {DEATHS} times and came back", highlight=False
@@ -134,6 +134,18 @@ def _kill_driver(settings: Settings) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid or 0, signal.SIGKILL) if pid else None
         up(settings, [DATASET], lambda _: None)
+
+
+def _built(console: Console, settings: Settings, record: PlanRecord) -> PlanRecord:
+    from include.planning import execute
+
+    with console.status("building beside production") as shown:
+
+        def say(said: Mapping[str, Any]) -> None:
+            if "of" in said:
+                shown.update(f"building beside production: {said['at']}, {said['done']} of {said['of']}")
+
+        return execute.build(settings, record, "demo", say)
 
 
 def _ask(console: Console, settings: Settings) -> None:

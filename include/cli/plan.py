@@ -247,6 +247,7 @@ def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool
     table = Table(
         "table", "", "rows before", "rows after", "added", "missing", "changed", box=None, header_style="bold"
     )
+    table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     for t in found["tables"]:
