@@ -17,6 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from include.cli.query import wide_console
+
 if TYPE_CHECKING:
     from include.planning.compare import Comparison
     from include.planning.plan import Plan, PlanRecord
@@ -48,12 +50,16 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
         typer.echo(json.dumps([as_json(record) for record in records], indent=1))
         return
     table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
-    table.columns[0].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = True
     for r in records:
         p = r.plan
         verdict = str(_verdict(r))
-        table.add_row(p.id, r.stage, about(p), f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
-    Console().print(table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D")
+        about_it = p.asked or about(p)
+        table.add_row(p.id, r.stage, about_it, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
+    wide_console().print(
+        table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D"
+    )
 
 
 @app.command()
