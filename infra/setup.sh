@@ -33,7 +33,7 @@ fingerprint() {
 # uv's own words, less the list of every package.
 tidy() { sed -u -e '/^ [-+~] /d' -e 's/^/  /'; }
 
-install() { "$UV" pip install --python .venv/bin/python "$@" 2>&1 | tidy; }
+install() { "$UV" pip install --compile-bytecode --python .venv/bin/python "$@" 2>&1 | tidy; }
 
 install_python_packages() {
   local group locks=(-r requirements/build.lock)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -112,7 +113,7 @@ class LiveReleases:
         elif order.kind == RETIRE:
             self.retire(order.release)
         elif order.kind in WAYS:
-            self.correct(order.plan, order.release, WAYS[order.kind])
+            self.correct(order, lambda: find_order(self.settings, self._dataset) == order)
         else:
             raise Terminal(f"{order.kind!r} is no order", "headrace plan list")
 
@@ -153,17 +154,33 @@ class LiveReleases:
         self.closed = [closed for closed in self.closed if closed != name]
         self._keep([self.seen, *self.beside])
 
-    def correct(self, plan: str, release: str, way: int) -> None:
-        """Put the rows that `plan` has done again in the place of what readers see, or take that back."""
-        if release != self.seen.name:
-            raise Terminal(
-                f"plan {plan} is about release {release}, readers see {self.seen.name}", "headrace plan list"
-            )
+    def correct(self, order: Order, wanted: Callable[[], bool]) -> None:
+        """Put the rows that a plan has done again in the place of what readers see, or take that back.
+
+        `wanted` is asked last: an order can be withdrawn meanwhile.
+        """
+        if order.release != self.seen.name:
+            what = f"plan {order.plan} is about release {order.release}, readers see {self.seen.name}"
+            raise Terminal(what, "headrace plan list")
+        if self._built(order.plan)["attempt"] != order.attempt:
+            what = f"plan {order.plan} was built again after it was approved"
+            raise Terminal(what, f"headrace plan compare {order.plan}")
         # A run that was begun is finished first: a correction is made between two runs.
         while unfinished_run(self.seen.release) is not None:
             self.seen.refine_next(self.settings, refined_batch(self.seen.release), publishing=True)
-        write_atomically(self._correcting, json.dumps({"plan": plan, "way": way}))
+        if not wanted():
+            raise Terminal(f"the order of plan {order.plan} was withdrawn", "headrace plan list")
+        write_atomically(self._correcting, json.dumps({"plan": order.plan, "way": WAYS[order.kind]}))
         self.finish_correction()
+
+    def _built(self, plan: str) -> dict[str, Any]:
+        """Return what the plan's job said of the rows that it left."""
+        path = correction_path(self.settings, self._dataset, self.seen.name, plan) / "built.json"
+        try:
+            said: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            return said
+        except FileNotFoundError as error:
+            raise Terminal(f"plan {plan} is not built whole", f"headrace plan compare {plan}") from error
 
     def finish_correction(self) -> None:
         """Apply the correction that was begun, if one was; until then no other run may begin."""
@@ -173,13 +190,12 @@ class LiveReleases:
             return
         release = self.seen.release
         folder = Folder(correction_path(self.settings, self._dataset, self.seen.name, said["plan"]))
-        built = json.loads((folder.path / "built.json").read_text("utf-8"))
+        built = self._built(said["plan"])
         correction = Correction(said["plan"], folder, built["batch"], said["way"])
         try:
-            if built["filled"] and self.beside:
-                raise Terminal(
-                    f"release {self.beside[0].name} is kept fresh and would lack what bronze gets", "retire it first"
-                )
+            others = [*(live.name for live in self.beside), *self.closed]
+            if built["filled"] and others:
+                raise Terminal(f"release {others[0]} is kept fresh and would lack what bronze gets", "retire it first")
             apply_correction(release, correction, refined_batch(release), self.seen.lease.epoch)
         except Exception:
             if not is_begun(release, correction):

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -43,7 +44,7 @@ from spark_jobs.tables import no_rows
 from spark_jobs.telling import end_with_parent, log, reason_of, tell
 
 GOLD_AT_A_TIME = 2
-COMPARED = ("key", "value", "timestamp", "timestamp_type")
+COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
 
 
 class BronzeDiffers(Terminal):
@@ -90,6 +91,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
             differing[target.table.spec.name] = count
             tell(at=target.table.spec.name, done=number, of=steps)
     built = {
+        "attempt": uuid4().hex,
         "release": seen.release,
         "batch": seen.batch,
         "records": done.core,

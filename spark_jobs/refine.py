@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from include.clients.delta_log import Commit, log_versions, read_commit
+from include.clients.delta_log import Commit, commits_following, log_versions, read_commit
 from include.errors import Terminal
 from include.places import warehouse
 from include.reading.publication import Publication, TableVersion, publish
@@ -138,8 +138,8 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
     bronze_commit = _bronze_commit(refinery.bronze, batch)
     own = {refinery.silver: release.app_id("silver"), refinery.rejected: release.app_id("rejected")}
     own |= {target.table: target.app_id for target in release.gold}
-    commits = {refinery.bronze: _newest(refinery.bronze, batch, lambda commit: commit == bronze_commit)}
-    commits |= {table: _newest(table, batch, _of_batch(app_id, batch)) for table, app_id in own.items()}
+    commits = {refinery.bronze: _corrected(refinery.bronze, bronze_commit)}
+    commits |= {table: _corrected(table, _commit_of(table, app_id, batch)) for table, app_id in own.items()}
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
         dataset=release.dataset.name,
@@ -229,9 +229,15 @@ def _bronze_commit(bronze: Table, batch: int) -> Commit:
     return _last_commit(bronze, batch, lambda commit: _metadata(commit).get("batches") == [batch, batch])
 
 
-def _newest(table: Table, batch: int, holds: Callable[[Commit], bool]) -> Commit:
-    """Corrections by plans are committed between two runs, so the last one before another run belongs to `batch`."""
-    return _last_commit(table, batch, lambda commit: holds(commit) or "plan" in _metadata(commit))
+def _corrected(table: Table, own: Commit) -> Commit:
+    """Return the last correction of a plan before the next batch was committed; without one the batch's own commit."""
+    newest = own
+    for commit in commits_following(table.spec.path, own.version):
+        if "plan" in _metadata(commit):
+            newest = commit
+        elif commit.app_id is not None:
+            break
+    return newest
 
 
 def _of_batch(app_id: str, batch: int) -> Callable[[Commit], bool]:

@@ -96,6 +96,8 @@ class Driver:
         if time.monotonic() < self.not_before:
             return False
         try:
+            # A correction that failed half way comes first, whoever began it.
+            self.live.finish_correction()
             report = self.live.seen.refine_next(self.settings, self.ingest.last_batch, publishing=True)
         except (NoLongerOwner, PublicationAhead):
             raise
@@ -109,13 +111,15 @@ class Driver:
 
     def _follow_next(self) -> bool:
         """Bring a release beside the published one on, if there is any and it is behind."""
-        worked = self.live.follow_next()
+        worked = not self.live.is_correcting and self.live.follow_next()
         if worked:
             project(self.ledger, self.settings, self.dataset.name)
         return worked
 
     def _obey(self) -> None:
         """Between two runs: do what a plan asks of the owner, and answer."""
+        if self.live.is_correcting:
+            return
         try:
             order = find_order(self.settings, self.dataset.name)
         except OrderUnreadable as error:

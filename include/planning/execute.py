@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from include.catalog.dataset import released_dataset
+from include.clients.delta_log import commits
 from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import open_writer
-from include.places import correction_path, log_path
+from include.places import correcting_path, correction_path, log_path, silver_path
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, Comparison, Side, compare, rows_in
 from include.planning.journal import comparison_path, record_stage
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
@@ -97,11 +98,11 @@ class GapFilled(Terminal):
 
 
 class SeenAlready(Terminal):
-    """Readers see the plan's release: the command that applied it was killed before it could write that down."""
+    """Readers see what the plan is about: the command that applied it was killed before it could write that down."""
 
     def __init__(self, plan: str) -> None:
         super().__init__(
-            f"plan {plan} cannot be cancelled: readers see its release already",
+            f"plan {plan} cannot be built again or cancelled: readers see what came of it already",
             f"headrace plan apply {plan} writes that down, then headrace plan rollback {plan}",
         )
         self.plan = plan
@@ -125,6 +126,8 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
     """
     validate_stage(record, Stage.BUILT)
     plan, began = record.plan, time.monotonic()
+    _refuse_corrected(settings, plan)
+    _withdraw(settings, plan)
     if plan.slice is None:
         done = run_job(settings, plan, ("follow", plan.dataset, plan.release), say)
     else:
@@ -149,10 +152,10 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
     write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, said))
     counts = {table.name: table.differing for table in found.tables}
-    record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
     if plan.kind == BACKFILL and found.verdict == EQUAL:
         keep_verified(settings, plan, batch)
         bring_ledger_on(settings, plan.dataset)
+    record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
     return record, found
 
 
@@ -192,7 +195,9 @@ def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def needs_approval(record: PlanRecord) -> bool:
-    """Whether the comparison found more than the plan's policy lets pass."""
+    """Whether the comparison found more than the plan's policy lets pass, or bronze gets what is never taken back."""
+    if record.facts_of(Stage.BUILT).get("built", {}).get("filled"):
+        return True
     return bool(record.facts_of(Stage.COMPARED).get("verdict", NEEDS_APPROVAL) == NEEDS_APPROVAL)
 
 
@@ -237,10 +242,27 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     seen = find_publication(settings, record.plan.dataset)
     if record.plan.slice is None and seen is not None and seen.release == record.plan.release:
         raise SeenAlready(record.plan.id)
-    order = find_order(settings, record.plan.dataset)
-    if order is not None and order.plan == record.plan.id:
-        withdraw_order(settings, record.plan.dataset)
+    _withdraw(settings, record.plan)
+    _refuse_corrected(settings, record.plan)
     return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
+
+
+def _withdraw(settings: Settings, plan: Plan) -> None:
+    """Take the plan's order back, if it waits."""
+    order = find_order(settings, plan.dataset)
+    if order is not None and order.plan == plan.id:
+        withdraw_order(settings, plan.dataset)
+
+
+def _refuse_corrected(settings: Settings, plan: Plan) -> None:
+    """Raise SeenAlready when the slice's rows are in, or being put in, though nobody wrote down that it is applied."""
+    if plan.slice is None:
+        return
+    marker, app_id = correcting_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
+    under_way = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
+    made = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
+    if under_way or any(name.endswith(app_id) for name in made):
+        raise SeenAlready(plan.id)
 
 
 def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, by: str) -> PlanRecord:
@@ -249,7 +271,7 @@ def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, 
     built = record.facts_of(Stage.BUILT)["built"]
     if not built["filled"] and not any(built["differing"].values()):
         return record_stage(settings, plan.id, stage, by, batch=built["batch"], changed=0)
-    answered = _ordered(settings, plan, Order(plan.id, kind, plan.release))
+    answered = _ordered(settings, plan, Order(plan.id, kind, plan.release, built["attempt"]))
     seconds = round(time.monotonic() - began, 2)
     return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
 

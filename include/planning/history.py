@@ -94,10 +94,22 @@ def files_of(table: PublishedTable) -> Iterator[FileFacts]:
     import pyarrow as pa
 
     found = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
-    for row in found.to_pylist():
-        low = {name.removeprefix("min."): value for name, value in row.items() if name.startswith("min.")}
-        high = {name.removeprefix("max."): value for name, value in row.items() if name.startswith("max.")}
-        yield FileFacts(row["num_records"], row["size_bytes"], low, high)
+    low, high = (
+        {name.removeprefix(part): _values(found[name]) for name in found.column_names if name.startswith(part)}
+        for part in ("min.", "max.")
+    )
+    for row, (rows, size) in enumerate(zip(_values(found["num_records"]), _values(found["size_bytes"]), strict=True)):
+        bounds = ({name: values[row] for name, values in side.items()} for side in (low, high))
+        yield FileFacts(rows, size, *bounds)
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column as Python values; of nanoseconds Arrow would make pandas' own, and load pandas first."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz))
+    return list(column.to_pylist())
 
 
 def _may_lie(file: FileFacts, column: str, since: datetime, until: datetime) -> bool:

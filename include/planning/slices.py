@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.pipeline import time_columns
 from include.catalog.slice import BRONZE, KAFKA, Slice, Span
-from include.clients.kafka import log_start_offsets
+from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import Terminal
 from include.planning.history import History
 from include.planning.journal import keep_plan, new_id, sole_planner
@@ -228,7 +228,12 @@ def _refuse_not_ingested(view: _View, spans: Iterable[Span], asked: str) -> None
 
 def _across_the_seam(settings: Settings, view: _View, spans: Sequence[Span], source: str) -> list[Span]:
     """Cut each span where Kafka's retention ends: below it bronze, from it on Kafka."""
-    starts = log_start_offsets(bootstrap_servers(settings), view.declared.pipeline.topic)
+    bootstrap, topic = bootstrap_servers(settings), view.declared.pipeline.topic
+    strange = {tile.topic_id for tile in view.history.tiles} - {topic_id(bootstrap, topic)}
+    if strange:
+        why = f"bronze was read from topic {topic} with id {min(strange)}, which was deleted and made anew since"
+        raise RangeRefused(view.seen.dataset, "from Kafka", why, "--source bronze")
+    starts = log_start_offsets(bootstrap, topic)
     below = [_common(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
     above = [_common(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
     old, fresh = [part for part in below if part], [part for part in above if part]

@@ -12,13 +12,14 @@ from include.clients.delta_log import commits
 
 @dataclass(frozen=True)
 class Tile:
-    """What one batch's commit says of one partition: offsets [start, end) and the rows in them."""
+    """What one batch's commit says of one partition: offsets [start, end), the rows in them, and the topic's id."""
 
     batch: int
     partition: int
     start: int
     end: int
     rows: int
+    topic_id: str
 
 
 def tiles_of(bronze: Path, batch: int) -> list[Tile]:
@@ -30,4 +31,4 @@ def tiles_of(bronze: Path, batch: int) -> list[Tile]:
 def _tiles(said: Mapping[str, Any]) -> Iterator[Tile]:
     counted, batch = said["rows_by_partition"], int(said["batches"][0])
     for partition, (start, end) in said["offsets"].items():
-        yield Tile(batch, int(partition), int(start), int(end), int(counted.get(partition, 0)))
+        yield Tile(batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(said["topic_id"]))

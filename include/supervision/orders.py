@@ -46,6 +46,8 @@ class Order:
     plan: str
     kind: str
     release: str
+    attempt: str = ""
+    """Which build of the plan is meant, of CORRECT and UNDO."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from spark_jobs.layers.grains import corrected_rows, grains_schema
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import MONTH
-from spark_jobs.layers.slices import PLACE, Folder
+from spark_jobs.layers.slices import PLACE, Folder, files_sharing
 from spark_jobs.tables import DataFile, Table, bounds_of
 
 APPLY, UNDO = 1, 2
@@ -125,8 +125,20 @@ def refuse_moved_on(release: Release, correction: Correction, batch: int) -> Non
                 raise MovedOn(table.spec.name, plan, "rows have changed")
             if lookup.count(COME_IN):
                 raise MovedOn(table.spec.name, plan, "records have come in")
+    _refuse_second_winner(release, correction)
     if batch > correction.built:
         _refuse_later_kin(release, correction)
+
+
+def _refuse_second_winner(release: Release, correction: Correction) -> None:
+    """Another plan may have put a row of the same identity into silver."""
+    refinery, identity = release.refinery, ", ".join(release.dataset.pipeline.identity)
+    with looking_up() as lookup:
+        _view_rows(lookup, refinery.silver, correction)
+        near = files_sharing(refinery, files_in(correction.place(refinery.silver, taken=False)))
+        lookup.table("silver", refinery.silver, near)
+        if lookup.count(SECOND_WINNERS.format(identity=identity)):
+            raise MovedOn(refinery.silver.spec.name, correction.plan, "another record of the same identity has come in")
 
 
 def _view_rows(lookup: Lookup, table: Table, correction: Correction) -> None:
@@ -177,7 +189,7 @@ def _replace(spark: SparkSession, table: Table, correction: Correction, month: A
         old = []
     _validate_rows(table, correction, old, added, counts)
     metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
-    if "disposition" in table.spec.data_schema.fieldNames():
+    if table.spec.name.startswith("rejected."):
         metadata |= _changed_counts(table, correction)
     table.commit(facts["app_id"], correction.way, metadata, added, old)
 
@@ -222,6 +234,11 @@ def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> 
 COME_IN = """
 select * from there
 semi join (select * from put anti join taken using (_partition, _offset)) using (_partition, _offset)
+"""
+SECOND_WINNERS = """
+select * from silver
+anti join taken using (_partition, _offset)
+where ({identity}) in (select ({identity}) from put)
 """
 LATER_RECORDS = """
 select * from silver

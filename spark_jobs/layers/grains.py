@@ -21,7 +21,8 @@ from spark_jobs.layers.slices import PLACE, Folder
 from spark_jobs.layers.windows import window_end, window_start
 from spark_jobs.tables import Bound, DataFile, Table, bounds_of
 
-Spans = Sequence[tuple[Bound, Bound]]
+Spans = Sequence[tuple[Bound, Bound]] | None
+"""None: the bounds are not known, so every file may be concerned."""
 
 
 def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
@@ -39,25 +40,30 @@ def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int)
     """Return the table's rows of these grains, without history; `silver` has all rows of them."""
     columns = list(grain_columns(gold))
     chosen = _with_window(gold, silver).join(grains, columns, "left_semi").select(*silver.columns)
-    return gold_rows(gold, chosen, batch).drop(*HISTORY)
+    rows = gold_rows(gold, chosen, batch).drop(*HISTORY)
+    # A query may give rows of a grain that no row touches any more.
+    return rows.join(touched_grains(gold, chosen), columns, "left_semi") if isinstance(gold, QueryGold) else rows
 
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
     """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
     column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.name
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
-    return column, [(low[column], high[column]) for low, high in found if column in low]
+    known = [(low[column], high[column]) for low, high in found if column in low]
+    return column, known if len(known) == len(found) else None
 
 
 def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
     """Return the files that may hold a row with `column` in one of the spans."""
+    if spans is None:
+        return table.files()
     return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
 
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold a row of the grains that stand in these files."""
     column, spans = grain_spans(gold, written)
-    if isinstance(gold, LatestGold):
+    if isinstance(gold, LatestGold) or spans is None:
         return files_within(silver, column, spans)
     moments = [(_moment(low), window_end(gold.window, _start(high))) for low, high in spans]
     return files_within(silver, gold.window.column, moments)

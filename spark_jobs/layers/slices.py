@@ -115,7 +115,7 @@ def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: 
         )
         files = span_files(refinery.silver, wanted, "_partition", "_offset")
         there = refinery.silver.read(refinery.spark, files).where(spans_condition(wanted, *PLACE)).where(inside)
-        marked = valid.join(there.select(*PLACE, F.lit(True).alias("_there")), list(PLACE), "left")
+        marked = valid.join(there.select(*PLACE).distinct().withColumn("_there", F.lit(True)), list(PLACE), "left")
         valid = marked.where(f"{inside} or _there").drop("_there").select(*valid.columns)
     keep(valid, folder.bench("chosen"))
 
@@ -131,7 +131,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
     with looking_up() as lookup:
         lookup.folder("chosen", folder.bench("chosen"), silver.spec.data_schema)
         lookup.view("invalid", core.invalid, refinery.judged_schema)
-        lookup.table("near", silver, _files_of_kin(refinery, folder))
+        lookup.table("near", silver, files_sharing(refinery, files_in(folder.bench("chosen"))))
         lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
         lookup.table("rejected", rejected, rejected.files())
         lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
@@ -159,11 +159,11 @@ def lookup_span(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, 
     return count, first, last
 
 
-def _files_of_kin(refinery: Refinery, folder: Folder) -> list[DataFile]:
-    """Silver's files that may hold an identity of the chosen rows (as deduplication looks for them)."""
+def files_sharing(refinery: Refinery, written: Sequence[Path]) -> list[DataFile]:
+    """Return silver's files that may hold an identity of the rows in `written` (as deduplication looks for them)."""
     time, horizon = refinery.dataset.pipeline.event_time, refinery.dataset.pipeline.horizon
     identity = refinery.dataset.pipeline.identity[0]
-    spans = [bounds for path in files_in(folder.bench("chosen")) for bounds in bounds_of(path, (time, identity))]
+    spans = [bounds for path in written for bounds in bounds_of(path, (time, identity))]
     return [
         file
         for file in refinery.silver.files()
@@ -231,8 +231,19 @@ losers as (
     select _partition, _offset, _batch_id
     from rejected semi join won on reasons[1].detail = won.winner
     where disposition = 'duplicate'
+),
+-- Silver may have lost the winner that a duplicate of the core names.
+named as (
+    select string_split(reasons[1].detail, '/') as place
+    from rejected semi join core using (_partition, _offset)
+    where disposition = 'duplicate'
+),
+lost as (
+    select place[2]::int as _partition, place[3]::bigint as _offset, place[1]::bigint as _batch_id from named
 )
-select distinct * from (select * from winners union all select * from losers)
+select distinct * from (
+    select * from winners union all select * from losers union all select * from lost
+)
 anti join core using (_partition, _offset)
 """
 RANKED = """

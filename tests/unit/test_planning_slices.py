@@ -38,7 +38,9 @@ def test_tiles_are_what_the_commits_name(settings: Settings) -> None:
     for batch in range(3):
         stream.bronze(batch)
     found = tiles_of(bronze_path(settings, "flights"), 1)
-    assert found == [Tile(batch, part, 11 * batch, 11 * batch + 11, 10) for batch in (0, 1) for part in (0, 1)]
+    assert found == [
+        Tile(batch, part, 11 * batch, 11 * batch + 11, 10, "topic-1") for batch in (0, 1) for part in (0, 1)
+    ]
 
 
 def test_a_range_that_ends_before_it_begins_is_refused_first(settings: Settings) -> None:
