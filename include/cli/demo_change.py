@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -91,13 +90,13 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     record = plan_replay(settings, DATASET, Wanted(offsets=days.offsets), AUTO, *somebody())
     show_plan(console, record)
     with sole_worker(settings, record.plan.id):
-        killer = threading.Thread(target=_kill_driver, args=(settings,))
+        killed: list[int] = []
+        killer = threading.Thread(target=_kill_driver, args=(settings, killed))
         killer.start()
         record = _built(console, settings, record)
         killer.join()
-        console.print(
-            f"  done again while the stream's driver was killed {DEATHS} times and came back", highlight=False
-        )
+        deaths = ", ".join(f"kill -9 {pid}" for pid in killed)
+        console.print(f"  done again, while the stream's driver died and was brought back: {deaths}", highlight=False)
         record, found = execute.compare_built(settings, record, "demo", _silent)
         rows = sum(table.new_rows for table in found.tables)
         console.print(
@@ -124,15 +123,16 @@ def _account_for_all(console: Console, settings: Settings) -> bool:
     return found.balanced
 
 
-def _kill_driver(settings: Settings) -> None:
+def _kill_driver(settings: Settings, killed: list[int]) -> None:
     from include.demo.changing import DATASET
     from include.supervision.observe import observe_stream
     from include.supervision.processes import up
 
     for _ in range(DEATHS):
         pid = observe_stream(settings, DATASET).pid
-        with suppress(ProcessLookupError):
-            os.kill(pid or 0, signal.SIGKILL) if pid else None
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
         up(settings, [DATASET], lambda _: None)
 
 

@@ -47,7 +47,7 @@ class NoDemo(DemoRefused):
 
 @dataclass(frozen=True)
 class Days:
-    """Offsets [start, end) by partition that hold all events of some days, and the middle of each."""
+    """Offsets [start, end) by partition that hold the events of some days, but for stragglers."""
 
     offsets: dict[int, tuple[int, int]]
 
@@ -78,7 +78,7 @@ def number(reading: Reading, question: Question) -> int:
 
 
 def three_days(reading: Reading) -> Days:
-    """Return where the records of the demo's three days lie, as they came in order."""
+    """Return where the records of the demo's three days lie; late and reordered ones (2 % at each end) are left out."""
     since, until = (f"TIMESTAMPTZ '{day:%Y-%m-%d}'" for day in DAYS)
     sql = (
         f"SELECT _partition, quantile_disc(_offset, 0.02), quantile_disc(_offset, 0.98) FROM silver.{DATASET} "
