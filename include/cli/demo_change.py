@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.plan import about, show_comparison, show_plan, somebody
+from include.cli.plan import show_comparison, show_plan, somebody
 
 if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
@@ -104,7 +104,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
         )
         execute.approve(settings, record, "demo")
         execute.apply(settings, _fresh(settings, record), "demo")
-    console.print(f"  {record.plan.id}: applied, {about(record.plan)}", highlight=False, soft_wrap=True)
+    console.print(f"  {record.plan.id}: applied, {record.plan.about}", highlight=False, soft_wrap=True)
 
 
 def _account_for_all(console: Console, settings: Settings) -> bool:

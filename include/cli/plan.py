@@ -55,8 +55,7 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
     for r in records:
         p = r.plan
         verdict = str(_verdict(r))
-        about_it = p.asked or about(p)
-        table.add_row(p.id, r.stage, about_it, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
+        table.add_row(p.id, r.stage, p.asked or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
     wide_console().print(
         table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D"
     )
@@ -195,7 +194,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
     if record.stage is Stage.BUILT:
         record = _compared(console, settings, record)
     if record.stage is Stage.COMPARED:
-        question = f"Let readers of {record.plan.dataset} see it as it came out, {about(record.plan)}?"
+        question = f"Let readers of {record.plan.dataset} see it as it came out, {record.plan.about}?"
         if execute.needs_approval(record) and not ask(question):
             console.print(f"not approved: readers see what they saw. headrace plan approve {record.plan.id}")
             raise typer.Exit(NOT_APPROVED)
@@ -212,7 +211,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
 def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan is about."""
     p, size = record.plan, record.plan.predicted
-    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {about(p)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False, soft_wrap=True)
     colours = {"additive": "green", "changed": "yellow", "removed": "red", "incompatible": "red"}
     for change in p.changes:
         kind = f"[{colours[change.kind]}]{change.kind:12}[/]"
@@ -224,13 +223,6 @@ def show_plan(console: Console, record: PlanRecord) -> None:
         f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s",
         highlight=False,
         soft_wrap=True,
-    )
-
-
-def about(plan: Plan) -> str:
-    """Return what a plan is about in a line."""
-    return (
-        f"release {plan.base} → {plan.release}" if plan.slice is None else f"{plan.asked}, with release {plan.release}"
     )
 
 

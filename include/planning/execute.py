@@ -150,7 +150,7 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
     said = found.as_json()
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
-    write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, said))
+    write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, plan.about, said))
     counts = {table.name: table.differing for table in found.tables}
     if plan.kind == BACKFILL and found.verdict == EQUAL:
         keep_verified(settings, plan, batch)

@@ -97,6 +97,13 @@ class Plan:
     asked: str = ""
     """What was asked, in words: `events from … to …`."""
 
+    @property
+    def about(self) -> str:
+        """What the plan is about, in a line."""
+        if self.slice is None:
+            return f"release {self.base} → {self.release}"
+        return f"{self.asked}, with release {self.release}"
+
 
 @dataclass(frozen=True)
 class Event:

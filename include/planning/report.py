@@ -14,15 +14,16 @@ th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #eceff3}
 th:first-child,td:first-child{text-align:left}
 .verdict{display:inline-block;padding:.2rem .7rem;border-radius:1rem;color:#fff}
 .equal{background:#2b7a4b}.within{background:#8a6d1a}.needs{background:#a33a2c}code{background:#f3f5f8;padding:0 .2rem}
-td.text{text-align:left;font-family:ui-monospace,monospace;font-size:.82rem}.old{color:#a33a2c}.new{color:#2b7a4b}
+.samples td,.samples th{text-align:left}.text{font-family:ui-monospace,monospace;font-size:.82rem}
+.old{color:#a33a2c}.new{color:#2b7a4b}
 svg{width:10rem;height:1rem}details{margin:.4rem 0}.wide{overflow-x:auto}
 """
 HALF = 80.0
 
 
-def page(plan: str, found: Mapping[str, Any]) -> str:
-    """Return the page of a comparison, given as `Comparison.as_json` has it."""
-    title = f"{plan}: {found['dataset']}, release {found['base']} → {found['release']}"
+def page(plan: str, about: str, found: Mapping[str, Any]) -> str:
+    """Return the page of a plan's comparison, given as `Comparison.as_json` has it; `about` says what it is about."""
+    title = f"{plan}: {found['dataset']}, {about}"
     kind = str(found["verdict"]).split()[0]
     summary = (
         f"<p><span class='verdict {escape(kind)}'>{escape(str(found['verdict']))}</span> "
@@ -103,12 +104,17 @@ def _number(value: float | None) -> str:
 
 
 def _samples(kind: str, count: int, samples: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [_row([sample["key"]], "text"), _row(sample["old"], "text old"), _row(sample["new"], "text new")]
-        for sample in samples
-    ]
+    rows = [[_row([sample["key"]], "text"), *_sides(sample["old"], sample["new"])] for sample in samples]
     head = f"<summary>{count:,} keys {escape(kind)}, the first {len(samples)}</summary>"
-    return f"<details open>{head}<div class='wide'>{_grid(['key', 'before', 'after'], rows)}</div></details>"
+    return f"<details open>{head}<div class='wide samples'>{_grid(['key', 'before', 'after'], rows)}</div></details>"
+
+
+def _sides(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Of one row that became another only what differs; of any other number of rows all."""
+    if len(old) == len(new) == 1:
+        moved = [name for name in old[0] if old[0][name] != new[0].get(name)]
+        old, new = ([{name: row[name] for name in moved} for row in rows] for rows in (old, new))
+    return _row(old, "text old"), _row(new, "text new")
 
 
 def _row(rows: Sequence[Mapping[str, Any]], kind: str) -> str:

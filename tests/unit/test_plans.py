@@ -197,7 +197,7 @@ def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: fl
 def test_our_own_columns_and_the_order_of_rows_make_no_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.reverse().with_columns(_revision=pl.lit(9)))
     assert found.verdict == EQUAL
-    assert "equal" in page("release-flights-1", found.as_json())
+    assert "equal" in page("release-flights-1", "release aaa → bbb", found.as_json())
 
 
 def test_every_kind_of_difference_is_named_with_its_key(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_every_kind_of_difference_is_named_with_its_key(tmp_path: Path) -> None:
     assert (sample["old"], sample["new"]) == ([{"departed": 2}], [{"departed": 5}])
     (drift,) = table.drift
     assert (drift.old_sum, drift.new_sum, drift.percent) == (3.0, 6.0, 100.0)
-    written = page("release-flights-1", json.loads(json.dumps(found.as_json())))
+    written = page("release-flights-1", "release aaa → bbb", json.loads(json.dumps(found.as_json())))
     assert "&lt;Z&gt;" in written
     assert "<Z>" not in written
 
@@ -259,7 +259,7 @@ def test_other_keys_cannot_be_compared_and_need_approval(tmp_path: Path) -> None
     found = compared(tmp_path, ROUTES.rename({"dest": "destination"}), ROUTES, 1.0)
     assert (found.verdict, found.tables[0].presence) == (NEEDS_APPROVAL, "rekeyed")
     assert (found.tables[0].old_rows, found.tables[0].new_rows) == (3, 3)
-    assert "rekeyed" in page("release-flights-1", found.as_json())
+    assert "rekeyed" in page("release-flights-1", "release aaa → bbb", found.as_json())
 
 
 def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
