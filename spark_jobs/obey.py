@@ -10,26 +10,21 @@ Usage: obey.py DATASET. Prints a JSON object when it failed.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.catalog.dataset import released_dataset
-from include.errors import HeadraceError
 from include.places import lease_path
 from include.reading.publication import read_publication
-from include.settings import Settings, load_settings
-from include.supervision.java import find_java
+from include.settings import Settings
 from include.supervision.orders import find_order, give_answer
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.lease import take_lease
 from spark_jobs.live import open_all
+from spark_jobs.plan_job import run_job
 from spark_jobs.session import open_session
 from spark_jobs.tables import Table
-from spark_jobs.telling import end_with_parent, log, reason_of, tell
 
 
 def obey(settings: Settings, dataset: str) -> None:
@@ -47,22 +42,7 @@ def obey(settings: Settings, dataset: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Do it; return 0 answered, 1 failed, 2 refused."""
     (dataset,) = arguments
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    try:
-        settings = load_settings()
-        find_java(os.environ)
-        obey(settings, dataset)
-    except HeadraceError as error:
-        tell(failed=error.what, remedy=error.remedy)
-        return 2
-    except Exception as error:  # noqa: BLE001  (whatever it was, the plan is told)
-        log("the obey job failed", error)
-        tell(failed=reason_of(error))
-        return 1
-    return 0
+    return run_job("obey", lambda settings: obey(settings, dataset))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ Usage: rebuild.py DATASET PLAN. Prints one JSON object a line: what it is at, an
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,12 +24,11 @@ from pyspark.sql import functions as F
 
 from include.catalog.dataset import released_dataset
 from include.catalog.slice import BRONZE, KAFKA, Slice, Span, slice_from_json
-from include.errors import HeadraceError, Terminal
+from include.errors import Terminal
 from include.places import correction_path, plan_path
 from include.reading.bronze import Tile, tiles_of
 from include.reading.publication import Publication, read_publication
-from include.settings import Settings, load_settings, refuse_dangerous
-from include.supervision.java import find_java
+from include.settings import Settings, refuse_dangerous
 from include.supervision.processes import bootstrap_servers
 from include.supervision.spawned import write_atomically
 from spark_jobs.failpoints import Step, pass_step
@@ -39,9 +36,10 @@ from spark_jobs.layers.grains import redo_gold
 from spark_jobs.layers.lookup import keep, read, rows_in
 from spark_jobs.layers.release import Release, pinned_release
 from spark_jobs.layers.slices import Folder, redo_records, span_files, spans_condition
+from spark_jobs.plan_job import run_job
 from spark_jobs.session import open_session
 from spark_jobs.tables import no_rows
-from spark_jobs.telling import end_with_parent, log, reason_of, tell
+from spark_jobs.telling import tell
 
 GOLD_AT_A_TIME = 2
 COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
@@ -191,23 +189,11 @@ def _meet(tile: Tile, span: Span) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """Do it; return 0 done, 1 failed, 2 refused."""
     dataset, plan = arguments
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    try:
-        settings = load_settings()
-        find_java(os.environ)
-        spark = open_session(settings, f"headrace rebuild {plan}")
-        tell(built=rebuild(settings, spark, dataset, plan))
-        return 0
-    except HeadraceError as error:
-        tell(failed=error.what, remedy=error.remedy)
-        return 2
-    except Exception as error:  # noqa: BLE001  (whatever it was, the plan is told)
-        log("the rebuild job failed", error)
-        tell(failed=reason_of(error))
-        return 1
+
+    def work(settings: Settings) -> None:
+        tell(built=rebuild(settings, open_session(settings, f"headrace rebuild {plan}"), dataset, plan))
+
+    return run_job("rebuild", work)
 
 
 if __name__ == "__main__":

@@ -132,8 +132,8 @@ def _plan(said: Mapping[str, Any]) -> Plan:
     parts = {
         "planned_at": datetime.fromisoformat(said["planned_at"]),
         "changes": [Change(**change) for change in said["changes"]],
-        "predicted": Prediction(**said["predicted"]),
-        "slice": None if said["slice"] is None else slice_from_json(said["slice"]),
+        "predicted": Prediction(**{"files": 0, **said["predicted"]}),
+        "slice": None if said.get("slice") is None else slice_from_json(said["slice"]),
     }
     return Plan(**{**said, **parts})
 
