@@ -32,6 +32,7 @@ from include.settings import Settings, refuse_dangerous
 from include.supervision.processes import bootstrap_servers
 from include.supervision.spawned import write_atomically
 from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.gold import GOLD_AT_A_TIME
 from spark_jobs.layers.grains import redo_gold
 from spark_jobs.layers.lookup import keep, read, rows_in
 from spark_jobs.layers.release import Release, pinned_release
@@ -41,7 +42,6 @@ from spark_jobs.session import open_session
 from spark_jobs.tables import no_rows
 from spark_jobs.telling import tell
 
-GOLD_AT_A_TIME = 2
 COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
 
 

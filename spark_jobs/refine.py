@@ -24,13 +24,10 @@ from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import batch_files
-from spark_jobs.layers.gold import GoldTable, commit_gold
+from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable, commit_gold
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import Judged, judge_batches
 from spark_jobs.tables import DataFile, Table
-
-# Planning is one thread's work, so two tables at a time keep the second core busy.
-GOLD_AT_A_TIME = 2
 
 
 class CommitMissing(Terminal):

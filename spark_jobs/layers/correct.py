@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from include.errors import Terminal
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import fill_gaps
-from spark_jobs.layers.gold import GoldTable
+from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable
 from spark_jobs.layers.grains import corrected_rows, grains_schema
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
@@ -30,7 +30,6 @@ from spark_jobs.layers.slices import PLACE, Folder, files_sharing
 from spark_jobs.tables import DataFile, Table, bounds_of
 
 APPLY, UNDO = 1, 2
-GOLD_AT_A_TIME = 2
 
 
 class MovedOn(Terminal):

@@ -31,6 +31,9 @@ from spark_jobs.layers.silver import MONTH
 from spark_jobs.layers.windows import window_end, window_of
 from spark_jobs.tables import Bound, DataFile, Table, TableSpec, partitioned_schema
 
+# Planning is one thread's work, so two tables at a time keep the second core busy.
+GOLD_AT_A_TIME = 2
+
 
 @dataclass(frozen=True)
 class GoldTable:

@@ -78,7 +78,9 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     asked = rows_in(folder.bench("chosen")) + broken
     kin = _judged_kin(refinery, core, wanted, folder)
     _write_after(refinery, [*core.invalid, *kin.invalid], folder)
-    differing = {table.spec.name: _write_before(table, folder) for table in (refinery.silver, refinery.rejected)}
+    differing = {
+        table.spec.name: _write_before(refinery, table, folder) for table in (refinery.silver, refinery.rejected)
+    }
     came_out = sum(rows_in(folder.rows("after", table.spec.name)) for table in (refinery.silver, refinery.rejected))
     total = asked + rows_in(folder.bench("kin_places"))
     if came_out != total:
@@ -135,7 +137,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
         lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
         lookup.table("rejected", rejected, rejected.files())
         lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
-        count, first, last = lookup_span(lookup, places, _places_schema(refinery))
+        count, first, last = _span_of(lookup, places, _places_schema(refinery))
     if not count:
         keep(refinery.silver.read(refinery.spark, []), folder.bench("kin_valid"))
         return JudgedFiles((), ())
@@ -152,7 +154,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
     return judged
 
 
-def lookup_span(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int, int]:
+def _span_of(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int, int]:
     """Return how many rows a folder has, and their first and last batch."""
     lookup.folder("spanned", folder, schema)
     count, first, last = lookup.rows("select count(*), min(_batch_id), max(_batch_id) from spanned")[0]
@@ -193,13 +195,12 @@ def _write_after(refinery: Refinery, invalid: Sequence[Path], folder: Folder) ->
     keep(rows, folder.rows("after", rejected.name))
 
 
-def _write_before(table: Table, folder: Folder) -> int:
+def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
     """Write what a table has of the slice's records, and in which rows that is not what came out; return how many."""
     name, schema = table.spec.name, table.spec.data_schema
     with looking_up() as lookup:
-        for other in ("silver", "rejected"):
-            path = next(path for path in files_after(folder) if path.name.startswith(f"{other}."))
-            lookup.folder(f"after_{other}", path, PLACES)
+        lookup.folder("after_silver", folder.rows("after", refinery.silver.spec.name), PLACES)
+        lookup.folder("after_rejected", folder.rows("after", refinery.rejected.spec.name), PLACES)
         lookup.table("there", table, table.files())
         lookup.keep(BEFORE, folder.rows("before", name))
         for state in ("before", "after"):
@@ -208,11 +209,6 @@ def _write_before(table: Table, folder: Folder) -> int:
             lookup.keep(f"select * from {one} except all select * from {other}", folder.rows(state, name))
             lookup.folder(state, folder.rows(state, name), schema)
         return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
-
-
-def files_after(folder: Folder) -> list[Path]:
-    """Return the folders of the tables that came out."""
-    return sorted((folder.path / "after").iterdir())
 
 
 def _places_schema(refinery: Refinery, names: Sequence[str] = (*PLACE, "_batch_id")) -> StructType:
