@@ -14,6 +14,7 @@ from include.catalog.dataset import released_dataset
 from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
 from include.ledger.boundary import Boundary, boundaries
 from include.ledger.reader import Verification, open_reader
+from include.planning.release import refuse_unknown
 from include.reading.publication import read_publication, tables_of
 from include.reading.sql import memory_database
 from include.reading.tables import open_dataset
@@ -54,6 +55,7 @@ class Settled:
 
 def settled(settings: Settings, dataset: str) -> Settled:
     """Return how settled the published gold of a dataset is; NothingPublished, and the errors of the ledger."""
+    refuse_unknown(settings, dataset)
     seen = read_publication(settings, dataset)
     declared = released_dataset(settings, dataset, seen.release)
     runs, verified = open_reader(settings).event_times(dataset, seen.release)

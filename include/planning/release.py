@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from include.catalog.dataset import declared_dataset, released_dataset, snapshot_dataset
+from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import changes
 from include.catalog.slice import Slice
 from include.errors import Terminal
 from include.places import live_path, status_path
 from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
-from include.reading.publication import Publication, read_publication, tables_of
+from include.reading.publication import Publication, publications, read_publication, tables_of
 from include.reading.tables import Reading
 from include.settings import Settings
 from include.supervision.states import stream_name
@@ -98,6 +98,13 @@ def _planned(settings: Settings, dataset: str, by: str, now: datetime, threshold
         predicted=predicted(settings, seen),
     )
     return keep_plan(settings, plan)
+
+
+def refuse_unknown(settings: Settings, dataset: str) -> None:
+    """Raise DatasetUnknown for a name that is neither declared nor published."""
+    known = sorted({*dataset_names(settings), *publications(settings)})
+    if dataset not in known:
+        raise DatasetUnknown(dataset, known)
 
 
 def refuse_in_the_way(settings: Settings, dataset: str, mine: Slice | None = None) -> None:

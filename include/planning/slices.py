@@ -18,7 +18,7 @@ from include.errors import Terminal
 from include.planning.history import History
 from include.planning.journal import keep_plan, new_id, sole_planner
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
-from include.planning.release import refuse_in_the_way, told_rate
+from include.planning.release import refuse_in_the_way, refuse_unknown, told_rate
 from include.reading.bronze import Tile
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.tables import Reading, open_dataset
@@ -144,6 +144,7 @@ class _View:
 
 
 def _view(settings: Settings, dataset: str) -> _View:
+    refuse_unknown(settings, dataset)
     seen = read_publication(settings, dataset)
     tables = tables_of(settings, seen)
     history = History(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])

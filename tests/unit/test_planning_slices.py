@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from ledgered_stream import Stream
 
+from include.catalog.dataset import DatasetUnknown
 from include.catalog.slice import BRONZE, KAFKA, Slice, Span
 from include.cli.history import bounds, ranges
 from include.places import bronze_path
@@ -47,6 +48,11 @@ def test_a_range_that_ends_before_it_begins_is_refused_first(settings: Settings)
     for until in (NOON, NOON - timedelta(hours=1)):
         with pytest.raises(RangeRefused, match="ends before it begins"):
             plan_backfill(settings, "flights", NOON, until, "ann", NOON)
+
+
+def test_an_unknown_dataset_is_refused_by_name(settings: Settings) -> None:
+    with pytest.raises(DatasetUnknown, match="flights, weather"):
+        plan_backfill(settings, "nope", NOON, NOON + timedelta(days=1), "ann", NOON)
 
 
 def test_what_is_asked_is_said_in_words() -> None:
