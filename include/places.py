@@ -17,6 +17,11 @@ def bronze_path(settings: Settings, dataset: str) -> Path:
     return warehouse(settings) / dataset / "bronze"
 
 
+def reference_path(settings: Settings, dataset: str, table: str) -> Path:
+    """Reference table `table` of a dataset, shared by all releases."""
+    return warehouse(settings) / dataset / "reference" / table
+
+
 def release_path(settings: Settings, dataset: str, release: str) -> Path:
     """Folder of the tables that one release built."""
     return warehouse(settings) / dataset / release

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset
 from include.places import checkpoint_path
+from include.reference.tables import current_versions
 from include.settings import Settings, refuse_dangerous
 from spark_jobs.generation import Generation
 from spark_jobs.layers.bronze import BronzeBatch, commit_bronze
@@ -108,6 +109,7 @@ class Ingest:
             "epoch": self.epoch,
             "topic": self.generation.topic,
             "topic_id": self.generation.topic_id,
+            "reference": current_versions(self.settings, self.dataset.name),
             "query_id": json.loads((self._checkpoint() / "metadata").read_text("utf-8"))["id"],
         }
 

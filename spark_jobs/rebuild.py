@@ -76,7 +76,8 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     folder = Folder(correction_path(settings, dataset, seen.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     versions = {name: table.version for name, table in seen.tables.items()}
-    release = pinned_release(spark, settings, released_dataset(settings, dataset, seen.release), versions)
+    declared = released_dataset(settings, dataset, seen.release)
+    release = pinned_release(spark, settings, declared, versions, wanted.reference)
     records = slice_records(settings, release, wanted, seen, folder)
     steps = 1 + len(release.gold)
     tell(at="silver and rejected", done=0, of=steps)

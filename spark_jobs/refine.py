@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from include.clients.delta_log import Commit, commits_following, log_versions, read_commit
 from include.errors import Terminal
 from include.places import warehouse
@@ -191,12 +193,7 @@ def _facts(release: Release, first: int, last: int, epoch: int) -> dict[str, Any
 
 
 def _silver_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:
-    times: dict[str, datetime] = {}
-    column = release.dataset.pipeline.event_time
-    for file in judged.silver:
-        partition, high = str(file.high["_partition"]), file.high[column]
-        assert isinstance(high, datetime)
-        times[partition] = max(times.get(partition, high), high)
+    times = _latest_events(release.refinery.silver, judged.silver, release.dataset.pipeline.event_time)
     return {
         **facts,
         "table": release.refinery.silver.spec.name,
@@ -205,6 +202,17 @@ def _silver_metadata(release: Release, judged: Judged, facts: dict[str, Any]) ->
         "rows_in": judged.rows_in,
         "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
     }
+
+
+def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dict[str, datetime]:
+    """Return the greatest event time of each partition; a file may hold rows of several, so bounds do not tell."""
+    latest: dict[str, datetime] = {}
+    for file in files:
+        rows = pq.read_table(silver.spec.path / file.path, columns=["_partition", column], partitioning=None)
+        for found in rows.group_by("_partition").aggregate([(column, "max")]).to_pylist():
+            partition, high = str(found["_partition"]), found[f"{column}_max"]
+            latest[partition] = max(latest.get(partition, high), high)
+    return latest
 
 
 def _rejected_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.catalog.dataset import Dataset, declared_dataset, load_dataset
 from include.reading.publication import find_publication, publish, published_tables
 from include.reading.tables import Reading
+from include.reference.tables import current_versions
 from include.settings import Settings
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release import Release, open_release
@@ -158,6 +159,7 @@ class SmallRelease:
             "topic": name,
             "topic_id": f"{name}-id",
             "query_id": f"{name}-query",
+            "reference": current_versions(self.settings, self.dataset.name),
         }
 
 

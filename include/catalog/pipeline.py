@@ -11,6 +11,7 @@ from include.catalog.reading_yaml import DeclarationRefused, Node, load_yaml
 
 MEASURES = {"count", "count_if", "sum", "min", "max", "avg", "approx_distinct"}
 UNITS = {"hour", "day", "month"}
+COLUMN_TYPES = ("string", "integer", "long", "double", "boolean", "date")
 TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 TABLE = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
 WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
@@ -76,6 +77,15 @@ Gold = AdditiveGold | LatestGold | QueryGold
 
 
 @dataclass(frozen=True)
+class ReferenceTable:
+    """A small table that `silver` joins: its unique `keys`, and all columns with their types (see COLUMN_TYPES)."""
+
+    name: str
+    keys: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """All that is declared of a dataset besides its contract."""
 
@@ -86,6 +96,7 @@ class Pipeline:
     identity: tuple[str, ...]
     horizon: timedelta
     gold: tuple[Gold, ...]
+    reference: tuple[ReferenceTable, ...] = ()
 
 
 def load_pipeline(folder: Path) -> Pipeline:
@@ -103,6 +114,7 @@ def load_pipeline(folder: Path) -> Pipeline:
         identity=identity.strings("columns"),
         horizon=identity.duration("horizon"),
         gold=tuple(_gold(name, node, folder) for name, node in root.named("gold").items()),
+        reference=tuple(_reference(*item) for item in (root.named("reference") if "reference" in root else {}).items()),
     )
     identity.finish()
     root.finish()
@@ -155,6 +167,19 @@ def _query(name: str, partition: str, node: Node, folder: Path) -> Gold:
 
 def _pairs(node: Node, key: str) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(value)) for name, value in node.take(key, dict).items())
+
+
+def _reference(name: str, node: Node) -> ReferenceTable:
+    if not TABLE.match(name):
+        raise DeclarationRefused(node.place, f"{name!r} is no table name")
+    keys, columns = node.strings("keys"), _pairs(node, "columns")
+    node.finish()
+    for column, kind in columns:
+        if kind not in COLUMN_TYPES:
+            raise DeclarationRefused(f"{node.place}.columns.{column}", f"must be one of {', '.join(COLUMN_TYPES)}")
+    if not set(keys) <= {column for column, _ in columns}:
+        raise DeclarationRefused(f"{node.place}.keys", f"must be columns of the table, are {list(keys)}")
+    return ReferenceTable(name, keys, columns)
 
 
 def grain_columns(gold: Gold) -> tuple[str, ...]:

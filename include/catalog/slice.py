@@ -35,6 +35,8 @@ class Slice:
     spans: Sequence[Span]
     since: datetime | None = None
     until: datetime | None = None
+    reference: Mapping[str, int] | None = None
+    """Versions of the reference tables to join instead of each batch's own."""
 
     def of(self, source: str) -> list[Span]:
         """Return the spans that are read from `source`."""
@@ -49,4 +51,4 @@ def slice_from_json(said: Mapping[str, Any]) -> Slice:
     """Return the slice that `dataclasses.asdict` and JSON made `said` of."""
     spans = [Span(**span) for span in said["spans"]]
     since, until = (None if said[name] is None else datetime.fromisoformat(said[name]) for name in ("since", "until"))
-    return Slice(spans, since, until)
+    return Slice(spans, since, until, said.get("reference"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,9 @@ BATCHES = typer.Option("--batches", metavar="A..B", help="Bronze batches, both i
 SOURCE = typer.Option(
     "--source", help="auto: Kafka where it has the records, bronze for the rest; kafka or bronze: nothing else."
 )
+REFERENCE = typer.Option(
+    "--reference", help="as-of: reference tables as they were at each batch; today: as they are now."
+)
 
 
 @backfill.callback()
@@ -45,11 +49,12 @@ def plan_backfill(
     dataset: Annotated[str, DATASET],
     since: Annotated[datetime, SINCE],
     until: Annotated[datetime, UNTIL],
+    reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
     """Say which records would be done again and what that takes; no table is touched."""
-    plan_only(_backfill(dataset, since, until, threshold), json_)
+    plan_only(_backfill(dataset, since, until, reference, threshold), json_)
 
 
 @backfill.command("run")
@@ -57,12 +62,13 @@ def run_backfill(
     dataset: Annotated[str, DATASET],
     since: Annotated[datetime, SINCE],
     until: Annotated[datetime, UNTIL],
+    reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
     """Plan, build, compare; equal: verified; different: ask, and correct. Killed: `headrace plan apply ID` goes on."""
-    plan_and_run(_backfill(dataset, since, until, threshold), yes, json_)
+    plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_)
 
 
 @replay.command("plan")
@@ -73,11 +79,12 @@ def plan_replay(
     before: Annotated[datetime | None, BEFORE] = None,
     batches: Annotated[str | None, BATCHES] = None,
     source: Annotated[str, SOURCE] = "auto",
+    reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
     """Say which records would be done again, read where, and what that takes; no table is touched."""
-    plan_only(_replay(dataset, _wanted(offsets, after, before, batches), source, threshold), json_)
+    plan_only(_replay(dataset, _wanted(offsets, after, before, batches), source, reference, threshold), json_)
 
 
 @replay.command("run")
@@ -88,27 +95,36 @@ def run_replay(
     before: Annotated[datetime | None, BEFORE] = None,
     batches: Annotated[str | None, BATCHES] = None,
     source: Annotated[str, SOURCE] = "auto",
+    reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
     """Plan, build, compare, ask, correct. Stopped or killed: `headrace plan apply ID` goes on with it."""
-    plan_and_run(_replay(dataset, _wanted(offsets, after, before, batches), source, threshold), yes, json_)
+    plan_and_run(_replay(dataset, _wanted(offsets, after, before, batches), source, reference, threshold), yes, json_)
 
 
-def _backfill(dataset: str, since: datetime, until: datetime, threshold: float) -> Planner:
+def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
+    from include.planning.slices import REFERENCES
     from include.planning.slices import plan_backfill as planned
 
-    return lambda settings: planned(settings, dataset, since, until, *somebody(), threshold)
+    refuse_other("--reference", reference, REFERENCES)
+    return lambda settings: planned(settings, dataset, since, until, *somebody(), threshold, reference)
 
 
-def _replay(dataset: str, wanted: Wanted, source: str, threshold: float) -> Planner:
-    from include.planning.slices import SOURCES
+def _replay(dataset: str, wanted: Wanted, source: str, reference: str, threshold: float) -> Planner:
+    from include.planning.slices import REFERENCES, SOURCES
     from include.planning.slices import plan_replay as planned
 
-    if source not in SOURCES:
-        raise typer.BadParameter(f"{source!r} is none of {', '.join(SOURCES)}", param_hint="--source")
-    return lambda settings: planned(settings, dataset, wanted, source, *somebody(), threshold)
+    refuse_other("--source", source, SOURCES)
+    refuse_other("--reference", reference, REFERENCES)
+    return lambda settings: planned(settings, dataset, wanted, source, *somebody(), threshold, reference)
+
+
+def refuse_other(option: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise typer.BadParameter for a value that is none of the allowed ones."""
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
 
 
 def _wanted(offsets: str | None, after: datetime | None, before: datetime | None, batches: str | None) -> Wanted:

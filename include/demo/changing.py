@@ -24,7 +24,7 @@ from include.supervision.processes import driver_environment
 
 DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'
-KEPT = "return accepted.withColumn("
+KEPT = "        accepted.withColumn("
 DAYS = (datetime(2013, 6, 10, tzinfo=UTC), datetime(2013, 6, 13, tzinfo=UTC))
 # The year after the demo's begins 371 days later; its events are new to every table.
 NEXT_YEAR = "2014-01-07"
@@ -68,7 +68,7 @@ def with_wrong_rule(settings: Settings) -> Settings:
         raise DemoRefused(
             f"{settings.datasets / DATASET}/silver.py is not the one that the demo knows how to spoil", ""
         )
-    path.write_text(text.replace(KEPT, f"return accepted{RULE}.withColumn("), "utf-8")
+    path.write_text(text.replace(KEPT, f"        accepted{RULE}.withColumn("), "utf-8")
     return settings.model_copy(update={"datasets": folder})
 
 

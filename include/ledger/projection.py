@@ -64,7 +64,8 @@ def _bronze(commit: Commit, meta: Metadata) -> list[Row]:
         key
         | _committed(commit, meta)
         | {"rows": int(meta["rows"]), "first_timestamp_ms": first, "last_timestamp_ms": last}
-        | {name: _text(meta[name]) for name in ("topic", "topic_id", "query_id", "code")},
+        | {name: _text(meta[name]) for name in ("topic", "topic_id", "query_id", "code")}
+        | {"reference": canonical(meta.get("reference", {}))},
     )
     return [row, *(_range(key, meta, partition) for partition in sorted(meta["offsets"], key=int))]
 

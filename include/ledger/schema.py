@@ -30,7 +30,7 @@ from include.ledger.failures import LedgerMissing, LedgerSchemaDiffers
 from include.places import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 # A driver waits this long for another writer, then goes on without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
@@ -62,9 +62,9 @@ batches = _table(
     "batches",
     "dataset:text batch:int generation:text",
     "epoch rows first_timestamp_ms last_timestamp_ms version committed_at_ms",
-    "topic topic_id query_id code",
+    "topic topic_id query_id code reference",
 )
-"""One row per bronze commit; timestamps are Kafka's."""
+"""One row per bronze commit; timestamps are Kafka's; `reference`: JSON name → version that the batch is joined with."""
 
 ranges = _table("ranges", "dataset:text batch:int generation:text partition:int", "start_offset end_offset rows")
 """Per batch and partition: offsets [start_offset, end_offset) and the rows in them (offsets may have legal holes)."""

@@ -152,7 +152,8 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
     write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, plan.about, said))
     counts = {table.name: table.differing for table in found.tables}
-    if plan.kind == BACKFILL and found.verdict == EQUAL:
+    as_it_was = plan.slice is not None and plan.slice.reference is None
+    if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
         keep_verified(settings, plan, batch)
         bring_ledger_on(settings, plan.dataset)
     record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)

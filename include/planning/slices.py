@@ -22,11 +22,14 @@ from include.planning.release import refuse_in_the_way, refuse_unknown, told_rat
 from include.reading.bronze import Tile
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.tables import Reading, open_dataset
+from include.reference.tables import current_versions
 from include.settings import Settings
 from include.supervision.processes import bootstrap_servers
 
 AUTO = "auto"
 SOURCES = (AUTO, KAFKA, BRONZE)
+AS_OF, TODAY = "as-of", "today"
+REFERENCES = (AS_OF, TODAY)
 
 
 class RangeRefused(Terminal):
@@ -70,10 +73,18 @@ def said_range(since: datetime, until: datetime) -> str:
 
 
 def plan_backfill(
-    settings: Settings, dataset: str, since: datetime, until: datetime, by: str, now: datetime, threshold: float = 0.0
+    settings: Settings,
+    dataset: str,
+    since: datetime,
+    until: datetime,
+    by: str,
+    now: datetime,
+    threshold: float = 0.0,
+    reference: str = AS_OF,
 ) -> PlanRecord:
     """Plan to do the events of [since, until) again, with the release that readers see, from bronze.
 
+    `reference` AS_OF joins the reference tables as they were at each batch, TODAY as they are now.
     Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy.
     """
     asked = f"events {said_range(since, until)}"
@@ -86,7 +97,8 @@ def plan_backfill(
         if not tiles:
             raise RangeRefused(dataset, asked, "no published event lies there", "headrace tables")
         parts = view.from_bronze(_joined(tiles, BRONZE))
-        return _kept(view, BACKFILL, Slice(parts, since, until), asked, by, now, threshold)
+        slice_ = Slice(parts, since, until, view.reference(reference))
+        return _kept(view, BACKFILL, slice_, asked, by, now, threshold)
 
 
 def plan_replay(
@@ -97,11 +109,12 @@ def plan_replay(
     by: str,
     now: datetime,
     threshold: float = 0.0,
+    reference: str = AS_OF,
 ) -> PlanRecord:
     """Plan to do records again with the release that readers see: from Kafka where it has them, else from bronze.
 
-    `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. Errors: NothingPublished, RangeRefused,
-    RecordsNowhere, PlanInTheWay, PlanBusy, BrokerUnreachable.
+    `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. `reference` as in `plan_backfill`.
+    Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy, BrokerUnreachable.
     """
     with sole_planner(settings):
         view = _view(settings, dataset)
@@ -110,7 +123,8 @@ def plan_replay(
             raise RangeRefused(dataset, str(wanted), "no published record lies there", "headrace status")
         _refuse_not_ingested(view, spans, str(wanted))
         parts = view.from_bronze(spans) if source == BRONZE else _across_the_seam(settings, view, spans, source)
-        return _kept(view, REPLAY, Slice(parts), str(wanted), by, now, threshold)
+        slice_ = Slice(parts, reference=view.reference(reference))
+        return _kept(view, REPLAY, slice_, str(wanted), by, now, threshold)
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,15 @@ class _View:
             remedy = f"headrace replay run --dataset {name} --offsets '{_as_argument(ends)}'   (fills it from Kafka)"
             raise RecordsNowhere(name, lacking, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
+
+    def reference(self, wanted: str) -> dict[str, int] | None:
+        """Return the versions of the reference tables that all records are joined with; None: each batch's own."""
+        if wanted == AS_OF:
+            return None
+        if not self.declared.pipeline.reference:
+            why = "it joins no reference tables"
+            raise RangeRefused(self.seen.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
+        return current_versions(self.settings, self.seen.dataset)
 
     def lacking(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts of the spans that bronze was to have and has not."""
@@ -166,9 +189,15 @@ def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datet
         changes=(),
         predicted=_predicted(view, slice_),
         slice=slice_,
-        asked=asked,
+        asked=asked + _said_reference(slice_.reference),
     )
     return keep_plan(view.settings, plan)
+
+
+def _said_reference(versions: Mapping[str, int] | None) -> str:
+    if versions is None:
+        return ""
+    return ", joined with " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
 def _predicted(view: _View, slice_: Slice) -> Prediction:

@@ -10,9 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset
 from include.catalog.reading_yaml import DeclarationRefused
+from include.reference.tables import create_missing
 from include.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.layers.gold import GoldTable, gold_spec
+from spark_jobs.layers.reference import ReferenceBook
 from spark_jobs.layers.silver import Refinery, open_refinery
 from spark_jobs.tables import Table, read_files
 
@@ -40,21 +42,37 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
     return _opened(spark, settings, dataset, bronze, {})
 
 
-def pinned_release(spark: SparkSession, settings: Settings, dataset: Dataset, versions: Mapping[str, int]) -> Release:
-    """Open the tables of a release, only to read, at these versions by full name (`silver.flights`)."""
+def pinned_release(
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    versions: Mapping[str, int],
+    reference: Mapping[str, int] | None = None,
+) -> Release:
+    """Open the tables of a release, only to read, at these versions by full name (`silver.flights`).
+
+    With `reference`, all batches are joined with these versions of the reference tables instead of their own.
+    """
     bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
-    return _opened(spark, settings, dataset, bronze, versions)
+    return _opened(spark, settings, dataset, bronze, versions, reference)
 
 
 def _opened(
-    spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table, versions: Mapping[str, int]
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    bronze: Table,
+    versions: Mapping[str, int],
+    reference: Mapping[str, int] | None = None,
 ) -> Release:
     transform = load_transformation(dataset)
-    refinery = open_refinery(spark, settings, dataset, bronze, transform, versions)
+    create_missing(settings, dataset)
+    book = ReferenceBook(spark, settings, dataset, reference)
+    refinery = open_refinery(spark, settings, dataset, bronze, transform, book, versions)
     return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver, versions)))
 
 
-def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:
+def load_transformation(dataset: Dataset) -> Callable[..., DataFrame]:
     """Return the function `silver` of the release's own `silver.py`; DeclarationRefused when there is none."""
     path = dataset.folder / "silver.py"
     spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
@@ -64,7 +82,7 @@ def load_transformation(dataset: Dataset) -> Callable[[DataFrame], DataFrame]:
     spec.loader.exec_module(module)
     function: object = getattr(module, "silver", None)
     if not callable(function):
-        raise DeclarationRefused(str(path), "must define a function silver(accepted: DataFrame) -> DataFrame")
+        raise DeclarationRefused(str(path), "must define a function silver(accepted: DataFrame, …) -> DataFrame")
     return function
 
 

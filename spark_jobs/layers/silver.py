@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from spark_jobs.contract.judge import Judge, compiled_judge
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
+from spark_jobs.layers.reference import ReferenceBook
 from spark_jobs.tables import (
     Bounds,
     DataFile,
@@ -60,7 +62,8 @@ REJECTED = (
     .add("first_seen", TimestampType())
     .add(MONTH, StringType())
 )
-Transformation = Callable[[DataFrame], DataFrame]
+Transformation = Callable[..., DataFrame]
+"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Refinery:
     judge: Judge
     judged_schema: StructType
     transform: Transformation
+    reference: ReferenceBook
     bronze: Table
     silver: Table
     rejected: Table
@@ -108,17 +112,20 @@ def open_refinery(
     dataset: Dataset,
     bronze: Table,
     transform: Transformation,
+    reference: ReferenceBook,
     versions: Mapping[str, int],
 ) -> Refinery:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract."""
     judge = compiled_judge(dataset.contract)
     empty = judge.judged(no_rows(spark, BRONZE))
-    silver_is = silver_spec(settings, dataset, silver_rows(empty, dataset, transform))
+    silver_is = silver_spec(
+        settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
+    )
     rejected_is = rejected_spec(settings, dataset)
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    return Refinery(spark, dataset, judge, empty.schema, transform, bronze, silver, rejected, bench)
+    return Refinery(spark, dataset, judge, empty.schema, transform, reference, bronze, silver, rejected, bench)
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
@@ -149,7 +156,10 @@ def judge_batches(
     files = _judged_files(refinery, sources, first, last)
     rejected = _written_rejected(refinery, files, first, folder)
     reasons, dispositions = _counts(refinery.rejected, rejected)
-    silver = _written_silver(refinery, files, rejected, dispositions, folder) if committed is None else list(committed)
+    if committed is None:
+        silver = _written_silver(refinery, files, rejected, dispositions, (first, last), folder)
+    else:
+        silver = list(committed)
     shutil.rmtree(refinery.bench, ignore_errors=True)
     result = Judged(silver, rejected, sum(file.rows for file in sources), reasons, dispositions)
     validate_balance(refinery.silver.spec.name, (first, last), result)
@@ -188,16 +198,30 @@ def read_judged(refinery: Refinery, paths: Sequence[Path]) -> DataFrame:
     return read_files(refinery.spark, refinery.judged_schema, paths)
 
 
-def silver_rows(accepted: DataFrame, dataset: Dataset, transform: Transformation) -> DataFrame:
-    """Return accepted records as `silver` has them, with the month at the end."""
-    rows = transform(accepted.drop("_reasons"))
+def silver_rows(refinery: Refinery, accepted: DataFrame, first: int, last: int) -> DataFrame:
+    """Return accepted records of batches [first, last] as `silver` has them, with the month at the end."""
+    rows, parts = accepted.drop("_reasons"), []
+    stretches = refinery.reference.stretches(first, last)
+    for stretch in stretches:
+        own = rows if len(stretches) == 1 else rows.where(F.col("_batch_id").between(stretch.first, stretch.last))
+        parts.append(dated(refinery.transform(own, **stretch.frames), refinery.dataset))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """Return rows of silver with the columns in their order and the month at the end."""
     business = [name for name in rows.columns if name not in COORDINATES]
     month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
     return rows.select(*business, *COORDINATES, month)
 
 
 def _written_silver(
-    refinery: Refinery, files: JudgedFiles, rejected: Sequence[DataFile], dispositions: dict[str, int], folder: str
+    refinery: Refinery,
+    files: JudgedFiles,
+    rejected: Sequence[DataFile],
+    dispositions: dict[str, int],
+    batches: tuple[int, int],
+    folder: str,
 ) -> list[DataFile]:
     if not files.valid:
         return []
@@ -206,7 +230,7 @@ def _written_silver(
         losers = refinery.rejected.read(refinery.spark, rejected).where("disposition = 'duplicate'")
         places = losers.select("_partition", "_offset")
         accepted = accepted.join(F.broadcast(places), ["_partition", "_offset"], "left_anti")
-    return refinery.silver.write(silver_rows(accepted, refinery.dataset, refinery.transform), folder)
+    return refinery.silver.write(silver_rows(refinery, accepted, *batches), folder)
 
 
 def _written_rejected(refinery: Refinery, files: JudgedFiles, first: int, folder: str) -> list[DataFile]:

@@ -123,7 +123,10 @@ def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: 
 
 
 def _valid_rows(refinery: Refinery, judged: JudgedFiles) -> DataFrame:
-    rows = silver_rows(read_judged(refinery, judged.valid), refinery.dataset, refinery.transform)
+    spans = [bounds for path in judged.valid for bounds in bounds_of(path, ("_batch_id",))]
+    first = min((int(str(low["_batch_id"])) for low, _ in spans), default=0)
+    last = max((int(str(high["_batch_id"])) for _, high in spans), default=0)
+    rows = silver_rows(refinery, read_judged(refinery, judged.valid), first, last)
     return rows.select(*refinery.silver.spec.data_schema.fieldNames())
 
 

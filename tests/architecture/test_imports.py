@@ -23,6 +23,10 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "include.catalog": (GROUND, "reads declarations; asks nobody outside"),
     "include.clients": (GROUND, "the outside behind small functions; knows no dataset and no table of ours"),
     "include.reading": ((*GROUND, "include.clients"), "reads what is published; never what was declared"),
+    "include.reference": (
+        (*GROUND, "include.catalog", "include.clients"),
+        "tables that do not flow; knows nothing of batches",
+    ),
     "include.ledger": ((*GROUND, "include.clients", "include.reading", "include.catalog"), "intended and seen"),
     "include.feeds": ((*GROUND, "include.clients"), "makes events; must not know what becomes of them"),
     "include.audit": (
@@ -31,7 +35,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.supervision": ((*GROUND, *JUDGE), "keeps processes running; computes no rows"),
     "include.doctor": ((*GROUND, "include.supervision"), "looks at the machine"),
-    "include.planning": ((*GROUND, *JUDGE, "include.supervision"), "plans changes of history"),
+    "include.planning": ((*GROUND, *JUDGE, "include.reference", "include.supervision"), "plans changes of history"),
     "include.operators": ((*GROUND, *JUDGE, "include.supervision", "include.planning"), "thin Airflow adapters"),
     "include.demo": (
         (*GROUND, *JUDGE, "include.audit", "include.doctor", "include.feeds", "include.supervision"),
@@ -50,13 +54,13 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
     "spark_jobs.layers": (
         (
-            *(*GROUND, "include.catalog", "include.reading.sql"),
+            *(*GROUND, "include.catalog", "include.clients.delta_log", "include.reading.sql", "include.reference"),
             *("spark_jobs.contract", "spark_jobs.tables", "spark_jobs.failpoints"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
     "spark_jobs": (
-        (*GROUND, *JUDGE, "include.supervision", "spark_jobs"),
+        (*GROUND, *JUDGE, "include.reference", "include.supervision", "spark_jobs"),
         "the jobs: reading, refining, publishing, in one process",
     ),
     "infra": ((*GROUND, "include.supervision"), "sets up the machine"),

@@ -39,7 +39,7 @@ class History:
         self.plans += 1
         made, seen = self.production, read_publication(self.production.settings, self.name)
         versions = {name: table.version for name, table in seen.tables.items()}
-        pinned = pinned_release(made.spark, made.settings, made.dataset, versions)
+        pinned = pinned_release(made.spark, made.settings, made.dataset, versions, wanted.reference)
         release = pinned if edit is None else self._with_code_of(pinned, edit)
         plan = f"test-{self.name}-{self.plans}"
         folder = Folder(correction_path(made.settings, self.name, made.dataset.release, plan))

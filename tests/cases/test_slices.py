@@ -47,9 +47,9 @@ def an_hour_later(folder: Path) -> None:
 told = silver
 
 
-def silver(accepted: DataFrame) -> DataFrame:
+def silver(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
     later = F.expr("scheduled_departure + if(carrier = 'UA', interval 1 hour, interval 0 hours)")
-    return told(accepted).withColumn("scheduled_departure", later)
+    return told(accepted, **reference).withColumn("scheduled_departure", later)
 """,
         "utf-8",
     )

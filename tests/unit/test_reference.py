@@ -1,0 +1,104 @@
+"""Reference tables: what a file must be, and what a load leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.catalog.dataset import Dataset, declared_dataset
+from include.catalog.pipeline import load_pipeline
+from include.catalog.reading_yaml import DeclarationRefused
+from include.reference import tables
+from include.reference.tables import (
+    ReferenceRefused,
+    ReferenceUnknown,
+    create_missing,
+    current_versions,
+    declared_table,
+    load_reference,
+    read_version,
+)
+from include.settings import CLONE, Settings
+
+PLANES = "tailnum,year,seats\n"
+
+
+@pytest.fixture
+def flights(settings: Settings) -> Dataset:
+    dataset = declared_dataset(settings, "flights")
+    create_missing(settings, dataset)
+    return dataset
+
+
+def test_the_first_version_is_the_file_in_the_folder(settings: Settings, flights: Dataset) -> None:
+    create_missing(settings, flights)
+    assert current_versions(settings, "flights") == {"airlines": 0, "airports": 0, "planes": 0}
+    counted = {t.name: read_version(settings, "flights", t, 0).num_rows for t in flights.pipeline.reference}
+    assert counted == {"airlines": 16, "airports": 1458, "planes": 3322}
+
+
+def test_a_load_is_a_version_and_the_same_rows_are_none(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "planes.csv"
+    file.write_text(PLANES + "N2,NA,180\nN1,2001,\n")
+    first = load_reference(settings, flights, "planes", file)
+    assert (first.version, first.rows, first.is_new) == (1, 2, True)
+    file.write_text("seats,extra,tailnum,year\n,x,N1,2001\n180,y,N2,\n")
+    assert load_reference(settings, flights, "planes", file).is_new is False
+    planes = declared_table(flights, "planes")
+    assert read_version(settings, "flights", planes, 1).to_pylist() == [
+        {"tailnum": "N1", "year": 2001, "seats": None},
+        {"tailnum": "N2", "year": None, "seats": 180},
+    ]
+    assert read_version(settings, "flights", planes, 0).num_rows == 3322
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (PLANES + "N1,2001,1\nN1,2002,1\n", "more than once"),
+        (PLANES + ",2001,1\n", "1 rows have no tailnum"),
+        (PLANES + "N1,new,1\n", "invalid value 'new'"),
+        ("tailnum,year\nN1,2001\n", "seats"),
+        (PLANES + "N1,2001\n", "Expected 3 columns, got 2"),
+        ("", "Empty CSV file"),
+    ],
+)
+def test_a_file_that_is_not_as_declared(
+    text: str, why: str, settings: Settings, flights: Dataset, tmp_path: Path
+) -> None:
+    file = tmp_path / "planes.csv"
+    file.write_text(text)
+    with pytest.raises(ReferenceRefused, match=why):
+        load_reference(settings, flights, "planes", file)
+    assert current_versions(settings, "flights")["planes"] == 0
+
+
+def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_ROWS", 1)
+    file = tmp_path / "planes.csv"
+    file.write_text(PLANES + "N1,2001,1\nN2,2001,1\n")
+    with pytest.raises(ReferenceRefused, match="has 2 rows, 1 are allowed"):
+        load_reference(settings, flights, "planes", file)
+
+
+def test_a_file_or_a_table_that_is_not_there(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceRefused, match="there is no such file"):
+        load_reference(settings, flights, "planes", tmp_path / "none.csv")
+    with pytest.raises(ReferenceUnknown, match="airlines, airports, planes"):
+        load_reference(settings, flights, "pilots", tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ("reference: {planes: {keys: [tail], columns: {tailnum: string}}}", "must be columns of the table"),
+        ("reference: {planes: {keys: [tailnum], columns: {tailnum: text}}}", "must be one of string"),
+        ("reference: {'../x': {keys: [tailnum], columns: {tailnum: string}}}", "is no table name"),
+    ],
+)
+def test_declarations_that_are_refused(declared: str, why: str, tmp_path: Path) -> None:
+    text = (CLONE / "include" / "datasets" / "weather" / "pipeline.yaml").read_text("utf-8")
+    (tmp_path / "pipeline.yaml").write_text(f"{text}\n{declared}\n", "utf-8")
+    with pytest.raises(DeclarationRefused, match=why):
+        load_pipeline(tmp_path)
