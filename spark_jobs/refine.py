@@ -108,6 +108,9 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
         number = int(str(file.low["_batch_id"]))
         rows[number] = rows.get(number, 0) + file.rows
     total, bound = rows.get(first, 0), first
+    inheritance = release.refinery.inheritance
+    if inheritance is not None and first < inheritance.until:
+        last = min(last, inheritance.until - 1)
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
         bound += 1
         total += rows.get(bound, 0)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from include.catalog.contract import Contract, load_contract
 from include.catalog.pipeline import Pipeline, load_pipeline
-from include.catalog.reading_yaml import DeclarationRefused
+from include.catalog.reading_yaml import DeclarationRefused, load_yaml
 from include.errors import Terminal
 from include.places import snapshot_path
 from include.settings import Settings
 
 CODE = {".yaml", ".py", ".sql"}
+BEGINNING = "beginning.yaml"
 
 
 class DatasetUnknown(Terminal):
@@ -28,14 +30,27 @@ class DatasetUnknown(Terminal):
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """Where a release begins: silver and rejected of the batches before `batch` are those of release `base`."""
+
+    base: str
+    batch: int
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """One kind of event: contract, pipeline, and the folder with its transformations."""
+    """One kind of event: contract, pipeline, and the folder with its transformations.
+
+    `release` names the code and where it begins; `code` the folder alone. They differ only with a `beginning`.
+    """
 
     name: str
     folder: Path
     release: str
     contract: Contract
     pipeline: Pipeline
+    code: str = ""
+    beginning: Beginning | None = None
 
 
 def dataset_names(settings: Settings) -> list[str]:
@@ -52,7 +67,21 @@ def load_dataset(name: str, folder: Path) -> Dataset:
             raise DeclarationRefused(f"{folder}/pipeline.yaml: {column}", "is no column of the contract")
     if contract.identity != pipeline.identity:
         raise DeclarationRefused(f"{folder}/contract.yaml: primaryKey", f"is not {list(pipeline.identity)}")
-    return Dataset(name, folder, content_hash(folder), contract, pipeline)
+    beginning = load_beginning(folder)
+    code = content_hash(folder, leave_out=(BEGINNING,))
+    release = content_hash(folder) if beginning else code
+    return Dataset(name, folder, release, contract, pipeline, code, beginning)
+
+
+def load_beginning(folder: Path) -> Beginning | None:
+    """Return where the release of a snapshot begins; None: with bronze."""
+    path = folder / BEGINNING
+    if not path.exists():
+        return None
+    node = load_yaml(path)
+    beginning = Beginning(node.take("base", str), node.take("batch", int))
+    node.finish()
+    return beginning
 
 
 def declared_dataset(settings: Settings, name: str) -> Dataset:
@@ -63,13 +92,18 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
     return load_dataset(name, settings.datasets / name)
 
 
-def snapshot_dataset(settings: Settings, name: str) -> Dataset:
+def snapshot_dataset(settings: Settings, name: str, beginning: Beginning | None = None) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there."""
     declared = declared_dataset(settings, name)
-    place = snapshot_path(settings, name, declared.release)
-    if not place.is_dir():
-        copy = place.with_name(f".{declared.release}.{os.getpid()}")
-        shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = snapshot_path(settings, name, f".{declared.release}.{os.getpid()}")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", BEGINNING))
+    if beginning is not None:
+        (copy / BEGINNING).write_text(f"base: '{beginning.base}'\nbatch: {beginning.batch}\n", "utf-8")
+    place = snapshot_path(settings, name, load_dataset(name, copy).release)
+    if place.is_dir():
+        shutil.rmtree(copy)
+    else:
         copy.rename(place)
     return load_dataset(name, place)
 
@@ -83,10 +117,17 @@ def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
     return dataset
 
 
-def content_hash(folder: Path) -> str:
+def code_of(settings: Settings, name: str, release: str) -> str:
+    """Return the hash of the folder that a release was made of, wherever it begins."""
+    place = snapshot_path(settings, name, release)
+    return content_hash(place, leave_out=(BEGINNING,)) if place.is_dir() else release
+
+
+def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
     """Return the first 12 hex digits of the SHA-256 over the folder's code files, names and bytes."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in CODE and "__pycache__" not in p.parts):
+    found = (path for path in folder.rglob("*") if path.suffix in CODE and path.name not in leave_out)
+    for path in sorted(path for path in found if "__pycache__" not in path.parts):
         data = path.read_bytes()
         digest.update(f"{path.relative_to(folder)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:12]

@@ -32,7 +32,7 @@ def changes(base: Dataset, fresh: Dataset) -> list[Change]:
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(Change("silver and rejected", "changed", "other records may be duplicates"))
     found += _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
-    rest = [Change("all", "changed", "a file differs in another way")] if base.release != fresh.release else []
+    rest = [Change("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
     return found or rest
 
 

@@ -95,13 +95,13 @@ class Plan:
     predicted: Prediction
     slice: Slice | None = None
     asked: str = ""
-    """What was asked, in words: `events from … to …`."""
+    """What was asked, in words: `events from … to …`; of a release, where it begins, unless at the start."""
 
     @property
     def about(self) -> str:
         """What the plan is about, in a line."""
         if self.slice is None:
-            return f"release {self.base} → {self.release}"
+            return f"release {self.base} → {self.release}" + (f", {self.asked}" if self.asked else "")
         return f"{self.asked}, with release {self.release}"
 
 

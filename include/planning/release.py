@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime
 
-from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset, snapshot_dataset
+from include.catalog.dataset import (
+    Beginning,
+    Dataset,
+    DatasetUnknown,
+    dataset_names,
+    declared_dataset,
+    released_dataset,
+    snapshot_dataset,
+)
 from include.catalog.difference import changes
 from include.catalog.slice import Slice
 from include.errors import Terminal
-from include.places import live_path, status_path
+from include.places import bronze_path, live_path, status_path
 from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
+from include.reading.bronze import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
 from include.reading.tables import Reading
 from include.settings import Settings
@@ -55,6 +65,14 @@ class ReleaseKept(Terminal):
         self.dataset, self.release = dataset, release
 
 
+class PointRefused(Terminal):
+    """A release cannot begin there."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; nothing was planned", "headrace ledger show --dataset " + dataset)
+        self.dataset = dataset
+
+
 class ReleaseIncompatible(Terminal):
     """The changed folder reads something else than bronze holds."""
 
@@ -63,41 +81,79 @@ class ReleaseIncompatible(Terminal):
         self.dataset = dataset
 
 
-def plan_release(settings: Settings, dataset: str, by: str, now: datetime, threshold: float = 0.0) -> PlanRecord:
+@dataclass(frozen=True)
+class Point:
+    """From where on a release is to be built: a bronze batch, or the first one of a Kafka time. Neither: the start."""
+
+    batch: int | None = None
+    since: datetime | None = None
+
+
+FROM_THE_START = Point()
+
+
+def plan_release(
+    settings: Settings, dataset: str, by: str, now: datetime, threshold: float = 0.0, point: Point = FROM_THE_START
+) -> PlanRecord:
     """Plan to let readers see the dataset as its folder says now. No table is touched, no data file read.
 
-    Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, ReleaseIncompatible, ReleaseKept,
-    PlanInTheWay, PlanBusy.
+    From a later `point`, what silver and rejected hold of the batches before it is taken over as it is.
+    Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PointRefused, ReleaseIncompatible,
+    ReleaseKept, PlanInTheWay, PlanBusy.
     """
     with sole_planner(settings):
-        return _planned(settings, dataset, by, now, threshold)
+        declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
+        base = released_dataset(settings, dataset, seen.release)
+        beginning = _beginning(settings, seen, point)
+        if declared.code == base.code and beginning is None and base.beginning is None:
+            raise NothingToRelease(dataset, seen.release)
+        if declared.pipeline.topic != base.pipeline.topic:
+            raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
+        refuse_in_the_way(settings, dataset)
+        fresh = snapshot_dataset(settings, dataset, beginning)
+        _refuse_known(settings, fresh, seen)
+        return keep_plan(settings, _plan(settings, base, fresh, seen, by, now, threshold))
 
 
-def _planned(settings: Settings, dataset: str, by: str, now: datetime, threshold: float) -> PlanRecord:
-    declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
-    base = released_dataset(settings, dataset, seen.release)
-    if declared.release == seen.release:
-        raise NothingToRelease(dataset, seen.release)
-    if declared.pipeline.topic != base.pipeline.topic:
-        raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-    refuse_in_the_way(settings, dataset)
-    kept = live_path(settings, dataset)
-    if kept.exists() and declared.release in kept.read_text("utf-8"):
-        raise ReleaseKept(dataset, declared.release)
-    snapshot_dataset(settings, dataset)
-    plan = Plan(
-        id=new_id(settings, RELEASE, dataset),
+def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning | None:
+    batch = point.batch
+    if point.since is not None:
+        batch = first_batch_since(bronze_path(settings, seen.dataset), point.since)
+        if batch is None:
+            raise PointRefused(seen.dataset, f"no record has come since {point.since:%Y-%m-%d %H:%M} UTC")
+    if batch is None or batch == 0:
+        return None
+    if not 0 < batch <= seen.batch + 1:
+        raise PointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
+    return Beginning(seen.release, batch)
+
+
+def _refuse_known(settings: Settings, fresh: Dataset, seen: Publication) -> None:
+    """Raise when readers see this release, or the stream keeps it fresh: there is nothing to build."""
+    if fresh.release == seen.release:
+        raise NothingToRelease(fresh.name, seen.release)
+    kept = live_path(settings, fresh.name)
+    if kept.exists() and fresh.release in kept.read_text("utf-8"):
+        raise ReleaseKept(fresh.name, fresh.release)
+
+
+def _plan(
+    settings: Settings, base: Dataset, fresh: Dataset, seen: Publication, by: str, now: datetime, threshold: float
+) -> Plan:
+    begins = "" if fresh.beginning is None else f"from batch {fresh.beginning.batch} on"
+    return Plan(
+        id=new_id(settings, RELEASE, fresh.name),
         kind=RELEASE,
-        dataset=dataset,
+        dataset=fresh.name,
         base=base.release,
-        release=declared.release,
+        release=fresh.release,
         planned_at=now,
         planned_by=by,
         threshold=threshold,
-        changes=changes(base, declared),
+        changes=changes(base, fresh),
         predicted=predicted(settings, seen),
+        asked=begins,
     )
-    return keep_plan(settings, plan)
 
 
 def refuse_unknown(settings: Settings, dataset: str) -> None:

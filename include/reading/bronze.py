@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ def tiles_of(bronze: Path, batch: int) -> list[Tile]:
     """Return the tiles of all batches up to `batch` of a bronze table, in the order of its commits."""
     named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
     return [tile for said in named for tile in _tiles(said) if tile.batch <= batch]
+
+
+def first_batch_since(bronze: Path, since: datetime) -> int | None:
+    """Return the first batch that has a record of Kafka time `since` or later; None when there is none."""
+    since_ms = int(since.timestamp() * 1000)
+    named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
+    return next((int(s["batches"][0]) for s in named if s["timestamps"] and s["timestamps"][1] >= since_ms), None)
 
 
 def _tiles(said: Mapping[str, Any]) -> Iterator[Tile]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from include.catalog.dataset import content_hash, dataset_names, declared_dataset
+from include.catalog.dataset import code_of, content_hash, dataset_names, declared_dataset
 from include.catalog.difference import Change, folder_changes
 from include.catalog.pipeline import load_pipeline
 from include.clients.kafka import TopicMissing, log_start_offsets
@@ -139,7 +139,9 @@ def observe_dataset(
     extent = tried(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
     release = running_release(said, publication)
     refined = totals.releases.get(release) if totals and release else None
-    differs = None if release is None else content_hash(settings.datasets / dataset) != release
+    differs = (
+        None if release is None else content_hash(settings.datasets / dataset) != code_of(settings, dataset, release)
+    )
     return DatasetProgress(
         dataset=dataset,
         process=process,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.dataset import Dataset
+from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.reading_yaml import DeclarationRefused
+from include.clients.delta_log import log_versions
+from include.places import rejected_path, silver_path
 from include.reference.tables import create_missing
 from include.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.layers.gold import GoldTable, gold_spec
 from spark_jobs.layers.reference import ReferenceBook
-from spark_jobs.layers.silver import Refinery, open_refinery
+from spark_jobs.layers.silver import Inheritance, Refinery, open_refinery
 from spark_jobs.tables import Table, read_files
 
 
@@ -39,7 +41,34 @@ class Release:
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open the tables of a release, creating those that are missing; nothing else is written."""
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
-    return _opened(spark, settings, dataset, bronze, {})
+    release = _opened(spark, settings, dataset, bronze, {})
+    inheritance = _inheritance(spark, settings, release)
+    return (
+        release
+        if inheritance is None
+        else replace(release, refinery=replace(release.refinery, inheritance=inheritance))
+    )
+
+
+def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
+    """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
+    beginning, refinery = release.dataset.beginning, release.refinery
+    if beginning is None or refinery.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
+        return None
+    base = released_dataset(settings, release.dataset.name, beginning.base)
+    paths = {"silver": silver_path, "rejected": rejected_path}
+    newest = {
+        f"{layer}.{base.name}": log_versions(path(settings, base.name, base.release))[-1]
+        for layer, path in paths.items()
+    }
+    reference = ReferenceBook(spark, settings, base)
+    before = open_refinery(spark, settings, base, refinery.bronze, load_transformation(base), reference, newest)
+    old, new = before.silver.spec.schema, refinery.silver.spec.schema
+    for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
+        if old[name].dataType != new[name].dataType:
+            why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are to be taken over"
+            raise DeclarationRefused(f"silver.{base.name}: {name}", why)
+    return Inheritance(before.silver, before.rejected, beginning.batch)
 
 
 def pinned_release(

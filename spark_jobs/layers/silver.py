@@ -67,6 +67,15 @@ Transformation = Callable[..., DataFrame]
 
 
 @dataclass(frozen=True)
+class Inheritance:
+    """What a release takes over instead of judging: silver and rejected of another, of the batches before `until`."""
+
+    silver: Table
+    rejected: Table
+    until: int
+
+
+@dataclass(frozen=True)
 class Refinery:
     """What it takes to judge batches of one release; `bench` is its folder for unfinished work."""
 
@@ -80,6 +89,7 @@ class Refinery:
     silver: Table
     rejected: Table
     bench: Path
+    inheritance: Inheritance | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,10 @@ def open_refinery(
     reference: ReferenceBook,
     versions: Mapping[str, int],
 ) -> Refinery:
-    """Open or create the two tables of a release, at their `versions` if given, and compile its contract."""
+    """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
+
+    What it inherits is not opened: see `release.py`.
+    """
     judge = compiled_judge(dataset.contract)
     empty = judge.judged(no_rows(spark, BRONZE))
     silver_is = silver_spec(
@@ -152,19 +165,62 @@ def judge_batches(
 
     `committed` are silver's files of this run when silver has them already: they are never written again.
     """
-    sources, folder = batch_files(refinery.bronze, first, last), f"b{last:08d}-{epoch}"
-    files = _judged_files(refinery, sources, first, last)
-    rejected = _written_rejected(refinery, files, first, folder)
-    reasons, dispositions = _counts(refinery.rejected, rejected)
-    if committed is None:
-        silver = _written_silver(refinery, files, rejected, dispositions, (first, last), folder)
+    folder, inheritance = f"b{last:08d}-{epoch}", refinery.inheritance
+    if inheritance is not None and first < inheritance.until:
+        result = _inherited(refinery, inheritance, (first, last), folder, committed)
     else:
-        silver = list(committed)
-    shutil.rmtree(refinery.bench, ignore_errors=True)
-    result = Judged(silver, rejected, sum(file.rows for file in sources), reasons, dispositions)
+        result = _judged(refinery, (first, last), folder, committed)
     validate_balance(refinery.silver.spec.name, (first, last), result)
     pass_step(Step.SILVER_WRITTEN, last)
     return result
+
+
+def _judged(refinery: Refinery, batches: tuple[int, int], folder: str, committed: Sequence[DataFile] | None) -> Judged:
+    sources = batch_files(refinery.bronze, *batches)
+    files = _judged_files(refinery, sources, *batches)
+    rejected = _written_rejected(refinery, files, batches[0], folder)
+    reasons, dispositions = _counts(refinery.rejected, rejected)
+    if committed is None:
+        silver = _written_silver(refinery, files, rejected, dispositions, batches, folder)
+    else:
+        silver = list(committed)
+    shutil.rmtree(refinery.bench, ignore_errors=True)
+    return Judged(silver, rejected, sum(file.rows for file in sources), reasons, dispositions)
+
+
+def _inherited(
+    refinery: Refinery,
+    inheritance: Inheritance,
+    batches: tuple[int, int],
+    folder: str,
+    committed: Sequence[DataFile] | None,
+) -> Judged:
+    """The rows that the release before had of these batches, as they are; new columns are null."""
+    if batches[1] >= inheritance.until:
+        why = f"batches before {inheritance.until} are taken over, later ones judged: a run cannot do both"
+        raise RowsUnaccounted(refinery.silver.spec.name, batches, why)
+    rejected = _taken_over(refinery, inheritance.rejected, refinery.rejected, "first_seen", batches, folder)
+    time = refinery.dataset.pipeline.event_time
+    if committed is None:
+        silver = _taken_over(refinery, inheritance.silver, refinery.silver, time, batches, folder)
+    else:
+        silver = list(committed)
+    rows_in = sum(file.rows for file in batch_files(refinery.bronze, *batches))
+    return Judged(silver, rejected, rows_in, *_counts(refinery.rejected, rejected))
+
+
+def _taken_over(
+    refinery: Refinery, source: Table, target: Table, time: str, batches: tuple[int, int], folder: str
+) -> list[DataFile]:
+    files = [file for file in source.files() if file.overlaps("_batch_id", *batches)]
+    if not files:
+        return []
+    rows, known = source.read_batches(refinery.spark, files, *batches), source.spec.schema.fieldNames()
+    columns = [
+        F.col(field.name) if field.name in known else F.lit(None).try_cast(field.dataType).alias(field.name)
+        for field in target.spec.data_schema.fields
+    ]
+    return target.write(rows.select(*columns, F.date_format(time, "yyyy-MM").alias(MONTH)), folder)
 
 
 def validate_balance(name: str, batches: tuple[int, int], judged: Judged) -> None:
