@@ -99,13 +99,13 @@ class LiveReleases:
         """Do what is asked, or say why not."""
         try:
             self._do(order)
-            refused = ""
+            refused = remedy = ""
         except HeadraceError as error:
-            refused = error.what
+            refused, remedy = error.what, error.remedy
         except Exception as error:  # noqa: BLE001  (an order that cannot be obeyed must not end the stream)
             log(f"the order of plan {order.plan} failed", error)
-            refused = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        return Answer(order.plan, order.kind, order.release, refused, refined_batch(self.seen.release))
+            refused, remedy = f"{type(error).__name__}: {error}".splitlines()[0][:300], "headrace status"
+        return Answer(order.plan, order.kind, order.release, refused, refined_batch(self.seen.release), remedy)
 
     def _do(self, order: Order) -> None:
         if order.kind == PROMOTE:

@@ -109,10 +109,11 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
     window = gold.window
     rest = f"* exclude ({_quoted(window.name)})" if window.name in silver else "*"
     listed = ", ".join(_quoted(name) for name in grain_columns(gold))
+    same = " and ".join(f"grained.{c} is not distinct from touched.{c}" for c in map(_quoted, grain_columns(gold)))
     return (
         f"with grained as (select {rest}, {_start(window)} as {_quoted(window.name)} from silver), "
         f"touched as (select distinct {listed} from grained where {gold.touched_by}), "
-        f"silver as (select * from grained semi join touched using ({listed})) "
+        f"silver as (select * from grained semi join touched on {same}) "
         f"select * from ({gold.query})"
     )
 

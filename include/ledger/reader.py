@@ -84,7 +84,7 @@ class DatasetTotals:
 
 @dataclass(frozen=True)
 class Verification:
-    """A range of event time [since, until) that a plan did again at `batch` and found equal."""
+    """A range of event time [since, until) of which a plan found equal what batches up to `batch` had made."""
 
     plan: str
     since: datetime
@@ -191,10 +191,15 @@ def _release_totals(connection: Connection, dataset: str, release: str) -> Relea
 
 
 def _verified(connection: Connection, dataset: str, release: str) -> list[Verification]:
-    c = verifications.c
+    """A correction at the same batch came before or after: then what that batch has made does not count as verified."""
+    c, k = verifications.c, corrections.c
     ours = (c.dataset == dataset) & (c.release == release)
-    found = connection.execute(select(c.plan, c.since_ms, c.until_ms, c.batch).where(ours).order_by(c.batch, c.plan))
-    return [Verification(plan, _utc(since), _utc(until), batch) for plan, since, until, batch in found.tuples()]
+    later = (k.dataset == dataset) & (k.release == release) & (k.batch == c.batch)
+    corrected = select(k.batch).where(later & (k.committed_at_ms >= c.verified_at_ms)).exists()
+    found = connection.execute(
+        select(c.plan, c.since_ms, c.until_ms, c.batch, corrected).where(ours).order_by(c.batch, c.plan)
+    )
+    return [Verification(plan, _utc(low), _utc(high), batch - gone) for plan, low, high, batch, gone in found.tuples()]
 
 
 def _utc(ms: int) -> datetime:

@@ -60,8 +60,9 @@ class JobFailed(Terminal):
 class OrderRefused(Terminal):
     """The owner of the publication did not obey; `why` is what it said."""
 
-    def __init__(self, plan: str, why: str) -> None:
-        super().__init__(f"plan {plan}: the stream refused: {why}; readers see what they saw", "headrace status")
+    def __init__(self, plan: str, why: str, remedy: str) -> None:
+        what = f"plan {plan}: the stream refused: {why}; readers see what they saw"
+        super().__init__(what, remedy or "headrace status")
         self.plan, self.why = plan, why
 
 
@@ -320,7 +321,7 @@ def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
         withdraw_order(settings, plan.dataset)
         raise
     if answer.refused:
-        raise OrderRefused(plan.id, answer.refused)
+        raise OrderRefused(plan.id, answer.refused, answer.remedy)
     return {"batch": answer.batch}
 
 

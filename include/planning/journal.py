@@ -24,7 +24,7 @@ from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, va
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
 
-PLAN_ID = re.compile(r"^[a-z]+-[a-z0-9_]+-\d+$")
+PLAN_ID = re.compile(r"^[a-z]+-[A-Za-z0-9_.-]+-\d+$")
 
 
 class PlanUnknown(Terminal):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from include.catalog.dataset import (
     Beginning,
@@ -17,7 +19,7 @@ from include.catalog.dataset import (
 )
 from include.catalog.difference import changes
 from include.catalog.slice import Slice
-from include.errors import Terminal
+from include.errors import Terminal, Transient
 from include.places import bronze_path, live_path, status_path
 from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
@@ -29,6 +31,8 @@ from include.supervision.states import stream_name
 
 # Rows a second on 2 slow cores; used until a stream has told its own rate.
 ASSUMED_RATE = 20_000.0
+# Free disk that is wanted for each byte of bronze that is done again.
+BYTES_PER_BYTE = 2
 
 
 class NothingToRelease(Terminal):
@@ -73,6 +77,18 @@ class PointRefused(Terminal):
         self.dataset = dataset
 
 
+class DiskTooSmall(Transient):
+    """What is to be built beside production may not fit; `needed` and `free` in bytes."""
+
+    def __init__(self, dataset: str, place: Path, needed: int, free: int) -> None:
+        super().__init__(
+            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {place}, {free / 1e9:.1f} GB are free; "
+            "nothing was planned",
+            "make room, or plan a smaller range",
+        )
+        self.dataset, self.needed, self.free = dataset, needed, free
+
+
 class ReleaseIncompatible(Terminal):
     """The changed folder reads something else than bronze holds."""
 
@@ -110,6 +126,7 @@ def plan_release(
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
         refuse_in_the_way(settings, dataset)
+        refuse_small_disk(settings, dataset, predicted(settings, seen))
         fresh = snapshot_dataset(settings, dataset, beginning)
         _refuse_known(settings, fresh, seen)
         return keep_plan(settings, _plan(settings, base, fresh, seen, by, now, threshold))
@@ -179,6 +196,13 @@ def predicted(settings: Settings, seen: Publication) -> Prediction:
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
     rate, records = told_rate(settings, seen.dataset), bronze.rows or 0
     return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
+
+
+def refuse_small_disk(settings: Settings, dataset: str, wanted: Prediction) -> None:
+    """Raise DiskTooSmall unless twice the bytes that the plan reads are free: rows before and after, or a release."""
+    free, needed = shutil.disk_usage(settings.state).free, BYTES_PER_BYTE * wanted.bytes
+    if free < needed:
+        raise DiskTooSmall(dataset, settings.state, needed, free)
 
 
 def told_rate(settings: Settings, dataset: str) -> float:

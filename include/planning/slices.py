@@ -18,7 +18,7 @@ from include.errors import Terminal
 from include.planning.history import History
 from include.planning.journal import keep_plan, new_id, sole_planner
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
-from include.planning.release import refuse_in_the_way, refuse_unknown, told_rate
+from include.planning.release import refuse_in_the_way, refuse_small_disk, refuse_unknown, told_rate
 from include.reading.bronze import Tile
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.tables import Reading, open_dataset
@@ -177,6 +177,8 @@ def _view(settings: Settings, dataset: str) -> _View:
 def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float) -> PlanRecord:
     name = view.seen.dataset
     refuse_in_the_way(view.settings, name, slice_)
+    wanted = _predicted(view, slice_)
+    refuse_small_disk(view.settings, name, wanted)
     plan = Plan(
         id=new_id(view.settings, kind, name),
         kind=kind,
@@ -187,7 +189,7 @@ def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datet
         planned_by=by,
         threshold=threshold,
         changes=(),
-        predicted=_predicted(view, slice_),
+        predicted=wanted,
         slice=slice_,
         asked=asked + _said_reference(slice_.reference),
     )

@@ -52,13 +52,17 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of the order of `plan`: `refused` says why not, "" when it was obeyed; `batch` as published then."""
+    """What came of the order of `plan`: `refused` says why not, "" when it was obeyed; `batch` as published then.
+
+    `remedy` is the next command after a refusal.
+    """
 
     plan: str
     kind: str
     release: str
     refused: str
     batch: int
+    remedy: str = ""
 
 
 def find_order(settings: Settings, dataset: str) -> Order | None:

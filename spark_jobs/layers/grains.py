@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
 from spark_jobs.layers.gold import GoldTable, gold_rows
-from spark_jobs.layers.history import HISTORY, with_grains_replaced
+from spark_jobs.layers.history import HISTORY, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.lookup import files_in, keep, looking_up, read, rows_in
 from spark_jobs.layers.slices import PLACE, Folder
 from spark_jobs.layers.windows import window_end, window_start
@@ -39,10 +39,10 @@ def grains_schema(target: GoldTable) -> StructType:
 def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
     """Return the table's rows of these grains, without history; `silver` has all rows of them."""
     columns = list(grain_columns(gold))
-    chosen = _with_window(gold, silver).join(grains, columns, "left_semi").select(*silver.columns)
+    chosen = rows_in_grains(_with_window(gold, silver), grains, columns).select(*silver.columns)
     rows = gold_rows(gold, chosen, batch).drop(*HISTORY)
     # A query may give rows of a grain that no row touches any more.
-    return rows.join(touched_grains(gold, chosen), columns, "left_semi") if isinstance(gold, QueryGold) else rows
+    return rows_in_grains(rows, touched_grains(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
 
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
@@ -112,7 +112,8 @@ def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> i
         lookup.table("there", table, files_within(table, *grain_spans(gold, files)))
         lookup.folder("touched", written, grains_schema(target))
         names = ", ".join(f'"{column}"' for column in shown.fieldNames())
-        lookup.keep(f"select {names} from there where ({columns}) in (from touched)", folder.rows("before", name))
+        same = " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
+        lookup.keep(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
         for state in ("before", "after"):
             lookup.folder(state, folder.rows(state, name), shown)
         lookup.folder("moved", folder.bench("moved") / name, grains_schema(target))

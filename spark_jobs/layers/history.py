@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -35,6 +37,20 @@ def merged_history() -> list[Column]:
     ]
 
 
+def rows_in_grains(rows: DataFrame, grains: DataFrame, grain: Sequence[str]) -> DataFrame:
+    """Return the rows whose `grain` columns stand in `grains`; a key that is null is a key like any other."""
+    return rows.alias("_rows").join(grains.alias("_grains"), _same(grain, "_rows", "_grains"), "left_semi")
+
+
+def rows_of_other_grains(rows: DataFrame, grains: DataFrame, grain: Sequence[str]) -> DataFrame:
+    """Return the rows whose `grain` columns do not stand in `grains`."""
+    return rows.alias("_rows").join(grains.alias("_grains"), _same(grain, "_rows", "_grains"), "left_anti")
+
+
+def _same(grain: Sequence[str], left: str, right: str) -> Column:
+    return reduce(and_, (F.col(f"{left}.`{name}`").eqNullSafe(F.col(f"{right}.`{name}`")) for name in grain))
+
+
 def with_grains_replaced(
     grain: Sequence[str], old: DataFrame, fresh: DataFrame, grains: DataFrame, batch: int
 ) -> DataFrame:
@@ -44,12 +60,13 @@ def with_grains_replaced(
     """
     columns = list(grain)
     before = old.groupBy(*columns).agg(F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions"))
-    number = batch_number(batch, columns[0])
-    replaced = fresh.join(F.broadcast(before), columns, "left").select(
-        *fresh.columns,
+    number = batch_number(batch, f"_rows.{columns[0]}")
+    told = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
+    replaced = told.select(
+        *(F.col(f"_rows.`{name}`") for name in fresh.columns),
         F.coalesce("_first", number).alias("_first_batch"),
         number.alias("_last_batch"),
         (F.coalesce("_revisions", F.lit(0).cast("long")) + 1).alias("_revision"),
     )
-    kept = old.join(F.broadcast(grains), columns, "left_anti").select(*replaced.columns)
+    kept = rows_of_other_grains(old, F.broadcast(grains), columns).select(*replaced.columns)
     return kept.unionByName(replaced)

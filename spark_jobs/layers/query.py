@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import QueryGold, grain_columns
-from spark_jobs.layers.history import first_history, with_grains_replaced
+from spark_jobs.layers.history import first_history, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.windows import window_start
 
 
@@ -30,6 +30,6 @@ def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: Dat
     """Return `old` with the rows of `grains` replaced by the query's over `silver`, which has all rows of them."""
     grain = list(grain_columns(gold))
     windowed = silver.withColumn(gold.window.name, window_start(gold.window))
-    windowed.join(F.broadcast(grains), grain, "left_semi").createOrReplaceTempView("silver")
+    rows_in_grains(windowed, F.broadcast(grains), grain).createOrReplaceTempView("silver")
     fresh = silver.sparkSession.sql(gold.query)
     return with_grains_replaced(grain, old, fresh, grains, batch)

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.catalog.dataset import Dataset, load_dataset
+from include.catalog.dataset import Beginning, Dataset, load_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import Change, changes
 from include.catalog.slice import KAFKA, Slice, Span
 from include.places import plan_path
@@ -31,6 +31,7 @@ from include.planning.journal import (
     sole_worker,
 )
 from include.planning.plan import FOLLOWING, OPEN, Plan, Prediction, Stage, StageRefused
+from include.planning.release import DiskTooSmall, refuse_small_disk
 from include.planning.report import page
 from include.reading.publication import Publication, PublishedTable, publish
 from include.reading.tables import open_dataset
@@ -284,3 +285,22 @@ def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> N
     with pytest.raises(execute.StreamNeeded, match="headrace up flights"):
         execute.retire(settings, record, "ann")
     assert find_order(settings, "flights") is None
+
+
+def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> None:
+    settings.state.mkdir(parents=True)
+    free = shutil.disk_usage(settings.state).free
+    fits = replace(plan(settings).predicted, bytes=free // 4)
+    refuse_small_disk(settings, "flights", fits)
+    with pytest.raises(DiskTooSmall, match="GB are free"):
+        refuse_small_disk(settings, "flights", replace(fits, bytes=free))
+
+
+def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> None:
+    whole = snapshot_dataset(settings, "flights")
+    late = snapshot_dataset(settings, "flights", Beginning(whole.release, 7))
+    assert (whole.beginning, late.beginning) == (None, Beginning(whole.release, 7))
+    assert whole.release != late.release
+    assert whole.code == late.code == whole.release
+    assert released_dataset(settings, "flights", late.release) == late
+    assert changes(whole, late) == []
