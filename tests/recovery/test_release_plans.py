@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from polling import Poll
 from site_of_recovery import Site, await_that
 
 from include.places import live_path
@@ -31,39 +30,6 @@ def double_litres(site: Site) -> None:
     path.write_text(text.replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)'))
 
 
-class Poll:
-    """Reads silver and gold again and again; each read must show one release, whole."""
-
-    def __init__(self, site: Site, sums: tuple[int, int]) -> None:
-        self.site, self.sums = site, sums
-        self.reads: list[int] = []
-        self.wrong: list[Any] = []
-
-    def read(self) -> None:
-        reading, name = pinned(self.site.settings), self.site.dataset
-        silver = reading.read(f"silver.{name}", columns=["litres"]).sum().collect().item()
-        gold = reading.read(f"gold.{name}_hours", columns=["litres"]).sum().collect().item()
-        self.reads.append(silver)
-        if silver != gold or silver not in self.sums:
-            self.wrong.append((silver, gold))
-
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        enough = threading.Event()
-
-        def poll() -> None:
-            while not enough.is_set():
-                self.read()
-
-        thread = threading.Thread(target=poll)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
-
-
 def the_plan(site: Site) -> dict[str, Any]:
     (found,) = [
         plan for plan in json.loads(site.command("plan", "list", "--json").stdout) if plan["dataset"] == site.dataset
@@ -78,13 +44,12 @@ def moved(site: Site, act: Callable[..., PlanRecord], plan: str) -> None:
 
 def poll_while_it_moves(site: Site, plan: str, sums: tuple[int, int]) -> None:
     """Read again and again while the plan is rolled back and applied, back and forth."""
-    poll = Poll(site, sums)
+    poll = Poll(site, *((litres, litres) for litres in sums))
     with poll.going_on():
         while len(poll.reads) < READS:
             moved(site, execute.roll_back, plan)
             moved(site, execute.apply, plan)
-    assert not poll.wrong, poll.wrong[:5]
-    assert set(poll.reads) == set(sums)
+    poll.refuse_mixes()
 
 
 @pytest.mark.timeout(900)

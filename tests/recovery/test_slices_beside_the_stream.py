@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from polling import Poll
 from site_of_recovery import Driver, Site, await_that
 
 from include.clients.kafka import delete_records_before, log_start_offsets
@@ -59,17 +60,27 @@ def offsets(ranges: dict[int, Sequence[int]]) -> str:
 
 
 def applied_through_deaths(site: Site, driver: Driver, plan: str) -> Driver:
-    """The job dies in the middle, the driver dies while it corrects; nothing is half done in the end."""
+    """The job dies in the middle and the driver with it, the driver dies while it corrects; nothing is half done.
+
+    Readers see what was lost, and then all that was sent: never one layer without the other.
+    """
     died = site.command("plan", "apply", plan, "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
     assert died.returncode == REFUSED, died.stdout
-    stopped(driver)
+    driver.send(signal.SIGKILL)
+    driver.ended()
     driver = site.drive("kill:correction.silver-committed")
     site.await_state("running", driver)
     cut = site.command("plan", "apply", plan, "--yes")
     assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
-    driver = site.drive()
-    done = site.command("plan", "apply", plan, "--yes")
+    litres = sum(item.reading["litres"] for item in site.sent if item.fate == "silver")
+    poll = Poll(site)
+    poll.states = (poll.read(), (litres, litres))
+    assert poll.states[0][0] < litres
+    with poll.going_on():
+        driver = site.drive()
+        done = site.command("plan", "apply", plan, "--yes")
     assert done.returncode == 0, done.stderr
+    poll.refuse_mixes()
     assert site.command("plan", "apply", plan, "--yes").returncode == REFUSED
     back = site.command("plan", "rollback", plan)
     assert (back.returncode, "gap" in back.stderr) == (REFUSED, True)

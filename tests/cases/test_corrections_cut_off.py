@@ -1,0 +1,101 @@
+"""The owner of the tables dies at each step of a correction: the next one finishes it; readers see no state between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deaths import Died, dying_at
+from histories import History
+from pyspark.sql import SparkSession
+from small_release import SmallRelease, small_release
+from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_distance, visible
+
+from include.catalog.dataset import snapshot_dataset
+from include.places import correcting_path
+from include.settings import Settings
+from include.supervision.orders import CORRECT, UNDO, Order, find_order, give_answer, give_order
+from spark_jobs import live
+from spark_jobs.failpoints import Step
+from spark_jobs.layers.correct import Correction
+from spark_jobs.lease import Lease, take_lease
+from spark_jobs.live import open_all
+
+STEPS = [step for step in Step if step.value.startswith("correction.")]
+
+
+@pytest.fixture
+def told(spark: SparkSession, tmp_path: Path) -> History:
+    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    snapshot_dataset(release.settings, "flights")
+    for records in BATCHES:
+        release.take(records)
+    return History(release, tmp_path)
+
+
+def life(release: SmallRelease, order: Order, step: Step | None) -> bool:
+    """One life of the owner: it finishes what was begun, then obeys; return whether it died at `step`."""
+    if find_order(release.settings, "flights") is None:
+        give_order(release.settings, "flights", order)
+    try:
+        with locks_go_with_it(), dying_at(step):
+            owner = open_all(release.spark, release.settings, release.dataset, release.bronze)
+            answer = owner.obey(order)
+    except Died:
+        return True
+    give_answer(release.settings, "flights", answer)
+    assert answer.refused == ""
+    return False
+
+
+@contextmanager
+def locks_go_with_it() -> Iterator[None]:
+    """The locks of a process go away with it: here, when its life is over."""
+    taken: list[Lease] = []
+
+    def noted(*facts: Any) -> Lease:
+        taken.append(take_lease(*facts))
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "take_lease", noted)
+        try:
+            yield
+        finally:
+            for lease in taken:
+                lease.release()
+
+
+def lives(release: SmallRelease, order: Order, states: tuple[Visible, Visible]) -> None:
+    for step in STEPS:
+        assert life(release, order, step), f"{step} was never passed"
+        release.restart()
+        assert visible(release) in states, step
+    assert not life(release, order, None)
+    release.restart()
+    assert visible(release) == states[1]
+    assert not correcting_path(release.settings, "flights", release.dataset.release).exists()
+
+
+def orders(release: SmallRelease, correction: Correction) -> tuple[Order, Order]:
+    built = {"attempt": "one", "batch": correction.built, "filled": 0}
+    (correction.folder.path / "built.json").write_text(json.dumps(built))
+    name = release.dataset.release
+    return Order(correction.plan, CORRECT, name, "one"), Order(correction.plan, UNDO, name, "one")
+
+
+def test_cut_off_at_each_step_and_finished(told: History) -> None:
+    release, before = told.production, visible(told.production)
+    expected = from_scratch(told, lower_distance, BATCHES)
+    correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
+    there, back = orders(release, correction)
+    lives(release, there, (before, expected))
+    versions = release.versions()
+    assert not life(release, there, None)
+    release.restart()
+    assert release.versions() == versions
+    lives(release, back, (expected, before))
