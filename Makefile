@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo lock jars-lock clean
+.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -45,6 +45,9 @@ down: setup-runtime ## drain the streams, then stop the broker
 
 bench-demo: setup-runtime ## measure the way from topic to gold: events/s, latency, time of each step
 	@.venv/bin/headrace bench demo $(ARGS)
+
+bench-change: setup-runtime ## measure changing history: rebuild, the stream beside it, promotion and the way back
+	@.venv/bin/headrace bench change $(ARGS)
 
 lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrade
 	@bash infra/lock.sh $(ARGS)

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from include.bench.changing import Changing
 from include.bench.latency import Latency
 from include.bench.machine import Machine
 from include.bench.throughput import Throughput, WarmUp
@@ -21,6 +22,8 @@ TARGET_P95_SECONDS = 3.0
 # The rate for which the target of the latency is meant.
 TARGET_RATE = 2_000
 BUSY = 0.5
+# Of changing history: times the live rate, times the p95 without a rebuild, seconds of a read, seconds of planning.
+TARGET_REBUILD, TARGET_BESIDE, TARGET_MOVE, TARGET_PLAN = 3.0, 2.0, 1.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Report:
     throughput: Throughput | None
     latency: Latency | None
     balanced: bool
+    changing: Changing | None = None
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -61,6 +65,8 @@ def as_text(report: Report) -> RenderableType:
         parts += [throughput_table(report.throughput, report.warm_up), costs_table(report.throughput)]
     if report.latency is not None:
         parts.append(latency_table(report.latency))
+    if report.changing is not None and report.throughput is not None:
+        parts.append(changing_table(report.changing, report.throughput))
     audit = "[green]balanced[/]" if report.balanced else "[bold red]NOT BALANCED: the figures do not count[/]"
     return Group(*parts, f"audit of all that was sent: {audit}", f"again: {escape(report.command)}")
 
@@ -120,6 +126,31 @@ def latency_table(latency: Latency) -> Table:
     }
     for name, value in lines.items():
         table.add_row(f"[dim]{name}[/]", value, "", "")
+    return table
+
+
+def changing_table(c: Changing, live: Throughput) -> Table:
+    """Return the figures of changing history beside their targets."""
+    table = _table("changing history beside the stream", "", "target", "")
+
+    def row(name: str, shown: str, target: str = "", met: bool | None = None) -> None:
+        table.add_row(name, shown, target, "" if met is None else _verdict(met))
+
+    ratio = c.rebuild.rate / live.events_per_second
+    row(f"rebuild of {c.rebuild.records:,} records, {c.rebuild.rate:,.0f}/s: times the live rate", f"{ratio:.2f}",
+        f"≥ {TARGET_REBUILD:g}", ratio >= TARGET_REBUILD)  # fmt: skip
+    row("  command to done, with its job's start, s", f"{c.rebuild.seconds:.1f}")
+    row(
+        "  planning it, s", f"{c.rebuild.plan_seconds:.2f}", f"≤ {TARGET_PLAN:g}", c.rebuild.plan_seconds <= TARGET_PLAN
+    )
+    quiet, beside = c.quiet.quantiles["p95"], c.beside.quantiles["p95"]
+    row(f"p95 at {c.quiet.rate:,.0f} events/s, s", f"{quiet:.2f}")
+    row(f"  with {c.rebuilds} rebuilds beside it: times that", f"{beside / quiet:.2f}",
+        f"≤ {TARGET_BESIDE:g}", beside <= TARGET_BESIDE * quiet)  # fmt: skip
+    for move in c.moves:
+        row(f"{move.name}: longest of {move.reads} reads meanwhile, s", f"{move.longest_read:.2f}",
+            f"≤ {TARGET_MOVE:g}", move.longest_read <= TARGET_MOVE)  # fmt: skip
+        row("  command to done, s", f"{move.seconds:.1f}")
     return table
 
 

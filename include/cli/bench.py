@@ -68,6 +68,57 @@ def demo(
     raise typer.Exit(0 if report.balanced else 1)
 
 
+@app.command()
+def change(
+    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events of the live rate.")] = 1_000_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latencies.")] = 8_000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 90,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+) -> None:
+    """Measure changing history: a rebuild against the live rate, the stream beside one, promotion and the way back.
+
+    Exit codes as of `bench demo`.
+    """
+    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
+    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        report = _measure_change(
+            console, f".venv/bin/headrace bench change {options}", (warm_up, events), (rate, seconds), keep
+        )
+    except KeyboardInterrupt:
+        console.print("stopped: nothing was measured")
+        raise typer.Exit(INTERRUPTED) from None
+    _tell(console, report, json_file)
+    raise typer.Exit(0 if report.balanced else 1)
+
+
+def _measure_change(
+    console: Console, command: str, counts: tuple[int, int], steady: tuple[float, float], keep: bool
+) -> Report:
+    from include.bench.changing import measure_changing
+    from include.bench.machine import this_machine
+    from include.bench.place import own_state, running
+    from include.bench.report import Report
+    from include.bench.supply import Supply
+    from include.bench.throughput import measure_throughput, warm_up
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    machine, at, supply = this_machine(), datetime.now(UTC), Supply()
+    with own_state(keep) as settings, running(settings, say) as bootstrap:
+        warm = warm_up(settings, bootstrap, supply, counts[0], say)
+        live = measure_throughput(settings, bootstrap, supply, counts[1], say)
+        changing = measure_changing(settings, bootstrap, supply, *steady, say)
+        balanced = _audit(settings, bootstrap, say)
+    return Report(command, machine, at, warm, live, None, balanced, changing)
+
+
 def _measure(
     console: Console, command: str, part: Part, counts: tuple[int, int], steady: tuple[float, float], keep: bool
 ) -> Report:

@@ -42,7 +42,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
         "the story that `make demo` tells",
     ),
     "include.bench": (
-        (*GROUND, *JUDGE, "include.audit", "include.demo", "include.feeds", "include.supervision"),
+        (*GROUND, *JUDGE, "include.audit", "include.demo", "include.feeds", "include.planning", "include.supervision"),
         "measures the platform from outside, by the rooms that every command uses",
     ),
     "include.cli": (("include",), "wires the control plane; starts drivers as processes, never imports one"),
