@@ -97,8 +97,13 @@ def plan_path(settings: Settings, plan: str) -> Path:
     return settings.state / "plans" / plan
 
 
+def wanted_path(settings: Settings, dataset: str) -> Path:
+    """The last word on whether a dataset's stream is to run."""
+    return settings.state / "wanted" / f"{dataset}.json"
+
+
 def run_path(settings: Settings, process: str) -> Path:
-    """Record of a started process; `process` is `broker` or `stream:<dataset>`."""
+    """Record of a started process; `process` is `runner`, `broker` or `stream:<dataset>`."""
     return settings.state / "run" / f"{process.replace(':', '-')}.json"
 
 

@@ -14,7 +14,7 @@ from include.errors import Terminal
 from include.settings import Settings
 
 # Everything that Headrace makes in a state folder; the demo's own corner goes last, it knows what is under way.
-MADE = ("run", "logs", "leases", "spark", "checkpoints", "releases", "warehouse", "kafka", "plans", "orders")
+MADE = ("run", "logs", "leases", "spark", "checkpoints", "releases", "warehouse", "kafka", "plans", "orders", "wanted")
 LEDGER = "ledger.sqlite"
 CORNER = "demo"
 LOCK, REMOVING = "demo.lock", "removing"

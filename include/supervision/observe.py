@@ -1,10 +1,13 @@
-"""What is there: processes as seen from outside. Reads run files, status files and the process table; never acts."""
+"""What is there: processes as seen from outside. Reads run files, status files and the process table; never acts.
+
+A process alone says whether it is there. That it will be, or will not, follows from what is wanted and from the runner.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +15,7 @@ from include.catalog.dataset import dataset_names
 from include.places import status_path
 from include.settings import Settings
 from include.supervision.ports import is_open
+from include.supervision.record import Account, read_accounts
 from include.supervision.spawned import (
     RunFile,
     RunFileUnreadable,
@@ -19,7 +23,8 @@ from include.supervision.spawned import (
     is_suspended,
     read_run_file,
 )
-from include.supervision.states import BROKER, STATES, ProcessState, ProcessStatus, stream_name
+from include.supervision.states import BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
+from include.supervision.wanted import WantedUnreadable, last_said, last_words, newest
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0
@@ -35,19 +40,86 @@ class DriverWord:
 
 
 def observe(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
-    """The broker and the stream of every known dataset, in that order, as they are now."""
+    """The runner, the broker and the stream of every known dataset, in that order, as they are now."""
     names = dataset_names(settings) if datasets is None else datasets
-    return [observe_broker(settings), *(observe_stream(settings, dataset) for dataset in names)]
+    runner, accounts = observe_runner(settings), read_accounts(settings)
+    streams = [_observe_stream(settings, dataset, runner, accounts) for dataset in names]
+    return [runner, _observe_broker(settings, runner, accounts), *streams]
+
+
+def observe_runner(settings: Settings) -> ProcessStatus:
+    """The runner: alive or not by the process table, the rest as it says."""
+    return process_alone(settings, RUNNER)
 
 
 def observe_broker(settings: Settings) -> ProcessStatus:
-    """The broker: running when its port is open."""
-    return observed(settings, BROKER, lambda run: broker_status(run))
+    """The broker: running when its port is open; when it is gone, what the runner does about it."""
+    return _observe_broker(settings, observe_runner(settings), read_accounts(settings))
 
 
-def observe_stream(settings: Settings, dataset: str, now: datetime | None = None) -> ProcessStatus:
-    """A dataset's stream: alive or not by the process table, the rest as its driver says."""
-    name = stream_name(dataset)
+def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
+    """A dataset's stream: as its driver says; when that is gone, what the runner does about it."""
+    return _observe_stream(settings, dataset, observe_runner(settings), read_accounts(settings))
+
+
+def is_expected(status: ProcessStatus) -> bool:
+    """Tell whether a process is there, or will be without anybody doing anything."""
+    return status.pid is not None or status.state is ProcessState.PENDING
+
+
+def _observe_broker(settings: Settings, runner: ProcessStatus, accounts: Mapping[str, Account]) -> ProcessStatus:
+    return supervised(process_alone(settings, BROKER), runner, accounts.get(BROKER), _broker_wish(settings))
+
+
+def _observe_stream(
+    settings: Settings, dataset: str, runner: ProcessStatus, accounts: Mapping[str, Account]
+) -> ProcessStatus:
+    alone = process_alone(settings, stream_name(dataset))
+    return supervised(alone, runner, accounts.get(alone.name), _wish(settings, dataset))
+
+
+def _wish(settings: Settings, dataset: str) -> datetime | None:
+    """Since when the stream is wanted; None when it is not, or when nobody can read whether it is."""
+    try:
+        said = last_said(settings, dataset)
+    except WantedUnreadable:
+        return None
+    return said.since if said is not None and said.wanted else None
+
+
+def _broker_wish(settings: Settings) -> datetime | None:
+    try:
+        return newest(last_words(settings))
+    except WantedUnreadable:
+        return None
+
+
+def supervised(
+    alone: ProcessStatus, runner: ProcessStatus, account: Account | None, wish: datetime | None
+) -> ProcessStatus:
+    """What a process is, given how it is seen `alone`, who keeps it, and since when it is wanted (None: it is not)."""
+    told = account or Account()
+    status = replace(alone, restarts=told.restarts, last_error=told.last_error, next_try=told.next_try)
+    if alone.pid is not None or wish is None or alone.state is ProcessState.UNKNOWN:
+        return status
+    if told.given_up and told.wish == wish:
+        return replace(status, state=ProcessState.FAILED, detail=told.last_error)
+    if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
+        return status
+    return replace(status, state=ProcessState.PENDING, detail=pending_detail(told))
+
+
+def pending_detail(told: Account) -> str:
+    """Why a wanted process is not there, and when it will be."""
+    if told.next_try is None:
+        return told.last_error
+    return f"tried again at {told.next_try:%H:%M:%S} UTC, it ended {told.failures} times in a row: {told.last_error}"
+
+
+def process_alone(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
+    """A process by its run file, the process table and its own word, whoever keeps it."""
+    if name == BROKER:
+        return observed(settings, name, broker_status)
     moment = now or datetime.now(UTC)
     return observed(settings, name, lambda run: stream_status(run, read_word(settings, run), moment))
 

@@ -25,7 +25,7 @@ from include.reading.publication import Publication, find_publication
 from include.settings import Settings
 from include.supervision.observe import observe
 from include.supervision.processes import bootstrap_servers, started_datasets
-from include.supervision.states import ProcessStatus, stream_name
+from include.supervision.states import RUNNER, ProcessStatus, stream_name
 
 KAFKA_SECONDS = 3.0
 Answer = TypeVar("Answer")
@@ -282,9 +282,10 @@ def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dic
 
 
 def hopeless(needed: list[ProcessStatus]) -> str | None:
-    """Return why a process that is gone cannot finish the work, None when all needed ones are there."""
+    """Return why a process that is gone cannot finish the work, None when all needed ones are there, or will be."""
     for process in needed:
-        if process.state.terminal:
+        # Whom the runner would start is seen to be gone for good when the runner is.
+        if process.name != RUNNER and process.state.terminal:
             said = f": {process.detail}" if process.detail else ""
             return f"{process.name} is {process.state.label}{said}"
     return None

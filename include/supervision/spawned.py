@@ -68,14 +68,15 @@ def write_run_file(settings: Settings, run: RunFile) -> None:
     write_atomically(run_path(settings, run.name), json.dumps(record, indent=1))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small file so that a reader sees the old or the new text, also after a power cut."""
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a small file so that a reader sees the old or the new text; when `durable`, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with part.open("w") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     os.replace(part, path)
 
 

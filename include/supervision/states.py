@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
+RUNNER = "runner"
 BROKER = "broker"
 STREAM = "stream:"
 
@@ -22,6 +24,7 @@ class ProcessState(Enum):
     WAITING = ("waiting", "at work, waiting for something outside", False)
     HALTED = ("halted", "bronze goes on, refine is stopped by an error and tried again", False)
     DRAINING = ("draining", "finishing its batch, then it stops", False)
+    PENDING = ("pending", "wanted and not there now, the runner starts it", False)
     STOPPED = ("stopped", "not running, and not meant to", True)
     FAILED = ("failed", "gave up and said why", True)
     CRASHED = ("crashed", "gone without a word", True)
@@ -36,11 +39,20 @@ class ProcessState(Enum):
 STATES = {state.label: state for state in ProcessState}
 
 
+AT_WORK = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTED}
+
+
 @dataclass(frozen=True)
 class ProcessStatus:
-    """One process as seen now: `broker` or `stream:<dataset>`, its pid (None when gone), state, and a sentence."""
+    """One process as seen now: `runner`, `broker` or `stream:<dataset>`, its pid (None when gone), state, a sentence.
+
+    As the runner says of it: how often it was started again, why it ended last, when it is started next (UTC).
+    """
 
     name: str
     pid: int | None
     state: ProcessState
     detail: str = ""
+    restarts: int = 0
+    last_error: str = ""
+    next_try: datetime | None = None

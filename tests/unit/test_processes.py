@@ -17,7 +17,7 @@ import pytest
 from include.places import run_path, status_path
 from include.settings import Settings
 from include.supervision import processes
-from include.supervision.observe import observe, observe_stream, stream_status
+from include.supervision.observe import observe, observe_stream, process_alone, stream_status
 from include.supervision.processes import (
     NoBroker,
     StateBusy,
@@ -134,7 +134,7 @@ def test_a_deaf_process_is_killed_after_the_timeout(settings: Settings) -> None:
 
 def test_nothing_started_is_stopped(settings: Settings) -> None:
     seen = observe(settings)
-    assert [status.name for status in seen] == ["broker", "stream:flights", "stream:weather"]
+    assert [status.name for status in seen] == ["runner", "broker", "stream:flights", "stream:weather"]
     assert {status.state for status in seen} == {ProcessState.STOPPED}
 
 
@@ -159,7 +159,7 @@ def test_a_suspended_driver_is_unknown(settings: Settings, driver: dict[str, str
 def test_a_driver_that_fell_silent_is_unknown(settings: Settings, driver: dict[str, str]) -> None:
     started(settings)
     later = datetime.now(UTC) + timedelta(seconds=45)
-    assert observe_stream(settings, "flights", later).state is ProcessState.UNKNOWN
+    assert process_alone(settings, "stream:flights", later).state is ProcessState.UNKNOWN
 
 
 def test_the_word_of_an_earlier_driver_does_not_count(settings: Settings, driver: dict[str, str]) -> None:
@@ -175,7 +175,7 @@ def test_an_unreadable_run_file_is_unknown_and_kept(settings: Settings, text: st
     path = run_path(settings, "broker")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    broker = observe(settings)[0]
+    broker = observe(settings)[1]
     assert broker.state is ProcessState.UNKNOWN
     assert str(path) in broker.detail
     assert path.read_text() == text

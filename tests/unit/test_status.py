@@ -141,7 +141,8 @@ def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: B
     said = json.loads(result.stdout)
     assert result.exit_code == 0
     states = {process["name"]: (process["pid"], process["state"]) for process in said["processes"]}
-    assert states == {BROKER: (None, "stopped"), FLIGHTS: (None, "crashed"), "stream:weather": (None, "stopped")}
+    stopped = (None, "stopped")
+    assert states == {"runner": stopped, BROKER: stopped, FLIGHTS: (None, "crashed"), "stream:weather": stopped}
     flights = said["datasets"]["flights"]
     assert flights["state"] == "crashed"
     assert flights["batches"] == {"ingested": 0, "refined": 0, "published": 0}

@@ -1,0 +1,90 @@
+"""How one stream is: what Airflow shows of it and judges it by. One look at each source; reads, never acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from include.catalog.dataset import DatasetUnknown, dataset_names, released_dataset
+from include.ledger.boundary import boundaries
+from include.ledger.reader import LedgerReader, ReleaseTotals, open_reader
+from include.settings import Settings
+from include.supervision.observe import observe_runner, observe_stream
+from include.supervision.processes import bootstrap_servers
+from include.supervision.progress import DatasetProgress, observe_dataset, totals_of, tried
+from include.supervision.states import ProcessState
+from include.supervision.wanted import last_said
+
+
+@dataclass(frozen=True)
+class StreamHealth:
+    """One stream as it is now; None is what is not known now, `notes` say why.
+
+    `wanted_by` is who had the last word on it, also when that was that it is not wanted (None: nobody spoke yet).
+    `batch` is the last one that readers see; `lag_records` offsets in Kafka that are not published, `lag_seconds` the
+    age of the oldest; `boundary` the event time up to which data is taken as complete; `rejected_share` the part of
+    all records of the release that are in `rejected`, 0 to 1; `reason` what the state is about.
+    """
+
+    dataset: str
+    wanted: bool
+    wanted_by: str | None
+    state: ProcessState
+    batch: int | None
+    lag_records: int | None
+    lag_seconds: float | None
+    boundary: datetime | None
+    rejected_share: float | None
+    reason: str
+    runner: ProcessState
+    notes: tuple[str, ...] = ()
+
+
+def stream_health(settings: Settings, dataset: str, ledger: LedgerReader | None = None) -> StreamHealth:
+    """Return how the dataset's stream is; `ledger` is a reader to use again in a loop. DatasetUnknown."""
+    if dataset not in (known := dataset_names(settings)):
+        raise DatasetUnknown(dataset, known)
+    notes: list[str] = []
+    reader = ledger or open_reader(settings)
+    said = tried(notes, lambda: last_said(settings, dataset))
+    totals = totals_of(tried(notes, reader.totals), dataset)
+    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+    process = observe_stream(settings, dataset)
+    seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
+    return StreamHealth(
+        dataset=dataset,
+        wanted=said is not None and said.wanted,
+        wanted_by=said.by if said else None,
+        state=process.state,
+        batch=seen.batches.published,
+        lag_records=seen.lag.offsets,
+        lag_seconds=seen.lag.seconds,
+        boundary=tried(notes, boundary_of(settings, seen, reader)),
+        rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
+        reason=process.detail,
+        runner=observe_runner(settings).state,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def boundary_of(settings: Settings, seen: DatasetProgress, reader: LedgerReader) -> Callable[[], datetime | None]:
+    """Return the question for the boundary of the release that readers see; HeadraceError of ledger and catalog."""
+
+    def ask() -> datetime | None:
+        if seen.release is None or seen.batches.published is None:
+            return None
+        runs, _ = reader.event_times(seen.dataset, seen.release)
+        lateness = released_dataset(settings, seen.dataset, seen.release).pipeline.lateness
+        known = list(boundaries(runs, lateness))
+        return known[-1].after if known else None
+
+    return ask
+
+
+def rejected_share(totals: ReleaseTotals | None) -> float | None:
+    """Return the part of a release's records that are in `rejected`, None before the first record."""
+    if totals is None:
+        return None
+    rejected = totals.invalid + totals.duplicate
+    return rejected / (rejected + totals.accepted) if rejected + totals.accepted else None

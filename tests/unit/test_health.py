@@ -1,0 +1,85 @@
+"""The health of a stream: run file, driver's word, publication, ledger and Kafka, each of which may be away."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+
+import pytest
+from ledgered_stream import Stream
+
+from include.catalog.dataset import DatasetUnknown, snapshot_dataset
+from include.clients.kafka import BrokerUnreachable
+from include.ledger.catching_up import catch_up
+from include.ledger.reader import ReleaseTotals
+from include.ledger.writer import open_writer
+from include.places import status_path
+from include.settings import Settings
+from include.supervision import health, progress
+from include.supervision.health import rejected_share, stream_health
+from include.supervision.spawned import RunFile, started_at, write_run_file
+from include.supervision.states import ProcessState
+from include.supervision.wanted import want
+
+FLIGHTS = "stream:flights"
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """A broker that answers with these end offsets."""
+    ends = {0: 30, 1: 22}
+    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "readable_end_offsets", lambda *_: dict(ends))
+    monkeypatch.setattr(progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
+    return ends
+
+
+def say(settings: Settings, **said: object) -> None:
+    write_run_file(settings, RunFile(FLIGHTS, os.getpid(), started_at(os.getpid()), ["driver"]))
+    word = {"state": "running", "pid": os.getpid(), "at": datetime.now(UTC).isoformat()} | said
+    status_path(settings, FLIGHTS).write_text(json.dumps(word))
+
+
+def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
+    dataset = snapshot_dataset(settings, "flights")
+    Stream(settings, release=dataset.release).run(0, 1)
+    catch_up(open_writer(settings), settings, "flights")
+    say(settings, release=dataset.release, lag_seconds=1.5, refined_batch=1)
+    want(settings, "flights", "airflow")
+    found = stream_health(settings, "flights")
+    assert (found.dataset, found.wanted, found.wanted_by) == ("flights", True, "airflow")
+    assert (found.state, found.runner) == (ProcessState.RUNNING, ProcessState.STOPPED)
+    assert (found.batch, found.lag_records, found.lag_seconds) == (1, 8, 1.5)
+    assert found.rejected_share == pytest.approx(6 / 40)
+    assert found.boundary == datetime(2013, 1, 1, tzinfo=UTC) - dataset.pipeline.lateness
+    assert found.notes == ()
+
+
+def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = stream_health(settings, "flights")
+    assert (found.wanted, found.wanted_by, found.state) == (False, None, ProcessState.STOPPED)
+    assert (found.batch, found.lag_records, found.lag_seconds, found.boundary) == (None, None, None, None)
+    assert found.rejected_share is None
+    assert len(found.notes) == 2, "neither ledger nor broker"
+
+    def away(*_: object) -> dict[int, int]:
+        raise BrokerUnreachable("127.0.0.1:9")
+
+    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "log_start_offsets", away)
+    assert "no Kafka broker answers" in " ".join(stream_health(settings, "flights").notes)
+
+
+def test_an_unknown_dataset_is_refused(settings: Settings) -> None:
+    with pytest.raises(DatasetUnknown):
+        stream_health(settings, "../flights")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "invalid", "duplicate", "share"), [(0, 0, 0, None), (3, 1, 0, 0.25), (2, 1, 1, 0.5), (0, 1, 0, 1.0)]
+)
+def test_share_of_rejected(accepted: int, invalid: int, duplicate: int, share: float | None) -> None:
+    totals = ReleaseTotals("r", 0, accepted + invalid + duplicate, accepted, invalid, duplicate, {}, {}, 0)
+    assert rejected_share(totals) == share
+    assert rejected_share(None) is None
