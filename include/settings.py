@@ -56,6 +56,10 @@ class Settings(BaseSettings):
     batch_records: int = Field(250_000, ge=1, description="most Kafka offsets in one ingest batch")
     refine_records: int = Field(500_000, ge=1, description="most records in one refine run, unless one batch has more")
     trigger_seconds: float = Field(0.5, ge=0, le=3600, description="ingest looks for records this often, seconds")
+    restart_seconds: float = Field(
+        1.0, gt=0, le=3600, description="first pause before a process is started again, seconds"
+    )
+    restart_tries: int = Field(5, ge=1, description="a process that ended so often in a row is given up")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of Spark settings")
     kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of Kafka source options")
 

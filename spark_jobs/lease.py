@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from include.errors import Terminal
+from include.errors import Transient
 
 
-class LeaseHeld(Terminal):
+class LeaseHeld(Transient):
     """Another process owns the dataset's tables; `holder` is what it wrote into the lease."""
 
     def __init__(self, dataset: str, holder: dict[str, object]) -> None:
@@ -26,7 +26,7 @@ class LeaseHeld(Terminal):
         self.holder = holder
 
 
-class LeaseLost(Terminal):
+class LeaseLost(Transient):
     """The lease file was removed or replaced under this process: another may be the owner by now."""
 
     def __init__(self, dataset: str, path: Path) -> None:

@@ -256,7 +256,7 @@ def owned(settings: Settings, name: str, lease: Lease, stop: threading.Event) ->
         driver.run(bootstrap)
     except HeadraceError as error:
         log(f"headrace: {error}")
-        teller.finish("failed", error.what)
+        teller.finish("failed", error.what, terminal=isinstance(error, Terminal))
         return 2 if driver is None else 1
     except Exception as error:  # noqa: BLE001  (the last word must be said, whatever it was)
         log("the driver failed", error)

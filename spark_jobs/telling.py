@@ -31,10 +31,14 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Word:
-    """The driver's status: state and reason, batches, rates (rows/s), seconds of the last run's steps, lag."""
+    """The driver's status: state and reason, batches, rates (rows/s), seconds of the last run's steps, lag.
+
+    `terminal`: it failed, and trying again cannot help.
+    """
 
     state: str = "starting"
     reason: str | None = None
+    terminal: bool = False
     release: str = ""
     epoch: int = 0
     pid: int = 0
@@ -110,9 +114,10 @@ class Teller:
             self.word.state, self.word.reason = state, reason
             self._write()
 
-    def finish(self, state: str, reason: str | None = None) -> None:
+    def finish(self, state: str, reason: str | None = None, *, terminal: bool = False) -> None:
         """Say the last word."""
         self._end.set()
+        self.word.terminal = terminal
         self.tell(state, reason)
 
     def _run(self) -> None:

@@ -124,16 +124,26 @@ def _account_for_all(console: Console, settings: Settings) -> bool:
 
 
 def _kill_driver(settings: Settings, killed: list[int]) -> None:
-    from include.demo.changing import DATASET
-    from include.supervision.observe import observe_stream
-    from include.supervision.processes import up
-
+    """Kill the stream's driver, and again when the runner has brought it back; return when it is back once more."""
     for _ in range(DEATHS):
-        pid = observe_stream(settings, DATASET).pid
+        pid = _driver_at_work(settings)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
-        up(settings, [DATASET], lambda _: None)
+    _driver_at_work(settings)
+
+
+def _driver_at_work(settings: Settings) -> int | None:
+    """Return the driver's pid as soon as it is at work, None when the runner has given it up."""
+    from include.demo.changing import DATASET
+    from include.supervision.observe import observe_stream
+    from include.supervision.states import AT_WORK
+
+    while True:
+        status = observe_stream(settings, DATASET)
+        if status.state in AT_WORK or status.state.terminal:
+            return status.pid
+        time.sleep(0.2)
 
 
 def _built(console: Console, settings: Settings, record: PlanRecord) -> PlanRecord:

@@ -20,7 +20,7 @@ def repair(
     not and was left so, 2: refused.
     """
     from include.settings import CLONE, load_settings
-    from include.supervision.processes import driver_environment
+    from include.supervision.drivers import driver_environment
 
     if yes and dry_run:
         raise typer.BadParameter("--yes and --dry-run exclude each other")

@@ -20,6 +20,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from include.settings import Settings
     from include.supervision.progress import DatasetProgress, Progress, Waiting
+    from include.supervision.states import ProcessStatus
 
 LOOK_EVERY = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
@@ -64,11 +65,22 @@ def progress_json(progress: Progress) -> dict[str, Any]:
     """Return a look as JSON values; null is what is not known, `notes` say why."""
     return {
         "at": progress.at.isoformat().replace("+00:00", "Z"),
-        "processes": [
-            {"name": p.name, "pid": p.pid, "state": p.state.label, "detail": p.detail} for p in progress.processes
-        ],
+        "processes": [process_json(process) for process in progress.processes],
         "datasets": {dataset.dataset: dataset_json(dataset) for dataset in progress.datasets},
         "notes": list(progress.notes),
+    }
+
+
+def process_json(process: ProcessStatus) -> dict[str, Any]:
+    """Return one process as JSON values; `next_try` is when the runner starts it again (UTC), null when it does not."""
+    return {
+        "name": process.name,
+        "pid": process.pid,
+        "state": process.state.label,
+        "detail": process.detail,
+        "restarts": process.restarts,
+        "last_error": process.last_error or None,
+        "next_try": process.next_try.isoformat().replace("+00:00", "Z") if process.next_try else None,
     }
 
 
@@ -110,12 +122,20 @@ def changed_lines(progress: Progress) -> list[str]:
 
 def process_table(progress: Progress) -> Table:
     """Return the processes, each with its state in colour."""
-    table = Table("process", "state", "pid", "", box=SIMPLE_HEAD)
+    table = Table("process", "state", "pid", "restarts", "", box=SIMPLE_HEAD)
     for process in progress.processes:
         state = process.state.label
         shown = f"[{COLOURS.get(state, 'yellow')}]{state}[/]"
-        table.add_row(process.name, shown, str(process.pid or "-"), escape(process.detail or process.state.meaning))
+        pid, restarts = str(process.pid or "-"), str(process.restarts or "-")
+        table.add_row(process.name, shown, pid, restarts, escape(detail_text(process)))
     return table
+
+
+def detail_text(process: ProcessStatus) -> str:
+    """Return what there is to say of a process: what it is about now, and why it ended before."""
+    said = process.detail or process.state.meaning
+    before = process.last_error
+    return f"{said}; before: {before}" if before and before not in said else said
 
 
 def dataset_table(progress: Progress) -> Table:

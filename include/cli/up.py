@@ -18,17 +18,16 @@ def say(console: Console, line: str) -> None:
 
 
 def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
-    """Start the broker and the streams, wait until they work; what runs already is left alone."""
+    """Want the streams, start a runner that keeps them and the broker running, wait until they work."""
     from include.catalog.dataset import dataset_names
     from include.settings import load_settings
-    from include.supervision.broker import BrokerNotStarted
-    from include.supervision.processes import StreamNotStarted
+    from include.supervision.processes import NotStarted
     from include.supervision.processes import up as bring_up
 
     settings, console = load_settings(), Console()
     try:
         seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
-    except (StreamNotStarted, BrokerNotStarted) as error:
+    except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
     console.print(
@@ -36,13 +35,15 @@ def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
     )
 
 
-def down() -> None:
-    """Drain the streams at their next batch boundary, then stop the broker."""
+def down(
+    datasets: Annotated[list[str] | None, typer.Argument(help="drain only these streams", show_default=False)] = None,
+) -> None:
+    """Drain the streams at their next batch boundary, then stop the broker and the runner; or drain these alone."""
     from include.settings import load_settings
     from include.supervision.processes import down as bring_down
     from include.supervision.states import ProcessState
 
     settings, console = load_settings(), Console()
-    before = bring_down(settings, lambda line: say(console, line))
+    before = bring_down(settings, lambda line: say(console, line), datasets or [])
     if all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)

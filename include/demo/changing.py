@@ -20,7 +20,7 @@ from include.demo.place import DemoRefused, corner
 from include.reading.sql import answer
 from include.reading.tables import Reading
 from include.settings import CLONE, Settings
-from include.supervision.processes import driver_environment
+from include.supervision.drivers import driver_environment
 
 DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'

@@ -27,7 +27,8 @@ from include.planning.verified import keep_verified
 from include.reading.publication import find_publication, publication_from_json, read_publication, tables_of
 from include.reading.tables import open_dataset
 from include.settings import CLONE, Settings
-from include.supervision.observe import observe_stream
+from include.supervision.drivers import driver_environment
+from include.supervision.observe import is_expected, observe_stream
 from include.supervision.orders import (
     CORRECT,
     PROMOTE,
@@ -40,7 +41,6 @@ from include.supervision.orders import (
     give_order,
     withdraw_order,
 )
-from include.supervision.processes import driver_environment
 from include.supervision.spawned import write_atomically
 
 ANSWER_WITHIN = 300.0
@@ -225,7 +225,7 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Keep the release that readers do not see up no longer; going back to it then takes as long as catching up."""
     validate_stage(record, Stage.RETIRED)
     plan = record.plan
-    if not observe_stream(settings, plan.dataset).pid:
+    if not is_expected(observe_stream(settings, plan.dataset)):
         raise StreamNeeded(plan.id, plan.dataset)
     seen = read_publication(settings, plan.dataset).release
     others = sorted({plan.base, plan.release} - {seen})
@@ -312,7 +312,7 @@ def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
     """Ask the publication's owner, the stream or a job of our own, and wait; OrderRefused, NoAnswer, JobFailed."""
     give_order(settings, plan.dataset, order)
     try:
-        if observe_stream(settings, plan.dataset).pid:
+        if is_expected(observe_stream(settings, plan.dataset)):
             answer = _awaited(settings, plan, order)
         else:
             answer = _obeyed_by_job(settings, plan, order)
@@ -340,7 +340,7 @@ def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
         answer = find_answer(settings, plan.dataset, order)
         if answer is not None:
             return answer
-        if not observe_stream(settings, plan.dataset).pid:
+        if not is_expected(observe_stream(settings, plan.dataset)):
             break
         time.sleep(0.05)
     raise NoAnswer(plan.id, time.monotonic() - began)

@@ -2,7 +2,7 @@
 
 Reads: the broker jars, infra/kafka/.  Writes: `<state>/kafka`, the run file and log of `broker`.
 Guarantee: one cluster id for the life of the state folder; topics survive SIGKILL.
-After a crash: start again, Kafka recovers its logs. Storage that vanished is an error, never an empty new start.
+After a crash: the runner starts it again, Kafka recovers its logs. Vanished storage is an error, never an empty start.
 """
 
 from __future__ import annotations
@@ -13,34 +13,24 @@ import os
 import re
 import string
 import subprocess
-import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from include.clients.kafka import BrokerUnreachable, cluster_id
-from include.errors import Terminal, Transient
-from include.places import kafka_path, log_path
+from include.errors import Terminal
+from include.places import kafka_path
 from include.settings import CLONE, Settings
 from include.supervision.jars import LOCK, read_jar_list, require_jars
 from include.supervision.java import Java, find_java
 from include.supervision.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free, is_open
-from include.supervision.spawned import RunFile, is_alive, log_size, log_tail, spawn, write_atomically
+from include.supervision.spawned import RunFile, spawn, write_atomically
 from include.supervision.states import BROKER
 
 CONFIGURATION = CLONE / "infra" / "kafka"
-READY_WITHIN = 90.0
 # C1 only: the broker copies bytes, it is ready in half the time and takes a third less CPU to get there.
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
 LIMITS = ("-XX:MaxMetaspaceSize=96m", "-XX:ReservedCodeCacheSize=48m", "-XX:MaxDirectMemorySize=64m")
-
-
-class BrokerNotStarted(Transient):
-    """The broker died or was not ready in time; `tail` is the end of its log."""
-
-    def __init__(self, why: str, log: Path, tail: str) -> None:
-        super().__init__(f"the broker {why}\n{tail}", f'read "{log}", then headrace up')
-        self.log, self.tail = log, tail
 
 
 class BrokerDataMissing(Terminal):
@@ -72,21 +62,26 @@ class Node:
     formatted: bool = False
 
 
-def start_broker(settings: Settings, ready_within: float = READY_WITHIN) -> RunFile:
-    """Start the broker and wait until it answers; return its run file (extra: bootstrap, port, cluster_id).
+def start_broker(settings: Settings) -> RunFile:
+    """Start the broker; return its run file (extra: bootstrap, port, cluster_id). It answers later, see `answers`.
 
-    Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing, StorageNotFormatted, BrokerNotStarted.
+    Errors: those of `refuse_unstartable`, StorageNotFormatted.
+    """
+    java, node = refuse_unstartable(settings)
+    write_properties(settings, node)
+    write_node(settings, format_storage(settings, java, node))
+    extra = {"bootstrap": f"{LOOPBACK}:{node.port}", "port": node.port, "cluster_id": node.cluster_id}
+    return spawn(settings, BROKER, broker_command(settings, java), kafka_path(settings), os.environ, extra)
+
+
+def refuse_unstartable(settings: Settings) -> tuple[Java, Node]:
+    """Return what the broker would be started with; nothing is done.
+
+    Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing.
     """
     java = find_java(os.environ)
     require_jars(settings.jars, "broker", read_jar_list(LOCK, hashed=True))
-    node = with_ports(read_node(settings), settings.kafka_port)
-    write_properties(settings, node)
-    write_node(settings, format_storage(settings, java, node))
-    since = log_size(settings, BROKER)
-    extra = {"bootstrap": f"{LOOPBACK}:{node.port}", "port": node.port, "cluster_id": node.cluster_id}
-    run = spawn(settings, BROKER, broker_command(settings, java), kafka_path(settings), os.environ, extra)
-    wait_until_ready(settings, run, ready_within, since)
-    return run
+    return java, with_ports(read_node(settings), settings.kafka_port)
 
 
 def node_path(settings: Settings) -> Path:
@@ -173,19 +168,6 @@ def java_command(settings: Settings, java: Java) -> list[str]:
 def broker_command(settings: Settings, java: Java) -> list[str]:
     """The broker's command line; its working folder is `<state>/kafka`."""
     return [*java_command(settings, java), "kafka.Kafka", "server.properties"]
-
-
-def wait_until_ready(settings: Settings, run: RunFile, timeout: float, since: int = 0) -> None:
-    """Return when the broker answers with its own cluster id; BrokerNotStarted when it dies or is late."""
-    end = time.monotonic() + timeout
-    log = log_path(settings, BROKER)
-    while time.monotonic() < end:
-        if not is_alive(run):
-            raise BrokerNotStarted("ended while it was starting", log, log_tail(settings, BROKER, since))
-        if answers(run):
-            return
-        time.sleep(0.05)
-    raise BrokerNotStarted(f"was not ready within {timeout:.0f} s", log, log_tail(settings, BROKER, since))
 
 
 def answers(run: RunFile) -> bool:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.catalog.dataset import dataset_names
-from include.places import status_path
+from include.places import run_path, status_path
 from include.settings import Settings
 from include.supervision.ports import is_open
 from include.supervision.record import Account, read_accounts
@@ -32,11 +32,14 @@ SILENT_AFTER = 30.0
 
 @dataclass(frozen=True)
 class DriverWord:
-    """What a driver said last of itself: state, the reason where it gives one, when (UTC)."""
+    """What a driver said last of itself: state, the reason where it gives one, when (UTC); whether trying again cannot
+    help; the last batch that it refined, None before the first."""
 
     state: ProcessState
     reason: str
     at: datetime
+    terminal: bool = False
+    batch: int | None = None
 
 
 def observe(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
@@ -88,6 +91,7 @@ def _wish(settings: Settings, dataset: str) -> datetime | None:
 
 
 def _broker_wish(settings: Settings) -> datetime | None:
+    """For what the broker is wanted; None when nobody can read it."""
     try:
         return newest(last_words(settings))
     except WantedUnreadable:
@@ -100,10 +104,11 @@ def supervised(
     """What a process is, given how it is seen `alone`, who keeps it, and since when it is wanted (None: it is not)."""
     told = account or Account()
     status = replace(alone, restarts=told.restarts, last_error=told.last_error, next_try=told.next_try)
-    if alone.pid is not None or wish is None or alone.state is ProcessState.UNKNOWN:
+    there = alone.pid is not None and not alone.state.terminal
+    if there or wish is None or alone.state is ProcessState.UNKNOWN:
         return status
     if told.given_up and told.wish == wish:
-        return replace(status, state=ProcessState.FAILED, detail=told.last_error)
+        return replace(status, state=ProcessState.FAILED, detail=given_up_detail(told))
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
         return status
     return replace(status, state=ProcessState.PENDING, detail=pending_detail(told))
@@ -113,7 +118,18 @@ def pending_detail(told: Account) -> str:
     """Why a wanted process is not there, and when it will be."""
     if told.next_try is None:
         return told.last_error
-    return f"tried again at {told.next_try:%H:%M:%S} UTC, it ended {told.failures} times in a row: {told.last_error}"
+    return f"{told.last_error}; tried again at {told.next_try:%H:%M:%S} UTC"
+
+
+def given_up_detail(told: Account) -> str:
+    """Why the runner tries no more."""
+    return f"{told.last_error} ({told.failures} times in a row)" if told.failures > 1 else told.last_error
+
+
+def started_datasets(settings: Settings) -> list[str]:
+    """Datasets with a stream's run file, whether or not their folder is still there, sorted."""
+    found = run_path(settings, stream_name("*")).parent.glob("stream-*.json")
+    return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
 
 
 def process_alone(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
@@ -121,7 +137,7 @@ def process_alone(settings: Settings, name: str, now: datetime | None = None) ->
     if name == BROKER:
         return observed(settings, name, broker_status)
     moment = now or datetime.now(UTC)
-    return observed(settings, name, lambda run: stream_status(run, read_word(settings, run), moment))
+    return observed(settings, name, lambda run: teller_status(settings, run, moment))
 
 
 def observed(settings: Settings, name: str, look: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
@@ -146,9 +162,11 @@ def broker_status(run: RunFile) -> ProcessStatus:
     return ProcessStatus(run.name, run.pid, ProcessState.RUNNING if ready else ProcessState.STARTING, where)
 
 
-def stream_status(run: RunFile, word: DriverWord | None, now: datetime) -> ProcessStatus:
-    """A stream's status from its run file and the driver's last word (None: it has not spoken yet)."""
-    if not is_alive(run):
+def teller_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
+    """The status of a process that tells how it is, from its run file and its last word."""
+    # Asked in this order: what is gone by now has said its last word before.
+    alive, word = is_alive(run), read_word(settings, run)
+    if not alive:
         return gone_status(run, word)
     if word is None:
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
@@ -159,7 +177,7 @@ def stream_status(run: RunFile, word: DriverWord | None, now: datetime) -> Proce
 
 
 def gone_status(run: RunFile, word: DriverWord | None) -> ProcessStatus:
-    """The status of a stream whose process is gone: as it said itself, else crashed."""
+    """The status of a process that is gone: as it said itself, else crashed."""
     if word is not None and word.state.terminal:
         return ProcessStatus(run.name, None, word.state, word.reason)
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
@@ -172,6 +190,8 @@ def read_word(settings: Settings, run: RunFile) -> DriverWord | None:
         if said["pid"] != run.pid:
             return None
         state = STATES.get(said["state"], ProcessState.UNKNOWN)
-        return DriverWord(state, said.get("reason") or "", datetime.fromisoformat(said["at"]))
+        at, refined = datetime.fromisoformat(said["at"]), int(said.get("refined_batch", -1))
+        batch = None if refined < 0 else refined
+        return DriverWord(state, said.get("reason") or "", at, said.get("terminal") is True, batch)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

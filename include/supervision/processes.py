@@ -1,45 +1,56 @@
-"""Up and down: bring the broker and the streams to where they are wanted, one command at a time.
+"""Up and down: say what is wanted, see to it that a runner makes it true, and wait until it has; one command at a time.
 
-Reads: run files, status files.  Writes: run files, logs; starts and ends processes.
+Reads: run files, status files, the runner's record.  Writes: what is wanted.  Starts: the runner, nothing else.
 Guarantee: what runs is left alone; nothing is started twice in one state folder.
-After a crash of the command: the processes go on, the next `up` or `down` finds them by their run files.
+After a crash of the command: what is wanted stays so, and the runner goes on; the next `up` or `down` finds both.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from include.catalog.dataset import Dataset, declared_dataset
-from include.clients.kafka import ensure_topic
+from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset
 from include.errors import Terminal, Transient
-from include.places import log_path, run_path
+from include.places import log_path
 from include.settings import CLONE, Settings
-from include.supervision.broker import READY_WITHIN, start_broker, wait_until_ready
-from include.supervision.observe import observe, observe_broker, observe_stream, read_word
+from include.supervision.broker import answers, refuse_unstartable
+from include.supervision.drivers import driver_environment
+from include.supervision.locks import LockHeld, take_lock
+from include.supervision.observe import (
+    observe,
+    observe_broker,
+    observe_runner,
+    observe_stream,
+    process_alone,
+    read_word,
+    started_datasets,
+)
+from include.supervision.runner import Runner, policy_of, sole_runner
 from include.supervision.spawned import (
     RunFile,
     is_alive,
+    launch,
     log_size,
     log_tail,
     read_run_file,
     remove_run_file,
-    spawn,
-    stop,
+    send,
     terminate,
     wait_gone,
 )
-from include.supervision.states import BROKER, ProcessState, ProcessStatus, stream_name
+from include.supervision.states import AT_WORK, BROKER, RUNNER, STREAM, ProcessState, ProcessStatus
+from include.supervision.wanted import spoken_of, unwant, want
 
-STREAM_READY_WITHIN = 90.0
-DRAIN_WITHIN = 60.0
-BROKER_STOP_WITHIN = 30.0
-AT_WORK = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTED}
+RUNNER_READY_WITHIN = 30.0
+READY_WITHIN = 90.0
+# Longer than the runner lets a driver and then the broker take.
+DOWN_WITHIN = 120.0
 
 Report = Callable[[str], None]
 
@@ -54,7 +65,7 @@ class StateBusy(Transient):
         self.holder = holder
 
 
-class NoBroker(Terminal):
+class NoBroker(Transient):
     """No broker runs in this state folder."""
 
     def __init__(self, state: Path, seen: str) -> None:
@@ -62,10 +73,11 @@ class NoBroker(Terminal):
         self.state = state
 
 
-class StreamNotStarted(Terminal):
-    """A driver ended, or was not at work in time; the others and the broker go on."""
+class NotStarted(Terminal):
+    """A process was given up, or was not at work in time; what runs goes on. `tail` is the end of its log."""
 
-    def __init__(self, name: str, why: str, log: Path, tail: str) -> None:
+    def __init__(self, settings: Settings, name: str, why: str, since: int) -> None:
+        log, tail = log_path(settings, name), log_tail(settings, name, since)
         super().__init__(f"{name} {why}\n{tail}", f'read "{log}"; what runs goes on running; headrace up tries again')
         self.name, self.log, self.tail = name, log, tail
 
@@ -83,22 +95,17 @@ class StateSuspended(Terminal):
 @contextmanager
 def sole_command(settings: Settings) -> Iterator[None]:
     """Hold the state folder's supervision lock; StateBusy when another command has it. Goes away with the process."""
-    path = settings.state / "run" / "supervision.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StateBusy(settings.state, path.read_text().strip() or "it does not say who") from error
-        file.truncate(0)
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+    try:
+        lock = take_lock(settings.state / "run" / "supervision.lock", f"pid {os.getpid()}")
+    except LockHeld as error:
+        raise StateBusy(settings.state, error.holder) from error
+    with lock:
         yield
 
 
 def bootstrap_servers(settings: Settings) -> str:
     """Address of the running broker, `host:port`; NoBroker when none is at work."""
-    status = observe_broker(settings)
+    status = process_alone(settings, BROKER)
     run = read_run_file(settings, BROKER) if status.state is ProcessState.RUNNING else None
     if run is None:
         raise NoBroker(settings.state, status.state.label)
@@ -106,142 +113,170 @@ def bootstrap_servers(settings: Settings) -> str:
 
 
 def up(settings: Settings, datasets: Sequence[str], report: Report = print) -> list[ProcessStatus]:
-    """Start what of broker and streams does not run, make the topics, wait until all work, return how they are.
+    """Want the datasets' streams, see to a runner, wait until broker and streams are at work, return how they are.
 
-    Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `start_broker`, and
-    StreamNotStarted for the first stream that did not come (the others are waited for first).
+    Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `refuse_unstartable`, and NotStarted
+    for the first process that did not come (the other streams are waited for first).
     """
-    declared = [declared_dataset(settings, name) for name in datasets]
+    for name in datasets:
+        declared_dataset(settings, name)
     with sole_command(settings):
-        bring_up_broker(settings, report)
-        make_topics(settings, declared)
-        started = {name: bring_up_stream(settings, name, report) for name in datasets}
-        failures = [await_stream(settings, name, since, report) for name, since in started.items()]
-    for failure in failures:
-        if failure is not None:
-            raise failure
+        before = observe(settings, list(datasets))
+        refuse_suspended(before)
+        if before[1].pid is None:
+            refuse_unstartable(settings)
+        since = {status.name: log_size(settings, status.name) for status in before}
+        for name in datasets:
+            want(settings, name, "headrace up")
+        bring_up_runner(settings, report)
+        # Without a broker no stream comes; without one stream the others do.
+        raise_first([await_at_work(settings, before[1], since[BROKER], report)])
+        failures = [await_at_work(settings, status, since[status.name], report) for status in before[2:]]
+    raise_first(failures)
     return observe(settings, list(datasets))
 
 
-def make_topics(settings: Settings, declared: Sequence[Dataset]) -> None:
-    """Make the datasets' topics where they are missing."""
-    for dataset in declared:
-        ensure_topic(bootstrap_servers(settings), dataset.pipeline.topic, dataset.pipeline.partitions)
+def raise_first(failures: Sequence[NotStarted | None]) -> None:
+    """Raise the first failure, if there is any."""
+    for failure in failures:
+        if failure is not None:
+            raise failure
 
 
-def bring_up_broker(settings: Settings, report: Report) -> None:
-    """Start the broker unless it runs, and wait until it is ready."""
-    status = observe_broker(settings)
-    run = read_run_file(settings, BROKER) if status.pid else None
-    if status.state is ProcessState.UNKNOWN:
-        raise StateSuspended(status)
-    if run is not None:
-        report(f"broker: is there already, pid {run.pid}")
-        wait_until_ready(settings, run, READY_WITHIN)
-        return
-    report(f"broker: {'starting again after a crash' if status.state is ProcessState.CRASHED else 'starting'} …")
-    began = time.monotonic()
-    run = start_broker(settings)
-    report(f"broker: ready at {run.extra['bootstrap']} after {time.monotonic() - began:.1f} s, pid {run.pid}")
+def refuse_suspended(before: Sequence[ProcessStatus]) -> None:
+    """Raise StateSuspended for the first process of which nobody knows how it is."""
+    for status in before:
+        if status.state is ProcessState.UNKNOWN:
+            raise StateSuspended(status)
 
 
-def bring_up_stream(settings: Settings, dataset: str, report: Report) -> int:
-    """Start a dataset's driver unless it is at work; return the size of its log before, in bytes."""
-    name = stream_name(dataset)
-    status = observe_stream(settings, dataset)
-    since = log_size(settings, name)
-    if status.state is ProcessState.UNKNOWN:
-        raise StateSuspended(status)
+def bring_up_runner(settings: Settings, report: Report) -> None:
+    """Start the state folder's runner unless there is one; NotStarted."""
+    status = observe_runner(settings)
     if status.state is ProcessState.DRAINING:
-        await_drained(settings, name, report)
+        await_drained(settings, report)
     elif status.pid:
-        report(f"{name}: is there already, pid {status.pid}")
-        return since
-    again = " again after a crash" if status.state is ProcessState.CRASHED else ""
-    run = spawn(settings, name, driver_command(dataset), CLONE, driver_environment(settings))
-    report(f"{name}: starting{again} …, pid {run.pid}")
-    return since
+        report(f"{RUNNER}: is there already, pid {status.pid}")
+        return
+    report(f"{RUNNER}: starting {again(status)}…")
+    since = log_size(settings, RUNNER)
+    command = [sys.executable, "-m", "include.supervision.runner"]
+    process = launch(settings, RUNNER, command, CLONE, driver_environment(settings))
+    end = time.monotonic() + RUNNER_READY_WITHIN
+    while not (run := read_run_file(settings, RUNNER)) or not is_alive(run):
+        if process.poll() is not None or time.monotonic() > end:
+            raise NotStarted(settings, RUNNER, "did not start", since)
+        time.sleep(0.05)
 
 
-def await_drained(settings: Settings, name: str, report: Report) -> None:
-    """Wait for a driver that is on its way out, so that a new one can take the lease; StreamNotStarted."""
-    run = read_run_file(settings, name)
-    report(f"{name}: is draining, waiting for it to end …")
-    if run is not None and not wait_gone(run, DRAIN_WITHIN):
-        why = f"has been draining for more than {DRAIN_WITHIN:.0f} s"
-        raise StreamNotStarted(name, why, log_path(settings, name), log_tail(settings, name))
+def await_drained(settings: Settings, report: Report) -> None:
+    """Wait for a runner that is on its way out, so that another can take its place; NotStarted."""
+    run = read_run_file(settings, RUNNER)
+    report(f"{RUNNER}: is draining, waiting for it to end …")
+    if run is not None and not wait_gone(run, DOWN_WITHIN):
+        raise NotStarted(settings, RUNNER, f"has been draining for more than {DOWN_WITHIN:.0f} s", sys.maxsize)
 
 
-def driver_command(dataset: str) -> list[str]:
-    """Command line of a dataset's driver; its working folder is the clone."""
-    return [sys.executable, "-m", "spark_jobs.stream", dataset]
-
-
-def driver_environment(settings: Settings) -> dict[str, str]:
-    """The environment of a driver: ours, and the state folder by its absolute path."""
-    return {**os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
-
-
-def await_stream(settings: Settings, dataset: str, since: int, report: Report) -> StreamNotStarted | None:
-    """Wait until the driver says that it is at work; return what went wrong when it does not."""
-    name = stream_name(dataset)
-    end = time.monotonic() + STREAM_READY_WITHIN
-    status = observe_stream(settings, dataset)
-    while not (status.state in AT_WORK or status.state.terminal) and time.monotonic() < end:
-        time.sleep(0.2)
-        status = observe_stream(settings, dataset)
-    if status.state in AT_WORK:
-        report(f"{name}: {status.state.label}{f', {status.detail}' if status.detail else ''}, pid {status.pid}")
+def await_at_work(settings: Settings, before: ProcessStatus, since: int, report: Report) -> NotStarted | None:
+    """Wait until the runner has brought a process to work; return what went wrong when it has not."""
+    name, began = before.name, time.monotonic()
+    report(f"{name}: is there already, pid {before.pid}" if before.pid else f"{name}: starting {again(before)}…")
+    status, told = look_at(settings, name), before.next_try
+    while not (is_at_work(settings, status) or status.state.terminal) and time.monotonic() < began + READY_WITHIN:
+        if status.next_try not in (None, told):
+            told = status.next_try
+            report(f"{name}: {status.detail}")
+        time.sleep(0.1)
+        status = look_at(settings, name)
+    if is_at_work(settings, status):
+        said = f", {status.detail}" if status.detail else ""
+        report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{said}, pid {status.pid}")
         return None
-    why = f"is {status.state.label}" if status.state.terminal else f"was not at work within {STREAM_READY_WITHIN:.0f} s"
-    said = f"{why}: {status.detail}" if status.detail else why
-    return StreamNotStarted(name, said, log_path(settings, name), log_tail(settings, name, since))
+    why = f"is {status.state.label}" if status.state.terminal else f"was not at work within {READY_WITHIN:.0f} s"
+    return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 
-def down(settings: Settings, report: Report = print) -> list[ProcessStatus]:
-    """Drain all streams at their next batch boundary, then stop the broker; return what was there before.
+def look_at(settings: Settings, name: str) -> ProcessStatus:
+    """The broker or a stream, by its name."""
+    return observe_broker(settings) if name == BROKER else observe_stream(settings, name.removeprefix(STREAM))
 
-    A process that does not go is killed and its run file stays, so that it shows as crashed. StateBusy.
+
+def is_at_work(settings: Settings, status: ProcessStatus) -> bool:
+    """Tell whether a process does what it is for: a broker answers, a driver says so."""
+    if status.name != BROKER:
+        return status.state in AT_WORK
+    run = read_run_file(settings, BROKER) if status.state is ProcessState.RUNNING else None
+    return run is not None and answers(run)
+
+
+def again(before: ProcessStatus) -> str:
+    """What to say of a start that is not the first."""
+    return "again after a crash " if before.state is ProcessState.CRASHED else ""
+
+
+def down(settings: Settings, report: Report = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
+    """Want no stream any more (or not these `datasets`): they drain at their next batch boundary.
+
+    Without `datasets` the broker and the runner end too, in this order. Returns what was there before. A process that
+    does not go is killed. Errors: DatasetUnknown, StateBusy.
     """
+    known = sorted({*spoken_of(settings), *started_datasets(settings)})
+    for name in datasets:
+        if name not in known and name not in dataset_names(settings):
+            raise DatasetUnknown(name, dataset_names(settings))
     with sole_command(settings):
-        before = observe(settings, started_datasets(settings))
-        streams = [status.name for status in before if status.name != BROKER]
-        runs = [run for run in (read_run_file(settings, name) for name in streams) if run is not None]
-        bring_down(settings, runs, DRAIN_WITHIN, report)
-        broker = read_run_file(settings, BROKER)
-        if broker is not None:
-            bring_down(settings, [broker], BROKER_STOP_WITHIN, report)
+        names = list(datasets) or known
+        before = observe(settings, names)
+        for name in names:
+            unwant(settings, name, "headrace down")
+        left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
+        runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
+        bring_down(settings, runs, frozenset(datasets), report)
     return before
 
 
-def started_datasets(settings: Settings) -> list[str]:
-    """Datasets with a stream's run file, whether or not their folder is still there, sorted."""
-    found = run_path(settings, stream_name("*")).parent.glob("stream-*.json")
-    return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
+def bring_down(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Report) -> None:
+    """Have the runner end these processes; where there is none, or it is not able to, do its work here."""
+    runner = read_run_file(settings, RUNNER)
+    if runner is not None and is_alive(runner):
+        if not only:
+            terminate(runner)
+        if see_out(settings, runs, lambda: None, report):
+            return
+        if only:
+            raise StateSuspended(observe_runner(settings))
+        # Its drivers die with it, the broker is ended below.
+        send(runner, signal.SIGKILL)
+        wait_gone(runner, 10)
+    with sole_runner(settings):
+        here = Runner(settings, policy_of(settings), lambda _: None, only=only, stopping=not only)
+        see_out(settings, runs, lambda: here.turn(time.monotonic()), report)
+        while not here.turn(time.monotonic()):
+            time.sleep(0.05)
+        if not only:
+            remove_run_file(settings, RUNNER)
 
 
-def bring_down(settings: Settings, runs: Sequence[RunFile], timeout: float, report: Report) -> None:
-    """End processes, all at once, within `timeout` seconds, and say how it went."""
-    began, asked = time.monotonic(), []
+def see_out(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Report) -> bool:
+    """Report each process as it ends; `step` is done between two looks. Tell whether all have ended in time."""
+    began, left = time.monotonic(), [run for run in runs if is_alive(run)]
     for run in runs:
-        if is_alive(run):
-            report(f"{run.name}: {'stopping' if run.name == BROKER else 'draining'} …")
-            terminate(run)
-            asked.append(run)
-        else:
-            report(f"{run.name}: was not running any more")
-            remove_run_file(settings, run.name)
-    for run in asked:
-        _await_end(settings, run, began, timeout, report)
+        asked = "draining …" if run.name.startswith(STREAM) else "stopping …"
+        report(f"{run.name}: {asked if run in left else 'was not running any more'}")
+    while left and time.monotonic() < began + DOWN_WITHIN:
+        step()
+        time.sleep(0.05)
+        for run in [run for run in left if not is_alive(run)]:
+            left.remove(run)
+            report(f"{run.name}: {how_it_ended(settings, run)} after {time.monotonic() - began:.1f} s")
+    return not left
 
 
-def _await_end(settings: Settings, run: RunFile, began: float, timeout: float, report: Report) -> None:
-    by_itself = stop(run, max(0.0, began + timeout - time.monotonic()))
+def how_it_ended(settings: Settings, run: RunFile) -> str:
+    """What became of a process that was told to end."""
     word = read_word(settings, run)
-    if not by_itself:
-        report(f"{run.name}: did not stop within {timeout:.0f} s and was killed; nothing is lost, its batch runs again")
-    elif word is not None and word.state is ProcessState.FAILED:
-        report(f"{run.name}: failed while it stopped: {word.reason}")
-    else:
-        report(f"{run.name}: stopped after {time.monotonic() - began:.1f} s")
-        remove_run_file(settings, run.name)
+    if word is not None and word.state is ProcessState.FAILED:
+        return f"failed while it stopped ({word.reason})"
+    if run.name.startswith(STREAM) and (word is None or word.state is not ProcessState.STOPPED):
+        return "was killed, nothing is lost, its batch runs again;"
+    return "stopped"

@@ -23,8 +23,8 @@ from include.ledger.reader import DatasetTotals, LedgerReader, ReleaseTotals, op
 from include.places import status_path
 from include.reading.publication import Publication, find_publication
 from include.settings import Settings
-from include.supervision.observe import observe
-from include.supervision.processes import bootstrap_servers, started_datasets
+from include.supervision.observe import observe, started_datasets
+from include.supervision.processes import bootstrap_servers
 from include.supervision.states import RUNNER, ProcessStatus, stream_name
 
 KAFKA_SECONDS = 3.0

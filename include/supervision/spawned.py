@@ -9,10 +9,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,28 @@ def spawn(
     environ: Mapping[str, str],
     extra: Mapping[str, Any] | None = None,
 ) -> RunFile:
-    """Start a process in a session of its own, output appended to its log, and write its run file."""
+    """Start a process and write its run file; it does not run on when that cannot be written (OSError)."""
+    with interrupts_held_back():
+        child = launch(settings, name, argv, cwd, environ)
+        run = RunFile(name, child.pid, started_at(child.pid), list(argv), dict(extra or {}))
+        try:
+            write_run_file(settings, run)
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
+        _children[child.pid] = child
+    return run
+
+
+def launch(
+    settings: Settings, name: str, argv: Sequence[str], cwd: Path, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, output appended to its log; it writes its run file itself."""
     log = log_path(settings, name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output, interrupts_held_back():
-        child = subprocess.Popen(
+    with log.open("ab") as output:
+        return subprocess.Popen(
             list(argv),
             cwd=cwd,
             env=dict(environ),
@@ -124,9 +142,29 @@ def spawn(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        run = RunFile(name, child.pid, started_at(child.pid), list(argv), dict(extra or {}))
-        write_run_file(settings, run)
-    return run
+
+
+def tethered(argv: Sequence[str]) -> list[str]:
+    """Return the command so that the kernel ends it with this process, whatever that dies of."""
+    return [sys.executable, "-m", "include.supervision.tether", str(os.getpid()), *argv]
+
+
+# The system keeps how a child ended for the process that started it, and for nobody else.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def exit_code(run: RunFile) -> int | None:
+    """Return how a child of this process ended (negative: the signal), once; None when it runs or is not our child.
+
+    What is left of its session, such as a driver's JVM, is ended first.
+    """
+    child = _children.get(run.pid)
+    if child is None or os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        return None
+    # Until it is waited for, its number is nobody else's, neither as a process nor as a group.
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    return _children.pop(run.pid).wait()
 
 
 def started_at(pid: int) -> float:
@@ -178,16 +216,6 @@ def wait_gone(run: RunFile, timeout: float) -> bool:
     return True
 
 
-def stop(run: RunFile, timeout: float) -> bool:
-    """SIGTERM, wait `timeout` seconds, SIGKILL; return whether it went by itself. The run file is the caller's."""
-    terminate(run)
-    if wait_gone(run, timeout):
-        return True
-    send(run, signal.SIGKILL)
-    wait_gone(run, 10)
-    return False
-
-
 def log_size(settings: Settings, name: str) -> int:
     """Bytes in the process's log now; 0 without one."""
     path = log_path(settings, name)
@@ -203,3 +231,9 @@ def log_tail(settings: Settings, name: str, since: int = 0, lines: int = 12) -> 
         file.seek(max(since, path.stat().st_size - 64_000))
         text = file.read().decode(errors="replace")
     return "\n".join(f"  | {line[:300]}" for line in text.splitlines()[-lines:])
+
+
+def last_line(settings: Settings, name: str, since: int) -> str:
+    """The last line that the process wrote into its log after byte `since` and that begins one; "" without any."""
+    lines = [line.removeprefix("  | ") for line in log_tail(settings, name, since, lines=40).splitlines()]
+    return next((line for line in reversed(lines) if line and not line[0].isspace()), "")

@@ -69,14 +69,18 @@ def wanted(settings: Settings) -> dict[str, Wanted]:
 
 def last_words(settings: Settings) -> dict[str, Wanted]:
     """Return the last word on every dataset that was ever spoken of, wanted or not; WantedUnreadable."""
-    names = sorted(path.stem for path in wanted_path(settings, "*").parent.glob("*.json"))
-    found = {name: last_said(settings, name) for name in names}
+    found = {name: last_said(settings, name) for name in spoken_of(settings)}
     return {name: said for name, said in found.items() if said is not None}
 
 
-def newest(words: Mapping[str, Wanted]) -> datetime | None:
-    """Return when a stream was wanted last, None when none is: so long is the broker wanted too."""
-    return max((said.since for said in words.values() if said.wanted), default=None)
+def spoken_of(settings: Settings) -> list[str]:
+    """Return the datasets on which there is a last word, readable or not, sorted."""
+    return sorted(path.stem for path in wanted_path(settings, "*").parent.glob("*.json"))
+
+
+def newest(words: Mapping[str, Wanted]) -> datetime:
+    """Return when anything was said last: what the broker is wanted for, which runs as long as the runner does."""
+    return max((said.since for said in words.values()), default=datetime.min.replace(tzinfo=UTC))
 
 
 def last_said(settings: Settings, dataset: str) -> Wanted | None:

@@ -25,10 +25,11 @@ from include.clients.kafka import ensure_topic, log_end_offsets
 from include.feeds.producer import produce
 from include.places import log_path, publication_path, run_path, status_path, warehouse
 from include.settings import CLONE, Settings
-from include.supervision.broker import start_broker
-from include.supervision.processes import bootstrap_servers, driver_command
-from include.supervision.spawned import RunFile, log_size, read_run_file, stop, write_run_file
-from include.supervision.states import BROKER, stream_name
+from include.supervision.broker import answers, start_broker
+from include.supervision.drivers import driver_command
+from include.supervision.processes import bootstrap_servers, down
+from include.supervision.spawned import RunFile, log_size, write_run_file
+from include.supervision.states import stream_name
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
 # A driver of these tests lives for seconds: the optimising compiler costs it more than it gains.
@@ -259,12 +260,11 @@ def repeated_commits(tables: Path) -> str:
 
 
 def open_broker(settings: Settings) -> None:
-    """Start a broker in the state folder."""
-    start_broker(settings)
+    """Start a broker in the state folder, by hand, without a runner."""
+    run = start_broker(settings)
+    await_that(lambda: answers(run), "the broker answers", within=90)
 
 
 def close_broker(settings: Settings) -> None:
-    """End the state folder's broker, if one runs."""
-    run = read_run_file(settings, BROKER)
-    if run is not None:
-        stop(run, 20)
+    """End the state folder's broker, and its runner, if one runs."""
+    down(settings, lambda _: None)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from site_of_recovery import Driver, Site, await_that
+from site_of_recovery import Driver, Site, await_that, open_broker
 
 from include.places import snapshot_path
 from include.settings import Settings
@@ -70,8 +70,7 @@ def test_broker_killed_and_brought_back(at_work: Site) -> None:
     said = at_work.await_state("waiting", driver)
     assert "broker" in said["reason"]
     assert said["lag_seconds"] is None
-    brought = at_work.command("up", at_work.dataset)
-    assert brought.returncode == 0, brought.stderr
+    open_broker(at_work.settings)
     at_work.send()
     at_work.await_published(driver)
     at_work.await_state("running", driver)

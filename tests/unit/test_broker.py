@@ -26,7 +26,6 @@ from include.places import kafka_path
 from include.settings import Settings
 from include.supervision.broker import (
     BrokerDataMissing,
-    BrokerNotStarted,
     Node,
     broker_command,
     data_path,
@@ -34,7 +33,6 @@ from include.supervision.broker import (
     new_cluster_id,
     read_node,
     start_broker,
-    wait_until_ready,
     with_ports,
     write_node,
     write_properties,
@@ -42,7 +40,9 @@ from include.supervision.broker import (
 from include.supervision.jars import JarMissing
 from include.supervision.java import Java, JavaMissing, find_java, major_version
 from include.supervision.ports import PortInUse, free_ports, is_free, is_open
+from include.supervision.processes import await_at_work
 from include.supervision.spawned import spawn
+from include.supervision.states import BROKER, ProcessState, ProcessStatus
 
 JAVA = Java(Path("/a java/bin/java"), 17, "17.0.1")
 
@@ -187,11 +187,11 @@ def test_major_versions(text: str, major: int) -> None:
 def test_a_broker_that_dies_says_how(settings: Settings) -> None:
     code = "import sys; sys.exit('kafka cannot do this')"
     extra = {"bootstrap": "127.0.0.1:1", "port": 1, "cluster_id": "x"}
-    run = spawn(settings, "broker", [sys.executable, "-c", code], Path.cwd(), os.environ, extra)
-    with pytest.raises(BrokerNotStarted) as failure:
-        wait_until_ready(settings, run, 20)
-    assert "kafka cannot do this" in failure.value.tail
-    assert "ended" in failure.value.what
+    spawn(settings, "broker", [sys.executable, "-c", code], Path.cwd(), os.environ, extra)
+    failure = await_at_work(settings, ProcessStatus(BROKER, None, ProcessState.STOPPED), 0, print)
+    assert failure is not None
+    assert "kafka cannot do this" in failure.tail
+    assert "is crashed" in failure.what
 
 
 def test_an_unreachable_broker_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:

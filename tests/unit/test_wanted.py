@@ -69,10 +69,9 @@ def test_an_edited_file_is_refused_by_name_and_replaced_by_the_next_word(setting
     assert list(wanted(settings)) == ["flights"]
 
 
-def test_the_broker_is_wanted_as_long_as_a_stream_is(settings: Settings) -> None:
-    assert newest(last_words(settings)) is None
-    want(settings, "flights", "x", LATER)
-    want(settings, "weather", "x", NOON)
+def test_any_new_word_is_a_new_one_for_the_broker(settings: Settings) -> None:
+    before = newest(last_words(settings))
+    want(settings, "flights", "x", NOON)
+    assert before < newest(last_words(settings)) == NOON
+    unwant(settings, "flights", "x", LATER)
     assert newest(last_words(settings)) == LATER
-    unwant(settings, "flights", "x")
-    assert newest(last_words(settings)) == NOON

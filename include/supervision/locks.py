@@ -1,0 +1,41 @@
+"""OS locks on files of the state folder: they go away with their process, whatever that dies of."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TextIO
+
+from include.errors import Transient
+
+
+class LockHeld(Transient):
+    """Another process has the lock; `holder` is what it wrote into the file."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"{path} is held by {holder}; nothing was done", "wait for it, then try again")
+        self.path, self.holder = path, holder
+
+
+def take_lock(path: Path, holder: str) -> TextIO:
+    """Take the lock and write `holder` into it; it is held until the file is closed. LockHeld when another has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise LockHeld(path, path.read_text().strip() or "somebody who does not say who") from error
+    file.truncate(0)
+    file.write(holder)
+    file.flush()
+    return file
+
+
+def is_held(file: TextIO) -> bool:
+    """Tell whether the lock's path still leads to the file that we hold; it does not when somebody removed it."""
+    try:
+        return os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

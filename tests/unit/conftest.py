@@ -1,0 +1,33 @@
+"""A runner with stand-ins for broker and drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stand_ins import StandIns
+
+from include.settings import Settings
+from include.supervision import drivers, runner
+
+
+@pytest.fixture
+def two_datasets(tmp_path: Path) -> Settings:
+    """Settings with two datasets, whose folders nobody needs to read."""
+    datasets = tmp_path / "data sets"
+    for name in ("flights", "weather"):
+        (datasets / name).mkdir(parents=True)
+        (datasets / name / "pipeline.yaml").touch()
+    return Settings(state=tmp_path / "a state, with spaces", datasets=datasets)
+
+
+@pytest.fixture
+def stand_ins(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+    """A runner in this process, with stand-ins."""
+    found = StandIns(two_datasets)
+    monkeypatch.setattr(drivers, "driver_command", found.command)
+    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    monkeypatch.setattr(runner, "refusal", lambda *_: "")
+    yield found
+    found.end()

@@ -1,0 +1,107 @@
+"""A runner in this process, whose broker and drivers are a few lines of Python: real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from include.places import status_path
+from include.settings import Settings
+from include.supervision.observe import observe_stream
+from include.supervision.ports import free_ports
+from include.supervision.reconcile import Policy
+from include.supervision.runner import Runner
+from include.supervision.spawned import RunFile, read_run_file, send, spawn
+from include.supervision.states import AT_WORK, BROKER, stream_name
+from include.supervision.wanted import want
+
+# Says `running`, and `stopped` on SIGTERM; the argument chooses how it misbehaves.
+DRIVER = """
+import datetime, json, os, signal, sys, time
+how, status = sys.argv[1], sys.argv[2]
+def say(state, reason=None, **more):
+    at = datetime.datetime.now(datetime.UTC).isoformat()
+    with open(status + ".part", "w") as file:
+        json.dump({"state": state, "reason": reason, "pid": os.getpid(), "at": at} | more, file)
+    os.replace(status + ".part", status)
+def drain(*_):
+    say("stopped"); sys.exit(0)
+print("driver starts", flush=True)
+if how == "refused":
+    say("failed", "the checkpoint is damaged", terminal=True); sys.exit(2)
+if how == "fails":
+    say("failed", "no space left"); sys.exit(1)
+if how == "dies":
+    sys.exit("no such thing\\n  at line 1")
+if how == "leaves a child":
+    import subprocess
+    subprocess.Popen([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else drain)
+say("running")
+while True: time.sleep(0.05)
+"""
+LISTENER = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    while True: time.sleep(60)
+"""
+QUICK = Policy(first_pause=0.05, longest_pause=0.2, drain_within=5.0, healthy_after=60.0)
+
+
+@dataclass
+class StandIns:
+    """`how[dataset]` chooses how its driver misbehaves; `turn` is one turn of the runner."""
+
+    settings: Settings
+    how: dict[str, str] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    policy: Policy = QUICK
+    runner: Runner = field(init=False)
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        self.runner = Runner(self.settings, self.policy, self.said.append)
+
+    def command(self, dataset: str) -> list[str]:
+        """What is run instead of a driver."""
+        status = status_path(self.settings, stream_name(dataset))
+        return [sys.executable, "-c", DRIVER, self.how.get(dataset, "well"), str(status)]
+
+    def start_broker(self, settings: Settings) -> RunFile:
+        """What is started instead of a broker: something that listens."""
+        self.port = self.port or free_ports(1)[0]
+        argv = [sys.executable, "-c", LISTENER, str(self.port)]
+        extra = {"bootstrap": f"127.0.0.1:{self.port}", "port": self.port}
+        return spawn(settings, BROKER, argv, Path.cwd(), os.environ, extra)
+
+    def turn(self) -> bool:
+        """One turn of the runner, now."""
+        return self.runner.turn(time.monotonic())
+
+    def until(self, holds: Callable[[], bool], what: str = "", within: float = 20.0) -> None:
+        """Turn after turn until it holds."""
+        end = time.monotonic() + within
+        while not holds():
+            assert time.monotonic() < end, (what, self.said)
+            self.turn()
+            time.sleep(0.02)
+
+    def started(self, dataset: str = "flights") -> RunFile:
+        """Want a stream, and return its run file when it is at work."""
+        want(self.settings, dataset, "a test")
+        self.until(lambda: observe_stream(self.settings, dataset).state in AT_WORK)
+        run = read_run_file(self.settings, stream_name(dataset))
+        assert run is not None
+        return run
+
+    def end(self) -> None:
+        """End whatever is left."""
+        for name in (BROKER, *(stream_name(dataset) for dataset in ("flights", "weather"))):
+            run = read_run_file(self.settings, name)
+            if run is not None:
+                send(run, signal.SIGKILL)

@@ -1,0 +1,314 @@
+"""The runner, turn by turn, with real processes that are a few lines of Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from stand_ins import StandIns
+
+from include.places import run_path, status_path, wanted_path
+from include.settings import CLONE, Settings
+from include.supervision import drivers, runner
+from include.supervision.drivers import refusal
+from include.supervision.locks import is_held, take_lock
+from include.supervision.observe import observe, observe_broker, observe_stream
+from include.supervision.ports import PortInUse
+from include.supervision.record import read_accounts
+from include.supervision.runner import Runner, RunnerHeld, keep, policy_of, sole_runner
+from include.supervision.spawned import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
+from include.supervision.states import AT_WORK, BROKER, RUNNER, ProcessState
+from include.supervision.wanted import unwant, want
+
+FLIGHTS = "stream:flights"
+
+
+@pytest.fixture
+def settings(two_datasets: Settings) -> Settings:
+    return two_datasets
+
+
+@pytest.fixture
+def there(settings: Settings) -> None:
+    """This process passes for the runner."""
+    write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv))
+
+
+def run_of(settings: Settings, name: str) -> RunFile:
+    run = read_run_file(settings, name)
+    assert run is not None
+    return run
+
+
+def kill(run: RunFile) -> None:
+    send(run, signal.SIGKILL)
+    assert wait_gone(run, 5)
+
+
+def given_up(settings: Settings, name: str = FLIGHTS) -> bool:
+    account = read_accounts(settings).get(name)
+    return account is not None and account.given_up
+
+
+def test_the_broker_comes_first_then_what_is_wanted_and_nothing_else(settings: Settings, stand_ins: StandIns) -> None:
+    stand_ins.turn()
+    assert run_of(settings, BROKER)
+    stand_ins.started("flights")
+    assert [line.split(",")[0] for line in stand_ins.said] == ["broker: started", f"{FLIGHTS}: started"]
+    assert observe_stream(settings, "weather").state is ProcessState.STOPPED
+
+
+def test_turns_change_nothing_when_all_is_well(settings: Settings, stand_ins: StandIns) -> None:
+    stand_ins.started()
+    before, said = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)
+    assert all(stand_ins.turn() for _ in range(5))
+    assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)) == (before, said)
+
+
+def test_what_is_killed_is_started_again_and_only_that(settings: Settings, stand_ins: StandIns) -> None:
+    flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
+    kill(flights)
+    stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
+    stand_ins.until(lambda: observe_stream(settings, "flights").state in AT_WORK)
+    assert run_of(settings, "stream:weather") == weather
+    status = observe_stream(settings, "flights")
+    assert (status.restarts, status.last_error) == (1, "it was killed by SIGKILL")
+
+
+def test_a_broker_that_is_killed_is_started_again_under_its_streams(settings: Settings, stand_ins: StandIns) -> None:
+    flights, broker = stand_ins.started(), run_of(settings, BROKER)
+    kill(broker)
+    stand_ins.until(lambda: observe_broker(settings).state is ProcessState.RUNNING)
+    assert run_of(settings, BROKER).pid != broker.pid
+    assert run_of(settings, FLIGHTS) == flights, "a driver waits for the broker by itself"
+
+
+def test_a_stream_waits_for_the_broker(
+    settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights = stand_ins.started()
+
+    def taken(_: Settings) -> RunFile:
+        raise PortInUse(9092, "pid 1")
+
+    monkeypatch.setattr(runner, "start_broker", taken)
+    kill(run_of(settings, BROKER))
+    kill(flights)
+    stand_ins.until(lambda: given_up(settings, BROKER))
+    for _ in range(20):
+        stand_ins.turn()
+        time.sleep(0.02)
+    assert run_of(settings, FLIGHTS) == flights
+    assert "port 9092 is in use" in read_accounts(settings)[BROKER].last_error
+    monkeypatch.setattr(runner, "start_broker", stand_ins.start_broker)
+    stand_ins.started()
+
+
+def test_one_that_dies_at_once_is_given_up_with_the_last_line_of_its_log(
+    settings: Settings, stand_ins: StandIns, there: None
+) -> None:
+    stand_ins.how["flights"] = "dies"
+    want(settings, "flights", "a test")
+    stand_ins.until(lambda: given_up(settings))
+    status = observe_stream(settings, "flights")
+    assert status.state is ProcessState.FAILED
+    assert status.detail == "it ended with exit code 1: no such thing (5 times in a row)"
+    assert status.restarts == 4
+    stand_ins.turn()
+    assert sum("started" in line for line in stand_ins.said if line.startswith(FLIGHTS)) == 5
+    stand_ins.how["flights"] = "well"
+    stand_ins.started()
+    assert observe_stream(settings, "flights").last_error == "", "wanted anew: nothing is held against it"
+
+
+def test_between_two_tries_it_is_pending_and_says_when(settings: Settings, stand_ins: StandIns, there: None) -> None:
+    stand_ins.runner.policy = replace(stand_ins.policy, first_pause=600.0, longest_pause=600.0)
+    stand_ins.how["flights"] = "fails"
+    want(settings, "flights", "a test")
+    assert observe_stream(settings, "flights").state is ProcessState.PENDING, "wanted, and there is a runner"
+    stand_ins.until(lambda: observe_stream(settings, "flights").next_try is not None)
+    status = observe_stream(settings, "flights")
+    assert (status.state, status.last_error) == (ProcessState.PENDING, "no space left")
+    assert status.next_try is not None
+    assert f"tried again at {status.next_try:%H:%M:%S}" in status.detail
+
+
+def test_one_that_says_that_trying_cannot_help_is_given_up_at_once(
+    settings: Settings, stand_ins: StandIns, there: None
+) -> None:
+    stand_ins.how["flights"] = "refused"
+    want(settings, "flights", "a test")
+    stand_ins.until(lambda: given_up(settings))
+    assert observe_stream(settings, "flights").detail == "the checkpoint is damaged"
+    assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.said) == 1
+
+
+def test_a_failed_stream_stays_failed_for_all_to_see_when_the_runner_is_gone(
+    settings: Settings, stand_ins: StandIns
+) -> None:
+    stand_ins.how["flights"] = "refused"
+    want(settings, "flights", "a test")
+    stand_ins.until(lambda: given_up(settings))
+    assert observe(settings)[0].state is ProcessState.STOPPED
+    assert observe_stream(settings, "flights").state is ProcessState.FAILED
+
+
+def test_without_a_runner_what_is_gone_has_crashed(settings: Settings, stand_ins: StandIns) -> None:
+    kill(stand_ins.started())
+    assert observe_stream(settings, "flights").state is ProcessState.CRASHED
+
+
+def test_what_is_not_wanted_any_more_drains_and_the_others_go_on(settings: Settings, stand_ins: StandIns) -> None:
+    flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
+    unwant(settings, "flights", "a test")
+    stand_ins.until(lambda: not is_alive(flights) and read_run_file(settings, FLIGHTS) is None)
+    assert observe_stream(settings, "flights").state is ProcessState.STOPPED
+    assert is_alive(weather)
+    assert is_alive(run_of(settings, BROKER))
+
+
+def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, stand_ins: StandIns) -> None:
+    runs = [stand_ins.started("flights"), stand_ins.started("weather"), run_of(settings, BROKER)]
+    stand_ins.said.clear()
+    stand_ins.runner.stopping = True
+    stand_ins.until(stand_ins.turn)
+    assert not any(is_alive(run) for run in runs)
+    asked = [line.split(":")[0] for line in stand_ins.said if "told to end" in line]
+    assert asked[-1] == "broker"
+    assert len(asked) == 3
+    assert [path.name for path in run_path(settings, "x").parent.glob("*.json")].count("broker.json") == 0
+
+
+def test_an_edited_wish_leaves_its_stream_as_it_is(settings: Settings, stand_ins: StandIns) -> None:
+    flights = stand_ins.started()
+    wanted_path(settings, "flights").write_text("{")
+    for _ in range(5):
+        stand_ins.turn()
+    assert is_alive(flights)
+    kill(flights)
+    stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
+
+
+def test_the_next_runner_takes_over_what_is_there(settings: Settings, stand_ins: StandIns) -> None:
+    flights, broker = stand_ins.started(), run_of(settings, BROKER)
+    stand_ins.runner = Runner(settings, stand_ins.policy, stand_ins.said.append)
+    stand_ins.said.clear()
+    for _ in range(3):
+        assert stand_ins.turn()
+    assert (stand_ins.said, is_alive(flights), is_alive(broker)) == ([], True, True)
+
+
+def test_a_turn_that_fails_does_not_end_the_runner(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    turns: list[bool] = []
+    stop = threading.Event()
+
+    def turn(self: Runner, now: float) -> bool:
+        turns.append(self.stopping)
+        if len(turns) < 3:
+            raise ZeroDivisionError("a defect of ours")
+        stop.set()
+        return True
+
+    monkeypatch.setattr(Runner, "turn", turn)
+    with sole_runner(settings) as lock:
+        keep(Runner(settings, policy_of(settings), print), lock, stop)
+    assert turns == [False, False, False, True]
+    assert capsys.readouterr().err.count("ZeroDivisionError: a defect of ours") == 2
+
+
+def test_a_runner_whose_state_folder_was_removed_stops(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    with sole_runner(settings) as lock:
+        assert is_held(lock)
+        Path(lock.name).unlink()
+        keep(Runner(settings, policy_of(settings), print), lock, threading.Event())
+
+
+def test_two_runners_are_one_too_many(settings: Settings) -> None:
+    second = sole_runner(settings)
+    with sole_runner(settings), pytest.raises(RunnerHeld, match=f"pid {os.getpid()} since") as refused:
+        second.__enter__()
+    assert refused.value.remedy == "headrace status"
+    with sole_runner(settings):
+        pass
+
+
+def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
+    path = settings.state / "run" / "runner.lock"
+    code = (
+        "import sys, time; from pathlib import Path; from include.supervision.locks import take_lock\n"
+        "kept = take_lock(Path(sys.argv[1]), 'another'); print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=CLONE, stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    with pytest.raises(RunnerHeld, match="another"), sole_runner(settings):
+        pass
+    other.kill()
+    other.wait()
+    take_lock(path, "me").close()
+
+
+def test_a_tethered_process_dies_with_the_one_that_started_it(tmp_path: Path) -> None:
+    inner = [sys.executable, "-c", "import time; time.sleep(600)"]
+    code = (
+        "import subprocess, time; from include.supervision.spawned import tethered\n"
+        f"print(subprocess.Popen(tethered({inner!r})).pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=CLONE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    end = time.monotonic() + 20
+    while child.cmdline() != inner:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    child.wait(5)
+
+
+def test_a_tether_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    argv = [sys.executable, "-m", "include.supervision.tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
+    assert subprocess.run(argv, cwd=CLONE, check=False).returncode == 3
+    assert not made.exists()
+
+
+def test_drivers_are_started_on_a_tether(
+    settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stand_ins.started()
+    assert run.argv[:4] == [sys.executable, "-m", "include.supervision.tether", str(os.getpid())]
+    assert run.argv[4:] == drivers.driver_command("flights")
+
+
+def test_a_declaration_that_is_out_of_order_keeps_a_first_start_back(settings: Settings) -> None:
+    assert "is unknown" in refusal(settings, "fligths")
+    assert refusal(settings, "flights") != ""
+    assert refusal(Settings(state=settings.state), "flights") == ""
+
+
+def test_the_settings_are_the_policy(settings: Settings) -> None:
+    patient = policy_of(settings.model_copy(update={"restart_seconds": 2.5, "restart_tries": 9}))
+    assert (patient.first_pause, patient.tries) == (2.5, 9)
+    assert policy_of(settings).tries == 5
+
+
+def test_the_record_is_replaced_whole(settings: Settings, stand_ins: StandIns) -> None:
+    stand_ins.started()
+    assert read_accounts(settings).keys() == {BROKER, FLIGHTS}
+    for text in ("", "{", "[]", '{"processes": 1}', '{"processes": {"broker": {"colour": "red"}}}'):
+        status_path(settings, RUNNER).write_text(text)
+        assert read_accounts(settings) == {}
+        assert observe_stream(settings, "flights").state is ProcessState.RUNNING
