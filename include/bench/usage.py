@@ -1,4 +1,4 @@
-"""CPU seconds of each process that takes part: broker, the driver's JVM, its Python, Python workers, and ourselves."""
+"""CPU seconds of each process that takes part: runner, broker, the driver's JVM, its Python and workers, ourselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 from include.bench.place import DATASET
 from include.settings import Settings
 from include.supervision.spawned import read_run_file
-from include.supervision.states import BROKER, stream_name
+from include.supervision.states import BROKER, RUNNER, stream_name
 
 OURSELVES = "this command, looking"
 
@@ -17,9 +17,10 @@ OURSELVES = "this command, looking"
 def cpu_seconds(settings: Settings) -> dict[str, float]:
     """Return CPU seconds (user + system) used so far, by role; children that ended count for their parent."""
     used = {OURSELVES: _own(psutil.Process())}
-    broker, driver = read_run_file(settings, BROKER), read_run_file(settings, stream_name(DATASET))
-    if broker is not None:
-        used["broker"] = _own(psutil.Process(broker.pid))
+    for name in (RUNNER, BROKER):
+        run = read_run_file(settings, name)
+        used |= {name: _own(psutil.Process(run.pid))} if run else {}
+    driver = read_run_file(settings, stream_name(DATASET))
     if driver is None:
         return used
     process = psutil.Process(driver.pid)

@@ -109,11 +109,17 @@ class LedgerReader:
         with self._question() as connection:
             return {name: _dataset_totals(connection, name) for name in _datasets(connection)}
 
-    def event_times(self, dataset: str, release: str) -> tuple[list[tuple[int, str]], list[Verification]]:
-        """Return each run's last batch and greatest event times (JSON by partition), and what is verified."""
+    def event_times(
+        self, dataset: str, release: str, after: int = -1
+    ) -> tuple[list[tuple[int, str]], list[Verification]]:
+        """Return each run's last batch and greatest event times (JSON by partition), and what is verified.
+
+        Only the runs that ended with a batch behind `after`, for who has seen the others.
+        """
         with self._question() as connection:
             c = runs.c
             ours = (c.dataset == dataset) & (c.release == release) & c.event_time_max.is_not(None)
+            ours &= c.last_batch > after
             found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from include.catalog.dataset import DatasetUnknown, dataset_names, released_dataset
-from include.ledger.boundary import boundaries
-from include.ledger.reader import LedgerReader, ReleaseTotals, open_reader
+from include.ledger.boundary import Reached
+from include.ledger.reader import ReleaseTotals, open_reader
 from include.settings import Settings
 from include.supervision.observe import observe_runner, observe_stream
 from include.supervision.processes import bootstrap_servers
@@ -41,45 +40,56 @@ class StreamHealth:
     notes: tuple[str, ...] = ()
 
 
-def stream_health(settings: Settings, dataset: str, ledger: LedgerReader | None = None) -> StreamHealth:
-    """Return how the dataset's stream is; `ledger` is a reader to use again in a loop. DatasetUnknown."""
-    if dataset not in (known := dataset_names(settings)):
-        raise DatasetUnknown(dataset, known)
-    notes: list[str] = []
-    reader = ledger or open_reader(settings)
-    said = tried(notes, lambda: last_said(settings, dataset))
-    totals = totals_of(tried(notes, reader.totals), dataset)
-    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
-    process = observe_stream(settings, dataset)
-    seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
-    return StreamHealth(
-        dataset=dataset,
-        wanted=said is not None and said.wanted,
-        wanted_by=said.by if said else None,
-        state=process.state,
-        batch=seen.batches.published,
-        lag_records=seen.lag.offsets,
-        lag_seconds=seen.lag.seconds,
-        boundary=tried(notes, boundary_of(settings, seen, reader)),
-        rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
-        reason=process.detail,
-        runner=observe_runner(settings).state,
-        notes=tuple(dict.fromkeys(notes)),
-    )
+def stream_health(settings: Settings, dataset: str) -> StreamHealth:
+    """Return how the dataset's stream is; who looks again and again takes a Watch. DatasetUnknown."""
+    return Watch(settings, dataset).look()
 
 
-def boundary_of(settings: Settings, seen: DatasetProgress, reader: LedgerReader) -> Callable[[], datetime | None]:
-    """Return the question for the boundary of the release that readers see; HeadraceError of ledger and catalog."""
+class Watch:
+    """Looks at one stream again and again, and reads of the ledger only what is new since the last look."""
 
-    def ask() -> datetime | None:
+    def __init__(self, settings: Settings, dataset: str) -> None:
+        if dataset not in (known := dataset_names(settings)):
+            raise DatasetUnknown(dataset, known)
+        self.settings, self.dataset = settings, dataset
+        self._ledger = open_reader(settings)
+        self._release = ""
+        self._reached = Reached(timedelta())
+
+    def look(self) -> StreamHealth:
+        """Return how the stream is now."""
+        settings, dataset, notes = self.settings, self.dataset, list[str]()
+        said = tried(notes, lambda: last_said(settings, dataset))
+        totals = totals_of(tried(notes, self._ledger.totals), dataset)
+        bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+        process = observe_stream(settings, dataset)
+        seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
+        return StreamHealth(
+            dataset=dataset,
+            wanted=said is not None and said.wanted,
+            wanted_by=said.by if said else None,
+            state=process.state,
+            batch=seen.batches.published,
+            lag_records=seen.lag.offsets,
+            lag_seconds=seen.lag.seconds,
+            boundary=tried(notes, lambda: self._boundary(seen)),
+            rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
+            reason=process.detail,
+            runner=observe_runner(settings).state,
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def _boundary(self, seen: DatasetProgress) -> datetime | None:
+        """The boundary of the release that runs; errors of ledger and catalog."""
         if seen.release is None or seen.batches.published is None:
             return None
-        runs, _ = reader.event_times(seen.dataset, seen.release)
-        lateness = released_dataset(settings, seen.dataset, seen.release).pipeline.lateness
-        known = list(boundaries(runs, lateness))
-        return known[-1].after if known else None
-
-    return ask
+        if seen.release != self._release:
+            declared = released_dataset(self.settings, self.dataset, seen.release)
+            self._release, self._reached = seen.release, Reached(declared.pipeline.lateness)
+        runs, _ = self._ledger.event_times(self.dataset, seen.release, after=self._reached.batch)
+        for batch, text in runs:
+            self._reached.bring_on(batch, text)
+        return self._reached.boundary
 
 
 def rejected_share(totals: ReleaseTotals | None) -> float | None:

@@ -31,7 +31,7 @@ from include.supervision.observe import (
     read_word,
     started_datasets,
 )
-from include.supervision.runner import Runner, policy_of, sole_runner
+from include.supervision.runner import Runner, environment_settings, policy_of, sole_runner
 from include.supervision.spawned import (
     RunFile,
     is_alive,
@@ -156,7 +156,7 @@ def bring_up_runner(settings: Settings, report: Report) -> None:
     if status.state is ProcessState.DRAINING:
         await_drained(settings, report)
     elif status.pid:
-        report(f"{RUNNER}: is there already, pid {status.pid}")
+        report(f"{RUNNER}: is there already, pid {status.pid}{other_settings(settings)}")
         return
     report(f"{RUNNER}: starting {again(status)}…")
     since = log_size(settings, RUNNER)
@@ -167,6 +167,14 @@ def bring_up_runner(settings: Settings, report: Report) -> None:
         if process.poll() is not None or time.monotonic() > end:
             raise NotStarted(settings, RUNNER, "did not start", since)
         time.sleep(0.05)
+
+
+def other_settings(settings: Settings) -> str:
+    """What to say of a runner whose drivers inherit other settings than this command has; "" when they are the same."""
+    run, here = read_run_file(settings, RUNNER), environment_settings()
+    there = (run.extra.get("settings") if run else None) or here
+    differing = [f"{name}={there.get(name)} (here {value})" for name, value in here.items() if there.get(name) != value]
+    return f"; its drivers have {', '.join(differing)}: headrace down, then up, changes that" if differing else ""
 
 
 def await_drained(settings: Settings, report: Report) -> None:

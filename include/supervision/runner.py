@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from include.errors import HeadraceError, Terminal
-from include.settings import Settings, load_settings
+from include.settings import Settings, list_settings, load_settings
 from include.supervision.broker import start_broker
 from include.supervision.drivers import refusal, start_driver
 from include.supervision.locks import LockHeld, is_held, take_lock
@@ -250,6 +250,11 @@ def keep(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
         time.sleep(pause) if runner.stopping else stop.wait(pause)
 
 
+def environment_settings() -> dict[str, str]:
+    """Return what drivers inherit: every setting but the state folder, as text, without passwords."""
+    return {knob.name: knob.value for knob in list_settings() if knob.name != "HEADRACE_STATE"}
+
+
 def log(line: str) -> None:
     """Write a line with the time (UTC) into the runner's log."""
     with suppress(OSError):
@@ -264,7 +269,8 @@ def main() -> int:
     try:
         settings = load_settings()
         with sole_runner(settings) as lock:
-            write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv))
+            extra = {"settings": environment_settings()}
+            write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
             log(f"keeps {settings.state}, pid {os.getpid()}")
             keep(Runner(settings, policy_of(settings), log), lock, stop)
             remove_run_file(settings, RUNNER)

@@ -17,7 +17,7 @@ from include.ledger.writer import open_writer
 from include.places import status_path
 from include.settings import Settings
 from include.supervision import health, progress
-from include.supervision.health import rejected_share, stream_health
+from include.supervision.health import Watch, rejected_share, stream_health
 from include.supervision.spawned import RunFile, started_at, write_run_file
 from include.supervision.states import ProcessState
 from include.supervision.wanted import want
@@ -54,6 +54,33 @@ def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
     assert found.rejected_share == pytest.approx(6 / 40)
     assert found.boundary == datetime(2013, 1, 1, tzinfo=UTC) - dataset.pipeline.lateness
     assert found.notes == ()
+
+
+def test_a_watch_reads_what_is_new_and_nothing_else(
+    settings: Settings, kafka: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = snapshot_dataset(settings, "flights")
+    stream = Stream(settings, release=dataset.release)
+    stream.run(0, 1)
+    catch_up(open_writer(settings), settings, "flights")
+    watch, read = Watch(settings, "flights"), list[int]()
+    ask = watch._ledger.event_times
+
+    def counted(name: str, release: str, after: int) -> object:
+        answer = ask(name, release, after)
+        read.append(len(answer[0]))
+        return answer
+
+    monkeypatch.setattr(watch._ledger, "event_times", counted)
+    first = watch.look()
+    assert watch.look() == first
+    for batch in (2, 3):
+        stream.run(batch, batch)
+        catch_up(open_writer(settings), settings, "flights")
+    later = watch.look()
+    assert read == [1, 0, 2]
+    assert later == stream_health(settings, "flights")
+    assert (first.batch, later.batch) == (1, 3)
 
 
 def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ from include.places import run_path, status_path
 from include.settings import Settings
 from include.supervision import processes, spawned
 from include.supervision.observe import gone_status, observe, observe_stream, process_alone
-from include.supervision.processes import NoBroker, StateBusy, bootstrap_servers, down, sole_command
+from include.supervision.processes import NoBroker, StateBusy, bootstrap_servers, bring_up_runner, down, sole_command
 from include.supervision.reconcile import Policy
+from include.supervision.runner import environment_settings
 from include.supervision.spawned import (
     RunFile,
     exit_code,
@@ -30,11 +31,12 @@ from include.supervision.spawned import (
     read_run_file,
     send,
     spawn,
+    started_at,
     terminate,
     wait_gone,
     write_run_file,
 )
-from include.supervision.states import ProcessState
+from include.supervision.states import RUNNER, ProcessState
 from include.supervision.wanted import wanted
 
 
@@ -232,3 +234,16 @@ def test_every_word_of_a_driver_is_a_state(settings: Settings) -> None:
 
     assert set(STATES) >= {"starting", "running", "draining", "halted", "waiting", "stopped", "failed"}
     assert gone_status(RunFile("stream:x", 2**22, 1.0, []), None).state is ProcessState.CRASHED
+
+
+def test_a_runner_with_other_settings_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"settings": environment_settings()}
+    write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), [], extra))
+    said: list[str] = []
+    bring_up_runner(settings, said.append)
+    monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "7g")
+    monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me:secret@host/db")
+    bring_up_runner(settings, said.append)
+    assert said[0] == f"runner: is there already, pid {os.getpid()}"
+    assert "HEADRACE_DRIVER_MEMORY=3g (here 7g)" in said[1]
+    assert "secret" not in said[1]
