@@ -103,7 +103,7 @@ def supervised(
 ) -> ProcessStatus:
     """What a process is, given how it is seen `alone`, who keeps it, and since when it is wanted (None: it is not)."""
     told = account or Account()
-    status = replace(alone, restarts=told.restarts, last_error=told.last_error, next_try=told.next_try)
+    status = replace(alone, restarts=told.restarts, last_error=told.last_error)
     there = alone.pid is not None and not alone.state.terminal
     if there or wish is None or alone.state is ProcessState.UNKNOWN:
         return status
@@ -111,7 +111,7 @@ def supervised(
         return replace(status, state=ProcessState.FAILED, detail=given_up_detail(told))
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
         return status
-    return replace(status, state=ProcessState.PENDING, detail=pending_detail(told))
+    return replace(status, state=ProcessState.PENDING, detail=pending_detail(told), next_try=told.next_try)
 
 
 def pending_detail(told: Account) -> str:

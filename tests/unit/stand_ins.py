@@ -46,9 +46,9 @@ say("running")
 while True: time.sleep(0.05)
 """
 LISTENER = """
-import socket, sys, time
-with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
-    while True: time.sleep(60)
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    while True: server.accept()[0].close()
 """
 QUICK = Policy(first_pause=0.05, longest_pause=0.2, drain_within=5.0, healthy_after=60.0)
 
