@@ -247,9 +247,10 @@ def bring_down(settings: Settings, runs: Sequence[RunFile], only: frozenset[str]
     """Have the runner end these processes; where there is none, or it is not able to, do its work here."""
     runner = read_run_file(settings, RUNNER)
     if runner is not None and is_alive(runner):
+        listens = observe_runner(settings).state is not ProcessState.UNKNOWN
         if not only:
             terminate(runner)
-        if see_out(settings, runs, lambda: None, report):
+        if listens and see_out(settings, runs, lambda: None, report):
             return
         if only:
             raise StateSuspended(observe_runner(settings))

@@ -19,8 +19,16 @@ from include.catalog.dataset import DatasetUnknown
 from include.places import run_path, status_path
 from include.settings import Settings
 from include.supervision import processes, spawned
-from include.supervision.observe import gone_status, observe, observe_stream, process_alone
-from include.supervision.processes import NoBroker, StateBusy, bootstrap_servers, bring_up_runner, down, sole_command
+from include.supervision.observe import gone_status, observe, observe_runner, observe_stream, process_alone
+from include.supervision.processes import (
+    NoBroker,
+    StateBusy,
+    StateSuspended,
+    bootstrap_servers,
+    bring_up_runner,
+    down,
+    sole_command,
+)
 from include.supervision.reconcile import Policy
 from include.supervision.runner import environment_settings
 from include.supervision.spawned import (
@@ -198,6 +206,21 @@ def test_down_of_an_unknown_dataset_is_refused(settings: Settings) -> None:
     with pytest.raises(DatasetUnknown):
         down(settings, print, ["fligths"])
     assert not settings.state.exists()
+
+
+def test_down_does_not_wait_for_a_runner_that_does_not_listen(settings: Settings, stand_ins: StandIns) -> None:
+    flights = stand_ins.started("flights")
+    runner = sleeper(settings, RUNNER)
+    send(runner, signal.SIGSTOP)
+    while observe_runner(settings).state is not ProcessState.UNKNOWN:
+        time.sleep(0.02)
+    with pytest.raises(StateSuspended, match="suspended"):
+        down(settings, print, ["flights"])
+    assert is_alive(flights)
+    down(settings, lambda _line: None)
+    assert not is_alive(flights)
+    assert not is_alive(runner)
+    assert {status.state for status in observe(settings)} == {ProcessState.STOPPED}
 
 
 def test_down_of_what_crashed_forgets_it(settings: Settings, stand_ins: StandIns) -> None:
