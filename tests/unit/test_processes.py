@@ -18,6 +18,7 @@ from stand_ins import StandIns
 from include.catalog.dataset import DatasetUnknown
 from include.places import run_path, status_path
 from include.settings import Settings
+from include.supervision import observe as observing
 from include.supervision import processes, spawned
 from include.supervision.observe import gone_status, observe, observe_runner, observe_stream, process_alone
 from include.supervision.processes import (
@@ -151,6 +152,23 @@ def test_the_word_of_an_earlier_driver_does_not_count(settings: Settings, stand_
     assert json.loads(status_path(settings, run.name).read_text())["state"] == "stopped"
     sleeper(settings)
     assert observe_stream(settings, "flights").state is ProcessState.STARTING
+
+
+def test_the_last_word_of_one_that_ends_while_we_look_is_heard(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFile("stream:flights", 2**22, 1.0, [])
+    write_run_file(settings, run)
+
+    def says_it_and_ends(_: RunFile) -> bool:
+        word = {"state": "failed", "reason": "no space left", "pid": run.pid, "at": datetime.now(UTC).isoformat()}
+        status_path(settings, run.name).write_text(json.dumps(word))
+        return False
+
+    monkeypatch.setattr(observing, "is_alive", says_it_and_ends)
+    monkeypatch.setattr(observing, "is_suspended", lambda _: False)
+    seen = process_alone(settings, run.name)
+    assert (seen.state, seen.detail) == (ProcessState.FAILED, "no space left")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "broker"}', ""])
