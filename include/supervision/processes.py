@@ -123,15 +123,16 @@ def up(settings: Settings, datasets: Sequence[str], report: Report = print) -> l
     with sole_command(settings):
         before = observe(settings, list(datasets))
         refuse_suspended(before)
-        if before[1].pid is None:
+        _, broker, *streams = before
+        if broker.pid is None:
             refuse_unstartable(settings)
         since = {status.name: log_size(settings, status.name) for status in before}
         for name in datasets:
             want(settings, name, "headrace up")
         bring_up_runner(settings, report)
         # Without a broker no stream comes; without one stream the others do.
-        raise_first([await_at_work(settings, before[1], since[BROKER], report)])
-        failures = [await_at_work(settings, status, since[status.name], report) for status in before[2:]]
+        raise_first([await_at_work(settings, broker, since[BROKER], report)])
+        failures = [await_at_work(settings, stream, since[stream.name], report) for stream in streams]
     raise_first(failures)
     return observe(settings, list(datasets))
 

@@ -134,9 +134,12 @@ class Runner:
         status = process_alone(self.settings, stream_name(dataset))
         if self.stopping:
             return self._seen(status, None)
+        tries = self._tries(status.name)
         readable = word is not None or dataset not in spoken_of(self.settings)
-        wish = (word.since if word and word.wanted else None) if readable else self._tries(status.name).wish
-        refused = refusal(self.settings, dataset) if wish and status.pid is None else ""
+        wish = (word.since if word and word.wanted else None) if readable else tries.wish
+        # Declarations are read only for what may be started now.
+        settled = wish is None or status.pid is not None or (tries.given_up and tries.wish == wish)
+        refused = "" if settled else refusal(self.settings, dataset)
         return self._seen(status, wish, refused=refused, ready=broker.state is ProcessState.RUNNING)
 
     def _seen(self, status: ProcessStatus, wish: datetime | None, *, refused: str = "", ready: bool = True) -> Seen:
