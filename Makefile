@@ -41,7 +41,7 @@ up: setup-runtime ## start the broker and the streams
 	@.venv/bin/headrace up $(ARGS)
 
 down: setup-runtime ## drain the streams, then stop the broker
-	@.venv/bin/headrace down
+	@.venv/bin/headrace down $(ARGS)
 
 bench-demo: setup-runtime ## measure the way from topic to gold: events/s, latency, time of each step
 	@.venv/bin/headrace bench demo $(ARGS)

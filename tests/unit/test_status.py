@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,8 +24,10 @@ from include.places import status_path
 from include.settings import Settings, load_settings
 from include.supervision import progress
 from include.supervision.progress import TopicExtent, Waiting, observe_progress, observe_waiting, offsets_behind
+from include.supervision.record import Account, Record, write_record
 from include.supervision.spawned import RunFile, started_at, write_run_file
-from include.supervision.states import BROKER, ProcessState
+from include.supervision.states import BROKER, RUNNER, ProcessState
+from include.supervision.wanted import want
 
 GONE = 2**22 - 1
 FLIGHTS = "stream:flights"
@@ -159,6 +162,39 @@ def test_a_crash_is_shown_in_red_and_only_checked_on_demand(
     assert "\x1b[1;31mcrashed" in capture.get()
     assert headrace.invoke(app, ["status"]).exit_code == 0
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
+
+
+def test_what_the_runner_says_of_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    since = want(settings, "flights", "a test").since
+    at = datetime(2026, 1, 2, 12, tzinfo=UTC)
+    told = Account(since, restarts=3, failures=2, last_error="no space left", next_try=at)
+    record = Record(ProcessState.RUNNING, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
+    write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), ["runner"]))
+    write_record(settings, record)
+    said = {
+        process["name"]: process
+        for process in json.loads(headrace.invoke(app, ["status", "--json"]).stdout)["processes"]
+    }
+    assert said[RUNNER]["state"] == "running"
+    assert said[FLIGHTS] == {
+        "name": FLIGHTS,
+        "pid": None,
+        "state": "pending",
+        "detail": "no space left; tried again at 12:00:00 UTC",
+        "restarts": 3,
+        "last_error": "no space left",
+        "next_try": "2026-01-02T12:00:00Z",
+    }
+    write_record(
+        settings, replace(record, processes={FLIGHTS: replace(told, failures=5, next_try=None, given_up=True)})
+    )
+    shown = headrace.invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
+    assert "failed" in shown
+    assert "no space left (5 times in a row)" in shown
+    assert headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"]).exit_code == 0, "nothing is missing"
+    broker.ends = {"flights": {0: 5}, "weather": {}}
+    waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
+    assert (waited.exit_code, "stream:flights is failed: no space left" in waited.output) == (1, True)
 
 
 def test_offsets_behind_counts_from_what_kafka_still_has(settings: Settings) -> None:
