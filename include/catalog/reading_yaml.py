@@ -83,6 +83,10 @@ class Node:
         for key in self._left:
             raise DeclarationRefused(f"{self.place}.{key}", "is no known key")
 
+    def peek(self, key: str) -> object:
+        """Return what stands under `key`, which stays to be read; None where it is absent."""
+        return self._left.get(key)
+
     def unread(self) -> list[str]:
         """Return the keys not read yet."""
         return list(self._left)

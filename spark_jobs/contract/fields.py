@@ -9,6 +9,8 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
 from include.catalog.contract import Column, Contract
+from include.catalog.rules import REJECT
+from spark_jobs.contract.expectations import compiled_rule
 from spark_jobs.contract.gate import is_proven_by_gate
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
@@ -58,13 +60,20 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
     if column.required:
         rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
     rules += _bounds(column, value, arrived)
-    shown = F.substring(value.cast("string"), 1, 64)
-    return [Rule(name, column.name, holds, shown, is_proven_by_gate(column, name)) for name, holds in rules]
+    return [Rule(name, column.name, holds, _shown(value), is_proven_by_gate(column, name)) for name, holds in rules]
 
 
-def row_rules(contract: Contract) -> list[Rule]:
-    """Return the contract's conditions over several columns."""
-    return [Rule(rule.name, rule.column, F.expr(rule.holds), F.lit(rule.holds)) for rule in contract.rules]
+def rejecting_rules(contract: Contract) -> list[Rule]:
+    """Return the contract's own rules that reject a record."""
+    return [
+        Rule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shown(F.col(rule.columns[0])))
+        for rule in contract.record_rules
+        if rule.action == REJECT
+    ]
+
+
+def _shown(value: Expression) -> Expression:
+    return F.substring(value.cast("string"), 1, 64)
 
 
 def type_fault(column: Column, text: Expression, kind: Expression) -> Expression:

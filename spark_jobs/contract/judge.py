@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Column as ContractColumn
 from include.catalog.contract import Contract
-from spark_jobs.contract.fields import Rule, plainly_typed, row_rules, type_fault, typed, value_rules
+from spark_jobs.contract.fields import Rule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
 from spark_jobs.contract.gate import joined_values, plain_values
 from spark_jobs.contract.structure import MAX_BYTES, remainder, skeleton, structure_fault
 
@@ -93,7 +93,7 @@ def _faults(contract: Contract) -> Column:
 
 def _reasons(contract: Contract) -> Column:
     rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
-    rules += row_rules(contract)
+    rules += rejecting_rules(contract)
     plain_is_good = F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
     return (
         F.when(plain_is_good, F.array().cast(REASONS))

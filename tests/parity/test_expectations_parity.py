@@ -1,0 +1,295 @@
+"""Row rules give the verdict of Great Expectations: for each expectation, on the same random rows, nulls included.
+
+Great Expectations runs on pandas; the compiled rules run on Spark in one pass. Both must name the same records, and
+with `mostly` come to the same conclusion about all of them together.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import great_expectations as gx
+import pandas as pd
+import pytest
+from deliveries import parity_seed
+from great_expectations.expectations.registry import get_expectation_impl
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from include.catalog.expectations import PAIR, ROW
+from include.catalog.reading_yaml import DeclarationRefused, Node
+from include.catalog.rules import Rule, read_rules
+from spark_jobs.contract.expectations import compiled_rule
+
+ROWS = 400
+RULES_OF_EACH = 14
+TYPES = {
+    f"{name}{number}": kind
+    for name, kind in (("s", "string"), ("n", "integer"), ("d", "number"), ("t", "timestamp"), ("b", "boolean"))
+    for number in (1, 2)
+}
+SPARK = {
+    "string": StringType(),
+    "integer": IntegerType(),
+    "number": DecimalType(7, 2),
+    "timestamp": TimestampType(),
+    "boolean": BooleanType(),
+}
+WORDS = [
+    *["", "a", "b", "ab", "abc", "UA", "ua", "EWR", "x" * 40, "é", "e\u0301", "\U0001f6eb", "ß", "ſ", "١٢", "12", "1"],
+    *["a\nb", "a\n", "\na", "a\rb", "a\u2028b", "a\u0085", " a ", "a b", "it's", "100%", "N1\u0001", "null", "{}"],
+    *["[1]", '{"a":1}', '{"a":[1,{"b":null}]}', '{"a":1}x', "{'a':1}", "tru e", "true", "NaN", "-Infinity", "01"],
+    *['"x"', '"\\u00e9"', '"\\x"', "1.5e3", "1.", "[1 2]", "[,]", "{}{}", "\ufeff{}", "[[[[]]]]", '"a', " 1 "],
+]
+PATTERNS = [
+    *[
+        "a",
+        "^a",
+        "a$",
+        "^a$",
+        "^.$",
+        "^...$",
+        "a.b",
+        "^[A-Z]{2}$",
+        "[^a-z]",
+        "^(?:a|b){1,9}?b?$",
+        "^(ab|a)?b",
+        "x{3,}",
+        "é",
+    ],
+    *[r"^\{.*\}$", r"\.", "^[0-9]*$", "^$", "(?=a)ab", "(?!a)b", "[a-]", "^ ", "1|2", r"[\[{]", "^.*$"],
+]
+BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
+VALUES: Mapping[str, Callable[[random.Random], Any]] = {
+    "string": lambda rng: rng.choice(WORDS),
+    "integer": lambda rng: rng.choice([*range(-3, 13), 2**31 - 1, -(2**31)]),
+    "number": lambda rng: Decimal(rng.choice(["0.00", "0.10", "-0.10", "1.00", "2.50", "99999.99", "-1.25"])),
+    "timestamp": lambda rng: BEGIN + timedelta(microseconds=rng.choice([0, 1, 86_400_000_000, 10**12])),
+    "boolean": lambda rng: rng.random() < 0.5,
+}
+
+
+def value_as_written(rng: random.Random, kind: str) -> Any:
+    """A value as YAML would hold it."""
+    value = VALUES[kind](rng)
+    if isinstance(value, Decimal):
+        return float(value)
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
+
+
+def bounds(rng: random.Random, kind: str) -> dict[str, Any]:
+    low, high = sorted([value_as_written(rng, kind), value_as_written(rng, kind)])
+    chosen = rng.choice([{"min_value": low}, {"max_value": high}, {"min_value": low, "max_value": high}])
+    return chosen | {key: True for key in ("strict_min", "strict_max") if rng.random() < 0.3}
+
+
+def lengths(rng: random.Random, _: str) -> dict[str, Any]:
+    low = rng.randrange(4)
+    return rng.choice([{"min_value": low}, {"max_value": low}, {"min_value": low, "max_value": low + 2}])
+
+
+def value_set(rng: random.Random, kind: str) -> dict[str, Any]:
+    return {"value_set": [value_as_written(rng, kind) for _ in range(rng.randrange(1, 8))]}
+
+
+def patterns(rng: random.Random, _: str) -> dict[str, Any]:
+    return {"regex_list": rng.sample(PATTERNS, rng.randrange(1, 4))}
+
+
+def pair(rng: random.Random, _: str) -> dict[str, Any]:
+    chosen = rng.choice([None, "both_values_are_missing", "either_value_is_missing", "neither"])
+    return {} if chosen is None else {"ignore_row_if": chosen}
+
+
+ARGUMENTS: Mapping[str, Callable[[random.Random, str], dict[str, Any]]] = {
+    "expect_column_values_to_be_null": lambda rng, kind: {},
+    "expect_column_values_to_not_be_null": lambda rng, kind: {},
+    "expect_column_values_to_be_between": bounds,
+    "expect_column_values_to_be_in_set": value_set,
+    "expect_column_values_to_not_be_in_set": value_set,
+    "expect_column_values_to_match_regex": lambda rng, kind: {"regex": rng.choice(PATTERNS)},
+    "expect_column_values_to_not_match_regex": lambda rng, kind: {"regex": rng.choice(PATTERNS)},
+    "expect_column_values_to_match_regex_list": (
+        lambda rng, kind: patterns(rng, kind) | rng.choice([{}, {"match_on": "all"}, {"match_on": "any"}])
+    ),
+    "expect_column_values_to_not_match_regex_list": patterns,
+    "expect_column_value_lengths_to_be_between": lengths,
+    "expect_column_value_lengths_to_equal": lambda rng, kind: {"value": rng.randrange(4)},
+    "expect_column_values_to_be_json_parseable": lambda rng, kind: {},
+    "expect_column_pair_values_to_be_equal": pair,
+    "expect_column_pair_values_a_to_be_greater_than_b": (
+        lambda rng, kind: pair(rng, kind) | rng.choice([{}, {"or_equal": True}])
+    ),
+}
+
+
+def comparison(rng: random.Random) -> dict[str, Any]:
+    column = rng.choice(sorted(TYPES))
+    kind = TYPES[column]
+    if rng.random() < 0.2:
+        return {"type": "nullity", "column": {"name": column}, "is_null": rng.random() < 0.5}
+    said = {"type": "comparison", "column": {"name": column}}
+    if kind in ("string", "integer", "number") and rng.random() < 0.4:
+        values = [value_as_written(rng, kind) for _ in range(rng.randrange(1, 6))]
+        return said | {"operator": rng.choice(["IN", "NOT_IN"]), "parameter": values}
+    operators = ["==", "!="] if kind == "boolean" else ["==", "!=", "<", "<=", ">", ">="]
+    return said | {"operator": rng.choice(operators), "parameter": value_as_written(rng, kind)}
+
+
+def condition(rng: random.Random) -> dict[str, Any]:
+    kind = rng.choice(["one", "one", "and", "or"])
+    return comparison(rng) if kind == "one" else {"type": kind, "conditions": [comparison(rng), comparison(rng)]}
+
+
+def random_kwargs(rng: random.Random, expectation: str) -> dict[str, Any]:
+    spec = ROW[expectation]
+    kind = rng.choice(spec.types)
+    names = [name for name, found in TYPES.items() if found == kind]
+    kwargs = dict(zip(spec.columns, rng.sample(names, len(spec.columns)), strict=True))
+    kwargs |= ARGUMENTS[expectation](rng, kind)
+    if rng.random() < 0.6:
+        kwargs["row_condition"] = condition(rng)
+    return kwargs | {"mostly": rng.choice([1, 1.0, 0.5, 0.9, 0.05])}
+
+
+def declared(expectation: str, kwargs: Mapping[str, Any]) -> Rule:
+    said = {
+        "type": "custom",
+        "engine": "greatExpectations",
+        "name": "random",
+        "customProperties": [{"property": "action", "value": "warn"}],
+        "implementation": {"type": expectation, "kwargs": dict(kwargs)},
+    }
+    return read_rules([Node(said, "random")], TYPES)[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    broken: tuple[int, ...]
+    success: bool
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    rng = random.Random(parity_seed())
+    return [
+        {name: None if rng.random() < 0.25 else VALUES[kind](rng) for name, kind in TYPES.items()} for _ in range(ROWS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def rules() -> list[Rule]:
+    rng = random.Random(parity_seed() + 1)
+    return [declared(name, random_kwargs(rng, name)) for name in sorted(ROW) for _ in range(RULES_OF_EACH)]
+
+
+@pytest.fixture(scope="module")
+def ours(spark: SparkSession, rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
+    """All rules over all rows in one pass."""
+    schema = StructType().add("id", LongType())
+    for name, kind in TYPES.items():
+        schema.add(name, SPARK[kind])
+    records = spark.createDataFrame([{"id": n, **row} for n, row in enumerate(rows)], schema)
+    compiled = [compiled_rule(rule) for rule in rules]
+    asked = [F.array(*[c.judged for c in compiled]).alias("judged"), F.array(*[c.broken for c in compiled]).alias("b")]
+    found = records.select("id", *asked).orderBy("id").collect()
+    return [
+        verdict(rule, [row["judged"][n] for row in found], [row["b"][n] for row in found])
+        for n, rule in enumerate(rules)
+    ]
+
+
+def verdict(rule: Rule, judged: list[bool], broken: list[bool]) -> Verdict:
+    total, bad = sum(judged), [n for n, is_bad in enumerate(broken) if is_bad]
+    return Verdict(tuple(bad), total == 0 or (total - len(bad)) / total >= rule.mostly)
+
+
+@pytest.fixture(scope="module")
+def theirs(rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
+    batch = pandas_batch(rows)
+    return [asked_of_gx(batch, rule) for rule in rules]
+
+
+def pandas_batch(rows: list[dict[str, Any]]) -> Any:
+    """The rows as Arrow hands tables to pandas: numbers are floats, everything else keeps its None."""
+    frame = pd.DataFrame({name: column(rows, name, kind) for name, kind in TYPES.items()})
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
+    return asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
+
+
+def column(rows: list[dict[str, Any]], name: str, kind: str) -> pd.Series[Any]:
+    values = [row[name] for row in rows]
+    if kind in ("integer", "number"):
+        return pd.Series([None if value is None else float(value) for value in values], dtype="float64")
+    if kind == "timestamp":
+        return pd.Series(pd.to_datetime(values, utc=True))
+    return pd.Series(values, dtype="object")
+
+
+def asked_of_gx(batch: Any, rule: Rule) -> Verdict:
+    expectation = get_expectation_impl(rule.expectation)(**rule.written)
+    result = batch.validate(expectation, result_format={"result_format": "COMPLETE"})
+    assert "unexpected_count" in result.result or not result.result, (rule, result.exception_info)
+    assert not any(isinstance(said, dict) for said in result.exception_info.values()), (rule, result.exception_info)
+    return Verdict(tuple(sorted(result.result.get("unexpected_index_list") or [])), bool(result.success))
+
+
+def cases() -> Iterator[tuple[str, int]]:
+    for n, name in enumerate(sorted(ROW)):
+        yield name, n * RULES_OF_EACH
+
+
+@pytest.mark.parametrize(("expectation", "first"), cases(), ids=sorted(ROW))
+def test_the_verdict_is_that_of_great_expectations(
+    expectation: str, first: int, rules: list[Rule], ours: list[Verdict], theirs: list[Verdict]
+) -> None:
+    mine = range(first, first + RULES_OF_EACH)
+    assert {rules[n].expectation for n in mine} == {expectation}
+    for n in mine:
+        assert ours[n] == theirs[n], rules[n]
+
+
+def test_the_rules_are_no_empty_ones(ours: list[Verdict]) -> None:
+    """Most rules find something, and some find all well: else the equality above would say little."""
+    assert sum(1 for v in ours if v.broken) > len(ours) / 2
+    assert any(v.success for v in ours)
+    assert any(v.success and v.broken for v in ours), "mostly must have made a difference"
+
+
+def test_every_row_expectation_is_tried() -> None:
+    assert set(ARGUMENTS) == set(ROW)
+    assert {key for spec in ROW.values() for key in spec.columns} == {"column", *PAIR}
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\d", r"\w+", r"\bx", r"[\d]", "(?i)a", "[a&&b]", "[[a]b]", r"\p{L}", "(a|b)*", "("]
+)
+def test_a_pattern_that_java_reads_otherwise_is_refused(pattern: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        declared("expect_column_values_to_match_regex", {"column": "s1", "regex": pattern})
+    assert refused.value.place.endswith("kwargs.regex")
+
+
+def test_any_portable_pattern_of_plain_signs_is_accepted() -> None:
+    for sign in string.punctuation:
+        declared(
+            "expect_column_values_to_match_regex",
+            {"column": "s1", "regex": "\\" + sign if sign in r"\^$.|?*+(){}[]/-" else sign},
+        )
