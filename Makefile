@@ -21,8 +21,9 @@ setup: ## install Python packages and jars; others: make setup GROUPS="runtime d
 setup-runtime:
 	@bash infra/setup.sh runtime
 
+# Tests compare our verdicts with those of Great Expectations.
 setup-dev:
-	@bash infra/setup.sh runtime dev
+	@bash infra/setup.sh runtime dev quality
 
 demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, audited
 	@.venv/bin/headrace demo $(ARGS)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.catalog.contract_changes import contract_changes
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.errors import HeadraceError
@@ -26,7 +27,7 @@ def changes(base: Dataset, fresh: Dataset) -> list[Change]:
     """Return what differs between two releases, table by table; what a change of silver does to gold is not said."""
     found: list[Change] = []
     if _differs(base, fresh, ["contract.yaml"]):
-        found.append(Change("silver and rejected", "changed", "contract.yaml differs: other records may be accepted"))
+        found += _contract_changes(base, fresh)
     if _differs(base, fresh, _modules(base, fresh)):
         found.append(Change("silver", "changed", "silver.py differs: rows or columns may"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
@@ -34,6 +35,14 @@ def changes(base: Dataset, fresh: Dataset) -> list[Change]:
     found += _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
     rest = [Change("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
     return found or rest
+
+
+def _contract_changes(base: Dataset, fresh: Dataset) -> list[Change]:
+    """Say what a changed contract does to silver and rejected."""
+    found = contract_changes(base.contract, fresh.contract)
+    if not found:
+        return [Change("silver and rejected", "changed", "contract.yaml is worded otherwise")]
+    return [Change("silver and rejected", "changed", f"contract, {c.kind}: {c.part} {c.why}") for c in found]
 
 
 def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[Change]:

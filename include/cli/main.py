@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli import bench, history, ledger, plan, reference, rejected, release
+from include.cli import bench, contract, history, ledger, plan, reference, rejected, release
 from include.cli.audit import audit
 from include.cli.demo import demo
 from include.cli.demo_change import demo_change
@@ -33,6 +33,7 @@ def headrace() -> None:
 app.command()(demo)
 app.command("demo-change")(demo_change)
 app.add_typer(bench.app, name="bench")
+app.add_typer(contract.app, name="contract")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(reference.app, name="reference")
 app.add_typer(rejected.app, name="rejected")

@@ -100,7 +100,7 @@ def _matches_list(value: Column, arguments: Arguments) -> Column:
 
 
 def _is_json(value: Column, _: Arguments) -> Column:
-    return remainder(skeleton(value.cast("binary"))).isin("n", "s")
+    return remainder(skeleton(F.encode(value, "UTF-8"))).isin("n", "s")
 
 
 COMPARED: Mapping[str, Callable[[Column, Column], Column]] = {

@@ -36,6 +36,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "include.supervision": ((*GROUND, *JUDGE), "keeps processes running; computes no rows"),
     "include.doctor": ((*GROUND, "include.supervision"), "looks at the machine"),
     "include.planning": ((*GROUND, *JUDGE, "include.reference", "include.supervision"), "plans changes of history"),
+    "include.quality": ((*GROUND, *JUDGE), "asks whole tables, in a process of its own; reports what rules counted"),
     "include.operators": ((*GROUND, *JUDGE, "include.supervision", "include.planning"), "thin Airflow adapters"),
     "include.demo": (
         (*GROUND, *JUDGE, "include.audit", "include.doctor", "include.feeds", "include.supervision"),
@@ -96,6 +97,7 @@ OUTSIDE = {
         "use include.clients.kafka; only who produces, or counts from outside, has a client of its own",
     ),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.reader"),
+    "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
     "typer": (("include.cli",), "the command line only wires; return values and raise typed errors"),
     "rich": (
         ("include.cli", "include.bench", "include.demo", "include.doctor", "infra"),

@@ -14,11 +14,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import great_expectations as gx
 import pandas as pd
 import pytest
 from deliveries import parity_seed
-from great_expectations.expectations.registry import get_expectation_impl
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -34,8 +32,11 @@ from pyspark.sql.types import (
 from include.catalog.expectations import PAIR, ROW
 from include.catalog.reading_yaml import DeclarationRefused, Node
 from include.catalog.rules import Rule, read_rules
+from include.quality.installed import imported
 from spark_jobs.contract.expectations import compiled_rule
 
+gx = imported("great_expectations")
+get_expectation_impl = imported("great_expectations.expectations.registry").get_expectation_impl
 ROWS = 400
 RULES_OF_EACH = 14
 TYPES = {

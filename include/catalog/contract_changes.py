@@ -1,0 +1,149 @@
+"""What a changed contract means to those who write records and those who read tables, and which version it deserves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from include.catalog.contract import Column, Contract
+from include.catalog.rules import REJECT, Rule
+
+COMPATIBLE, ADDITIVE, BREAKING = "compatible", "additive", "breaking"
+KINDS = (COMPATIBLE, ADDITIVE, BREAKING)
+VERSION = re.compile(r"^(\d+)\.(\d+)\.(\d+)$")
+STRICTER = "records that were accepted may be rejected"
+KINDER = "records that were rejected may be accepted"
+
+
+@dataclass(frozen=True)
+class ContractChange:
+    """One change: `part` of the contract, whether it is compatible, additive or breaking, and for whom."""
+
+    part: str
+    kind: str
+    why: str
+
+
+def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
+    """Return what differs between two contracts of a dataset, the gravest first; wording alone is no difference."""
+    found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
+    if base.identity != fresh.identity:
+        why = f"({', '.join(base.identity)}) → ({', '.join(fresh.identity)}): other records are the same event"
+        found.append(ContractChange("primaryKey", BREAKING, why))
+    return sorted(found, key=lambda change: -KINDS.index(change.kind))
+
+
+def gravest(changes: Iterable[ContractChange]) -> str | None:
+    """Return the kind of the gravest change; None without one."""
+    return max((change.kind for change in changes), key=KINDS.index, default=None)
+
+
+def wanted_version(base: Contract, changes: Iterable[ContractChange]) -> str | None:
+    """Return the least version that says how grave the changes are; None where the version is no `1.2.3`.
+
+    Breaking: the first number; additive: the second; compatible: the third.
+    """
+    found, kind = VERSION.match(base.version), gravest(changes)
+    if found is None:
+        return None
+    major, minor, patch = map(int, found.groups())
+    versions = {
+        BREAKING: (major + 1, 0, 0),
+        ADDITIVE: (major, minor + 1, 0),
+        COMPATIBLE: (major, minor, patch + 1),
+        None: (major, minor, patch),
+    }
+    return ".".join(map(str, versions[kind]))
+
+
+def is_version_enough(version: str, wanted: str | None) -> bool:
+    """Whether a contract's version is the wanted one or a later one."""
+    if wanted is None:
+        return True
+    return VERSION.match(version) is not None and _numbers(version) >= _numbers(wanted)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = ({column.name: column for column in contract.columns} for contract in (base, fresh))
+    for name in [name for name in before if name not in after]:
+        yield ContractChange(name, BREAKING, "removed: readers of silver lose the column")
+    for name in [name for name in after if name not in before]:
+        if after[name].required:
+            yield ContractChange(name, BREAKING, "added and required: records without it are rejected")
+        else:
+            yield ContractChange(name, ADDITIVE, "added: null in records that lack it")
+    for name in [name for name in after if name in before and before[name] != after[name]]:
+        yield from _column(before[name], after[name])
+
+
+def _column(old: Column, new: Column) -> Iterator[ContractChange]:
+    if _type(old) != _type(new):
+        yield ContractChange(old.name, BREAKING, f"{_type(old)} → {_type(new)}: readers of silver get another type")
+        return
+    if old.required != new.required:
+        why = STRICTER if new.required else "readers may meet null where they met none"
+        yield ContractChange(old.name, BREAKING, f"{'required' if new.required else 'optional'} now: {why}")
+    for part, is_stricter in STRICTER_WHEN.items():
+        was, now = getattr(old, part), getattr(new, part)
+        if was != now:
+            kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, KINDER)
+            yield ContractChange(old.name, kind, f"{part} {_said(was)} → {_said(now)}: {why}")
+
+
+def _type(column: Column) -> str:
+    return f"decimal({column.precision},{column.scale})" if column.type == "number" else column.type
+
+
+def _said(value: Any) -> str:
+    return "none" if value in (None, ()) else ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+STRICTER_WHEN: Mapping[str, Callable[[Any, Any], bool]] = {
+    "minimum": lambda was, now: now is not None and (was is None or now > was),
+    "maximum": lambda was, now: now is not None and (was is None or now < was),
+    "min_length": lambda was, now: now > was,
+    "max_length": lambda was, now: now < was,
+    "pattern": lambda was, now: now is not None,
+    "values": lambda was, now: bool(now) and (not was or not set(was) <= set(now)),
+    "future": lambda was, now: now < was,
+}
+"""Of what is declared of a column: when it rejects what it accepted. A changed pattern may, so it counts as such."""
+
+
+def _rules(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = _named(base), _named(fresh)
+    for name in [*before, *(name for name in after if name not in before)]:
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield ContractChange(f"rule {name}", *_rule(old, new))
+
+
+def _named(contract: Contract) -> dict[str, Rule]:
+    found = {f"{rule.name} ({', '.join(rule.columns[:1]) or 'silver'})": rule for rule in contract.rules}
+    for table, rules in contract.gold.items():
+        found |= {f"{table}: {rule.name} ({', '.join(rule.columns[:1]) or 'rows'})": rule for rule in rules}
+    return found
+
+
+def _rule(old: Rule | None, new: Rule | None) -> tuple[str, str]:
+    how = "added" if old is None else "removed" if new is None else "changed"
+    if new is not None and new.action == REJECT:
+        return BREAKING, f"{how}: {STRICTER}"
+    if old is not None and old.action == REJECT:
+        return ADDITIVE, f"{how}: {KINDER}"
+    return COMPATIBLE, f"{how}: it rejects nothing"
+
+
+def _levels(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = ({level.name: level.seconds for level in contract.levels} for contract in (base, fresh))
+    for name in sorted({*before, *after}):
+        was, now = before.get(name, float("inf")), after.get(name, float("inf"))
+        if was != now:
+            kind, why = (BREAKING, "less is promised") if now > was else (COMPATIBLE, "more is promised")
+            yield ContractChange(f"service level {name}", kind, f"{was:g} s → {now:g} s: {why}")

@@ -1,0 +1,1 @@
+"""Contracts against the standard; rules asked of whole tables by Great Expectations; what rules have counted."""

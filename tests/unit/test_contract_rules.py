@@ -1,0 +1,336 @@
+"""Rules in a contract: what is refused at load and why, and what a changed contract means to whom."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from include.catalog.contract import Column, Contract, ServiceLevel, load_contract
+from include.catalog.contract_changes import (
+    ADDITIVE,
+    BREAKING,
+    COMPATIBLE,
+    contract_changes,
+    is_version_enough,
+    wanted_version,
+)
+from include.catalog.reading_yaml import DeclarationRefused
+from include.cli.main import app
+from include.quality.installed import QualityNotInstalled, imported
+from include.quality.standard import refusals
+from include.settings import CLONE, Settings, load_settings
+
+GX = "great_expectations.expectations.registry"
+FLIGHTS = CLONE / "include" / "datasets" / "flights"
+
+
+def rule(expectation: str, action: str = "reject", name: str = "own_rule", **kwargs: Any) -> dict[str, Any]:
+    return {
+        "type": "custom",
+        "engine": "greatExpectations",
+        "name": name,
+        "customProperties": [{"property": "action", "value": action}],
+        "implementation": {"type": expectation, "kwargs": kwargs},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FLIGHTS, tmp_path / "datasets" / "flights"))
+
+
+def edit(folder: Path, **schema: Any) -> Path:
+    """Give the record of the contract other keys."""
+    path = folder / "contract.yaml"
+    said = yaml.safe_load(path.read_text("utf-8"))
+    said["schema"][0] |= schema
+    path.write_text(yaml.safe_dump(said, sort_keys=False), "utf-8")
+    return folder
+
+
+def with_rule(folder: Path, said: Mapping[str, Any]) -> Contract:
+    return load_contract(edit(folder, quality=[dict(said)]))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "all rows are needed": (
+        rule("expect_column_values_to_be_unique", column="carrier"),
+        "implementation",
+        "needs all rows",
+    ),
+    "Python for each record": (
+        rule("expect_column_values_to_match_strftime_format", column="dest", strftime_format="%Y"),
+        "implementation",
+        "is Python for each record",
+    ),
+    "an aggregate": (
+        rule("expect_column_mean_to_be_between", column="distance", min_value=1),
+        "implementation",
+        "needs all rows",
+    ),
+    "no such expectation": (
+        rule("expect_column_values_to_shine", "warn", column="dest"),
+        "implementation.type",
+        "is no expectation that is known here",
+    ),
+    "no such column": (
+        rule("expect_column_values_to_be_null", column="colour"),
+        "kwargs.column",
+        "is no column",
+    ),
+    "another type": (
+        rule("expect_column_values_to_match_regex", column="distance", regex="1"),
+        "kwargs",
+        "is for one type of string",
+    ),
+    "two types": (
+        rule("expect_column_pair_values_to_be_equal", column_A="distance", column_B="dest"),
+        "kwargs",
+        "is for one type",
+    ),
+    "an argument of another type": (
+        rule("expect_column_values_to_be_in_set", column="distance", value_set=["one"]),
+        "kwargs.value_set",
+        "must be a integer",
+    ),
+    "no bounds": (
+        rule("expect_column_values_to_be_between", column="distance"),
+        "kwargs",
+        "must have min_value",
+    ),
+    "bounds the wrong way round": (
+        rule("expect_column_values_to_be_between", column="distance", min_value=2, max_value=1),
+        "kwargs",
+        "is greater than",
+    ),
+    "a time without a zone": (
+        rule("expect_column_values_to_be_between", column="occurred_at", min_value="2013-01-01T00:00:00"),
+        "kwargs.min_value",
+        "must have a zone",
+    ),
+    "a condition as a text": (
+        rule("expect_column_values_to_be_null", column="dest", row_condition="kind == 'departed'"),
+        "kwargs.row_condition",
+        "is a text of pandas or Spark",
+    ),
+    "a condition of another column": (
+        rule(
+            "expect_column_values_to_be_null",
+            column="dest",
+            row_condition={"type": "nullity", "column": {"name": "colour"}, "is_null": True},
+        ),
+        "row_condition.column",
+        "is no column",
+    ),
+    "half a rejection": (
+        rule("expect_column_values_to_be_null", column="dest", mostly=0.5),
+        "kwargs.mostly",
+        "of `reject` mostly is 1",
+    ),
+    "a strange argument": (
+        rule("expect_column_values_to_be_null", column="dest", colour="red"),
+        "kwargs.colour",
+        "is no known key",
+    ),
+    "a strange action": (
+        rule("expect_column_values_to_be_null", "shout", column="dest"),
+        "customProperties[0].value",
+        "must be one of",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_a_rule_is_refused_with_the_reason(folder: Path, case: str) -> None:
+    said, place, why = REFUSED[case]
+    with pytest.raises(DeclarationRefused) as refused:
+        with_rule(folder, said)
+    assert refused.value.place.endswith(place)
+    assert why in refused.value.why
+
+
+def test_no_action_is_refused(folder: Path) -> None:
+    said = rule("expect_column_values_to_be_null", column="dest")
+    del said["customProperties"]
+    with pytest.raises(DeclarationRefused) as refused:
+        with_rule(folder, said)
+    assert "says no action" in refused.value.why
+
+
+def test_two_rules_of_one_name_and_column_are_refused(folder: Path) -> None:
+    twice = [rule("expect_column_values_to_be_null", column="dest")] * 2
+    with pytest.raises(DeclarationRefused) as refused:
+        load_contract(edit(folder, quality=twice))
+    assert "2 rules are called 'own_rule'" in refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("action", "expectation", "judges_records"),
+    [
+        ("reject", "expect_column_values_to_not_be_null", True),
+        ("warn", "expect_column_values_to_not_be_null", True),
+        ("hold", "expect_column_values_to_not_be_null", False),
+        ("fail", "expect_column_values_to_not_be_null", False),
+        ("warn", "expect_column_values_to_be_unique", False),
+    ],
+)
+def test_the_action_says_where_a_rule_is_judged(
+    folder: Path, action: str, expectation: str, judges_records: bool
+) -> None:
+    contract = with_rule(folder, rule(expectation, action, column="tailnum"))
+    (found,) = contract.rules
+    assert found.judges_records is judges_records
+    assert (found in contract.record_rules) is judges_records
+    assert (found in contract.checks("silver.flights")) is not judges_records
+
+
+def test_rules_of_a_property_and_of_a_gold_table(folder: Path) -> None:
+    path = folder / "contract.yaml"
+    said = yaml.safe_load(path.read_text("utf-8"))
+    dest = next(p for p in said["schema"][0]["properties"] if p["name"] == "dest")
+    dest["quality"] = [rule("expect_column_value_lengths_to_equal", "warn", value=3)]
+    said["schema"].append({"name": "route_days", "quality": [rule("expect_table_row_count_to_equal", "hold", value=1)]})
+    path.write_text(yaml.safe_dump(said), "utf-8")
+    contract = load_contract(folder)
+    assert ("own_rule", ("dest",)) in [(r.name, r.columns) for r in contract.record_rules]
+    assert [r.action for r in contract.checks("gold.route_days")] == ["hold"]
+
+
+def test_an_implementation_may_be_a_text(folder: Path) -> None:
+    said = rule("expect_column_values_to_be_null", column="dest")
+    said["implementation"] = yaml.safe_dump(said["implementation"])
+    assert with_rule(folder, said).rules[0].columns == ("dest",)
+
+
+def test_latency_is_a_service_level(folder: Path) -> None:
+    path = folder / "contract.yaml"
+    said = yaml.safe_load(path.read_text("utf-8"))
+    said["slaProperties"] = [{"property": "latency", "value": 5, "unit": "m"}, {"property": "retention", "value": "3y"}]
+    path.write_text(yaml.safe_dump(said), "utf-8")
+    assert load_contract(folder).levels == (ServiceLevel("latency", 300.0),)
+
+
+PRICE = Column("price", "number", required=True, minimum=Decimal(0), precision=7, scale=2)
+KIND = Column("kind", "string", values=("a", "b"))
+BASE = Contract("shop", "1.2.3", (PRICE, KIND), (), ("kind",))
+
+
+def with_column(old: Column, **facts: Any) -> Contract:
+    changed = replace(old, **facts)
+    return replace(BASE, columns=tuple(changed if column == old else column for column in BASE.columns))
+
+
+CHANGES: dict[str, tuple[Contract, str, str]] = {
+    "nothing": (replace(BASE, version="9.9.9"), "", "1.2.3"),
+    "a column removed": (replace(BASE, columns=(KIND,)), BREAKING, "2.0.0"),
+    "an optional column": (replace(BASE, columns=(*BASE.columns, Column("x", "string"))), ADDITIVE, "1.3.0"),
+    "a required column": (
+        replace(BASE, columns=(*BASE.columns, Column("x", "string", required=True))),
+        BREAKING,
+        "2.0.0",
+    ),
+    "another type": (with_column(PRICE, type="integer"), BREAKING, "2.0.0"),
+    "more decimals": (with_column(PRICE, scale=3), BREAKING, "2.0.0"),
+    "optional now": (with_column(PRICE, required=False), BREAKING, "2.0.0"),
+    "required now": (with_column(KIND, required=True), BREAKING, "2.0.0"),
+    "a higher minimum": (with_column(PRICE, minimum=Decimal(1)), BREAKING, "2.0.0"),
+    "a lower minimum": (with_column(PRICE, minimum=Decimal(-1)), ADDITIVE, "1.3.0"),
+    "no minimum": (with_column(PRICE, minimum=None), ADDITIVE, "1.3.0"),
+    "a first maximum": (with_column(PRICE, maximum=Decimal(9)), BREAKING, "2.0.0"),
+    "another value": (with_column(KIND, values=("a", "b", "c")), ADDITIVE, "1.3.0"),
+    "a value less": (with_column(KIND, values=("a",)), BREAKING, "2.0.0"),
+    "any value": (with_column(KIND, values=()), ADDITIVE, "1.3.0"),
+    "a pattern": (with_column(KIND, pattern="^a$"), BREAKING, "2.0.0"),
+    "a shorter text": (with_column(KIND, max_length=9), BREAKING, "2.0.0"),
+    "another identity": (replace(BASE, identity=("price",)), BREAKING, "2.0.0"),
+    "a promise": (replace(BASE, levels=(ServiceLevel("latency", 60.0),)), COMPATIBLE, "1.2.4"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_a_change_means(case: str) -> None:
+    fresh, kind, version = CHANGES[case]
+    found = contract_changes(BASE, fresh)
+    assert [change.kind for change in found] == ([kind] if kind else [])
+    assert wanted_version(BASE, found) == version
+    assert is_version_enough(version, version)
+    assert not found or not is_version_enough("1.2.3", version)
+
+
+def test_what_a_changed_rule_means(folder: Path) -> None:
+    base = load_contract(edit(folder, quality=[]))
+    warned = with_rule(folder, rule("expect_column_values_to_not_be_null", "warn", column="tailnum"))
+    rejected = with_rule(folder, rule("expect_column_values_to_not_be_null", "reject", column="tailnum"))
+    meanings = [
+        (base, warned, COMPATIBLE),
+        (warned, base, COMPATIBLE),
+        (base, rejected, BREAKING),
+        (warned, rejected, BREAKING),
+        (rejected, base, ADDITIVE),
+        (rejected, warned, ADDITIVE),
+    ]
+    for one, other, kind in meanings:
+        assert [change.kind for change in contract_changes(one, other)] == [kind]
+
+
+@pytest.mark.parametrize("name", ["flights", "weather"])
+def test_our_contracts_keep_the_standard(name: str) -> None:
+    assert refusals(CLONE / "include" / "datasets" / name) == []
+
+
+def test_what_the_standard_refuses_is_named(folder: Path) -> None:
+    """Keys that our reader leaves to other tools are the standard's to check."""
+    edit(folder, physicalName=17)
+    assert any("$.schema[0].physicalName: 17 is not of type 'string'" in text for text in refusals(folder))
+
+
+def test_what_great_expectations_refuses_is_named(folder: Path) -> None:
+    said = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
+    edit(folder, quality=[said])
+    (found,) = refusals(folder)
+    assert found.startswith("rule own_rule: expect_column_mean_to_be_between: ")
+
+
+def test_the_command_ends_with_1_for_a_wrong_contract(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_DATASETS", str(folder.parent))
+    monkeypatch.setenv("HEADRACE_STATE", str(folder.parent.parent / "state"))
+    load_settings.cache_clear()
+    try:
+        assert CliRunner().invoke(app, ["contract", "check"]).exit_code == 0
+        edit(folder, quality=[rule("expect_column_values_to_be_null", column="colour")])
+        result = CliRunner().invoke(app, ["contract", "check"])
+    finally:
+        load_settings.cache_clear()
+    assert result.exit_code == 1
+    assert "is no column of the contract" in result.output
+    assert Settings.model_fields
+
+
+def test_a_process_without_a_script_lives_on() -> None:
+    """Spark's client for remote servers would end it, with 0, as if all were good."""
+    code = f"from include.quality.installed import imported; imported('{GX}'); print('alive')"
+    said = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
+    assert said.stdout == "alive\n"
+
+
+def test_without_the_group_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "great_expectations", None)
+    with pytest.raises(QualityNotInstalled) as refused:
+        imported("great_expectations")
+    assert 'make setup GROUPS="runtime quality"' in refused.value.remedy
+
+
+@pytest.mark.parametrize("module", ["include.cli.main", "spark_jobs.stream", "spark_jobs.rebuild", "spark_jobs.follow"])
+def test_no_other_process_loads_great_expectations(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('great_expectations' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=False).returncode == 0
