@@ -57,6 +57,11 @@ def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> 
     return release_path(settings, dataset, release) / "verified" / f"{plan}.json"
 
 
+def amendments_path(settings: Settings, dataset: str) -> Path:
+    """What people have decided about a dataset's rejected records."""
+    return warehouse(settings) / dataset / "amendments.jsonl"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
     return warehouse(settings) / dataset / "publication.json"

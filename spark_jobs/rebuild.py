@@ -36,7 +36,7 @@ from spark_jobs.layers.gold import GOLD_AT_A_TIME
 from spark_jobs.layers.grains import redo_gold
 from spark_jobs.layers.lookup import keep, read, rows_in
 from spark_jobs.layers.release import Release, pinned_release
-from spark_jobs.layers.slices import Folder, redo_records, span_files, spans_condition
+from spark_jobs.layers.slices import Folder, in_spans, redo_records, span_files
 from spark_jobs.plan_job import run_job
 from spark_jobs.session import open_session
 from spark_jobs.tables import no_rows
@@ -119,7 +119,7 @@ def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Pub
 def _in_bronze(release: Release, wanted: Slice, batch: int) -> DataFrame:
     bronze = release.refinery.bronze
     files = span_files(bronze, wanted, "partition", "offset")
-    rows = bronze.read(release.refinery.spark, files).where(spans_condition(wanted, "partition", "offset"))
+    rows = in_spans(bronze.read(release.refinery.spark, files), wanted, "partition", "offset")
     return rows.where(F.col("_batch_id") <= batch)
 
 

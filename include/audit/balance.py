@@ -25,7 +25,7 @@ from include.audit.bronze import (
 from include.audit.findings import Finding, Kind, merged
 from include.audit.gold import GoldCheck, gold_check
 from include.audit.kafka_records import Topic
-from include.audit.silver import identity_findings, layer_counts, split_findings
+from include.audit.silver import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import Gold
 from include.reading.publication import Publication
@@ -87,14 +87,21 @@ def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
 
 
 def dataset_audit(
-    dataset: Dataset, publication: Publication, reading: Reading, topic: Topic, progress: Progress = lambda _: None
+    dataset: Dataset,
+    publication: Publication,
+    reading: Reading,
+    topic: Topic,
+    fixes: Mapping[tuple[int, int], bytes],
+    progress: Progress = lambda _: None,
 ) -> DatasetAudit:
     """Judge one dataset by its publication; `reading` has its tables and `topic` Kafka's side.
 
-    `progress` is told each step. Raises NothingJudged when Kafka cannot be read to the end.
+    `fixes` are the payloads, by partition and offset, that people have put in the place of a record's own. `progress`
+    is told each step. Raises NothingJudged when Kafka cannot be read to the end.
     """
     name, counted = dataset.name, _Counted()
     with _database(reading, name) as database:
+        register_fixes(database, fixes)
         progress(f"{name}: bronze against Kafka and its commits")
         findings = list(_bronze_findings(database, publication, reading, topic, counted))
         progress(f"{name}: silver and rejected against bronze")

@@ -13,6 +13,7 @@ from include.audit.kafka_records import NothingJudged, Topic
 from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.errors import Terminal
+from include.reading.amendments import amendments
 from include.reading.publication import find_publication, publications, tables_of
 from include.reading.tables import Reading
 from include.settings import Settings
@@ -53,8 +54,11 @@ def audit_dataset(
         return unpublished_audit(name, _topic_if_any(open_topic, declared_dataset(settings, name).pipeline.topic))
     dataset = released_dataset(settings, name, publication.release)
     reading = Reading(tables_of(settings, publication))
+    decided = amendments(settings, name).items()
+    fixes = {place: amendment.payload for place, amendment in decided if amendment.payload is not None}
     try:
-        return dataset_audit(dataset, publication, reading, _topic(open_topic, dataset.pipeline.topic), progress)
+        topic = _topic(open_topic, dataset.pipeline.topic)
+        return dataset_audit(dataset, publication, reading, topic, fixes, progress)
     except (duckdb.Error, pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         raise TablesUnreadable(name, str(error)) from error
 

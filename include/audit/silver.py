@@ -1,11 +1,12 @@
 """I3 and I4: bronze is silver and rejected together, each record once; and silver has each identity once.
 
-All functions ask a DuckDB connection with the views `bronze`, `silver` and `rejected` (their columns as written).
+All functions ask a DuckDB connection with the views `bronze`, `silver` and `rejected` (their columns as written), and
+`fixes` (partition, offset, value): the payloads that people have put in the place of a record's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
@@ -47,7 +48,7 @@ def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     """No identity twice in silver within the horizon; and each record rejected as a duplicate has a winner in silver.
 
     The winner has the same identity and comes before it in the order (batch, partition, offset). A duplicate's
-    identity is read from its payload in bronze.
+    identity is read from its payload in bronze, or from its fix.
     """
     identity = ", ".join(_quoted(column) for column in pipeline.identity)
     same = " and ".join(f"earlier.{_quoted(column)} = later.{_quoted(column)}" for column in pipeline.identity)
@@ -72,6 +73,13 @@ def _orphans(database: Any, pipeline: Pipeline) -> str:
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
+
+
+def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:
+    """Make the view `fixes` of payloads by partition and offset."""
+    rows = [(partition, offset, value) for (partition, offset), value in fixes.items()]
+    schema = {"partition": pl.Int32, "offset": pl.Int64, "value": pl.Binary}
+    database.register("fixes", pl.DataFrame(rows, schema=schema, orient="row").to_arrow())
 
 
 def layer_counts(database: Any) -> pl.DataFrame:
@@ -129,8 +137,9 @@ order by all
 """
 ORPHANED_DUPLICATES = """
 with duplicates as (
-    select b._batch_id, b.partition, b."offset", try(decode(b.value)) as payload
+    select b._batch_id, b.partition, b."offset", try(decode(coalesce(f.value, b.value))) as payload
     from bronze as b
+    left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     join (select _partition, _offset from rejected where disposition = 'duplicate') as r
     on r._partition = b.partition and r._offset = b."offset"
 ),

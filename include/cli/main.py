@@ -16,6 +16,7 @@ from include.cli.doctor import doctor
 from include.cli.grains import grains
 from include.cli.produce import produce
 from include.cli.query import query, tables
+from include.cli.rejected_decisions import discard_rejected, fix_rejected, reinstate_rejected
 from include.cli.repair import repair
 from include.cli.settings import settings
 from include.cli.status import status, wait
@@ -36,6 +37,9 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(contract.app, name="contract")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(reference.app, name="reference")
+rejected.app.command("fix")(fix_rejected)
+rejected.app.command("discard")(discard_rejected)
+rejected.app.command("reinstate")(reinstate_rejected)
 app.add_typer(rejected.app, name="rejected")
 app.add_typer(release.app, name="release")
 app.add_typer(history.backfill, name="backfill")

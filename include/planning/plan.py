@@ -12,7 +12,7 @@ from include.catalog.difference import Change
 from include.catalog.slice import Slice
 from include.errors import Terminal
 
-RELEASE, BACKFILL, REPLAY = "release", "backfill", "replay"
+RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 
 
 class Stage(StrEnum):

@@ -17,7 +17,7 @@ from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import Terminal
 from include.planning.history import History
 from include.planning.journal import keep_plan, new_id, sole_planner
-from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
+from include.planning.plan import BACKFILL, REINSTATE, REPLAY, Plan, PlanRecord, Prediction
 from include.planning.release import refuse_in_the_way, refuse_small_disk, refuse_unknown, told_rate
 from include.reading.bronze import Tile
 from include.reading.publication import Publication, read_publication, tables_of
@@ -125,6 +125,20 @@ def plan_replay(
         parts = view.from_bronze(spans) if source == BRONZE else _across_the_seam(settings, view, spans, source)
         slice_ = Slice(parts, reference=view.reference(reference))
         return _kept(view, REPLAY, slice_, str(wanted), by, now, threshold)
+
+
+def plan_reinstatement(
+    settings: Settings, dataset: str, spans: Sequence[Span], asked: str, by: str, now: datetime, threshold: float = 0.0
+) -> PlanRecord:
+    """Plan to do exactly these spans again, from bronze, where a rejected record stays.
+
+    Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy.
+    """
+    with sole_planner(settings):
+        view = _view(settings, dataset)
+        _refuse_not_ingested(view, spans, asked)
+        slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
+        return _kept(view, REINSTATE, slice_, asked, by, now, threshold)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold
 from include.places import rejected_path, release_path, silver_path
+from include.reading.amendments import amendments
 from include.settings import Settings
 from spark_jobs.contract.judge import Judge, compiled_judge
 from spark_jobs.failpoints import Step, pass_step
+from spark_jobs.layers.amended import Amendments, judged_as_amended, of_batches
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
 from spark_jobs.layers.reference import ReferenceBook
@@ -89,6 +91,7 @@ class Refinery:
     silver: Table
     rejected: Table
     bench: Path
+    amendments: Amendments
     inheritance: Inheritance | None = None
 
 
@@ -138,7 +141,10 @@ def open_refinery(
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    return Refinery(spark, dataset, judge, empty.schema, transform, reference, bronze, silver, rejected, bench)
+    decided = partial(amendments, settings, dataset.name)
+    return Refinery(
+        spark, dataset, judge, empty.schema, transform, reference, bronze, silver, rejected, bench, decided
+    )
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
@@ -236,13 +242,14 @@ def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, l
     if not sources:
         return JudgedFiles((), ())
     records = refinery.bronze.read_batches(refinery.spark, sources, first, last)
-    return judged_files(refinery.judge, records, refinery.bench)
+    return judged_files(refinery, records, (first, last), refinery.bench)
 
 
-def judged_files(judge: Judge, records: DataFrame, folder: Path) -> JudgedFiles:
-    """Judge bronze rows and write the verdicts into `folder`, in the place of what is there."""
+def judged_files(refinery: Refinery, records: DataFrame, batches: tuple[int, int], folder: Path) -> JudgedFiles:
+    """Judge bronze rows of `batches` and write the verdicts into `folder`, in the place of what is there."""
+    decided = of_batches(refinery.amendments(), *batches)
     verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
-    judged = judge.judged(records).select("*", verdict)
+    judged = judged_as_amended(refinery.judge, records, decided).select("*", verdict)
     judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(folder))
     valid = sorted((folder / f"_verdict={VALID}").glob("*.parquet"))
     invalid = sorted((folder / f"_verdict={INVALID}").glob("*.parquet"))

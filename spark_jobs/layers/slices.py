@@ -39,6 +39,10 @@ from spark_jobs.tables import DataFile, RowsUnaccounted, Table, bounds_of
 PLACE = ("_partition", "_offset")
 PLACES = StructType().add("_partition", IntegerType()).add("_offset", LongType())
 INVALID_FOLDER = "_verdict=invalid"
+EVERY_BATCH = (0, 2**62)
+# A condition with a term for each span is generated as code, so it must not have thousands of them.
+FEW_SPANS = 20
+SPANS = "_part int, _start long, _end long"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     closure is not in bronze, or when the rows do not add up.
     """
     refinery = release.refinery
-    core = judged_files(refinery.judge, records, folder.bench("core"))
+    core = judged_files(refinery, records, EVERY_BATCH, folder.bench("core"))
     _write_chosen(refinery, core, wanted, folder)
     broken = rows_in(folder.bench("core") / INVALID_FOLDER)
     asked = rows_in(folder.bench("chosen")) + broken
@@ -93,6 +97,15 @@ def spans_condition(wanted: Slice, partition: str, offset: str) -> str:
     """Return SQL that is true for the records of the slice's spans."""
     spans = (f"({partition} = {s.partition} and {offset} >= {s.start} and {offset} < {s.end})" for s in wanted.spans)
     return " or ".join(spans)
+
+
+def in_spans(rows: DataFrame, wanted: Slice, partition: str, offset: str) -> DataFrame:
+    """Return the rows whose record lies in the slice's spans; of many spans, their offsets one by one."""
+    if len(wanted.spans) <= FEW_SPANS:
+        return rows.where(spans_condition(wanted, partition, offset))
+    spans = rows.sparkSession.createDataFrame([(s.partition, s.start, s.end) for s in wanted.spans], SPANS)
+    places = spans.selectExpr(f"_part as {partition}", f"explode(sequence(_start, _end - 1)) as {offset}")
+    return rows.join(F.broadcast(places), [partition, offset], "left_semi").select(*rows.columns)
 
 
 def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list[DataFile]:
@@ -148,7 +161,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
     kin = read(refinery.spark, places, _places_schema(refinery))
     at = kin.select(F.col("_partition").alias("partition"), F.col("_offset").alias("offset"))
     records = refinery.bronze.read(refinery.spark, files).join(F.broadcast(at), ["partition", "offset"], "left_semi")
-    judged = judged_files(refinery.judge, records, folder.bench("kin"))
+    judged = judged_files(refinery, records, (first, last), folder.bench("kin"))
     keep(_valid_rows(refinery, judged), folder.bench("kin_valid"))
     found = rows_in(folder.bench("kin_valid")) + rows_in(folder.bench("kin") / INVALID_FOLDER)
     if found != count:

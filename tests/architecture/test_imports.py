@@ -56,6 +56,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.layers": (
         (
             *(*GROUND, "include.catalog", "include.clients.delta_log", "include.reading.sql", "include.reference"),
+            "include.reading.amendments",
             *("spark_jobs.contract", "spark_jobs.tables", "spark_jobs.failpoints"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",

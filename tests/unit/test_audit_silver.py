@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -12,7 +13,7 @@ import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
 from include.audit.findings import Finding, merged
-from include.audit.silver import identity_findings, layer_counts, split_findings
+from include.audit.silver import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
@@ -97,8 +98,15 @@ def test_the_same_offset_of_two_partitions_is_two_records(database: duckdb.DuckD
     assert layer_counts(database).rows() == [(0, 1, 1, 0), (1, 1, 1, 0)]
 
 
-def identities(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows) -> Found:
+def identities(
+    database: duckdb.DuckDBPyConnection,
+    bronze: Rows,
+    silver: Rows,
+    rejected: Rows,
+    fixes: Mapping[tuple[int, int], bytes] = MappingProxyType({}),
+) -> Found:
     fill(database, bronze, silver, rejected)
+    register_fixes(database, fixes)
     return found(identity_findings(database, "sales", PIPELINE))
 
 
@@ -147,3 +155,10 @@ def test_a_duplicate_without_a_readable_identity(database: duckdb.DuckDBPyConnec
 def test_an_escaped_identity_is_the_same(database: duckdb.DuckDBPyConnection) -> None:
     bronze = [bronze_row(0, '{"event_id":"é"}'.encode()), bronze_row(1, b'{"event_id":"\\u00e9"}')]
     assert identities(database, bronze, [silver_row(0, "é")], [rejected_row(1, "duplicate")]) == []
+
+
+def test_a_fixed_record_has_the_identity_of_its_fix(database: duckdb.DuckDBPyConnection) -> None:
+    bronze = [bronze_row(0, b'{"event_id":"a"}'), bronze_row(1, b"broken")]
+    silver, rejected = [silver_row(0, "a")], [rejected_row(1, "duplicate")]
+    assert identities(database, bronze, silver, rejected, {(0, 1): b'{"event_id":"a"}'}) == []
+    assert identities(database, bronze, silver, rejected, {(0, 1): b'{"event_id":"b"}'}) != []

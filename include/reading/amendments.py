@@ -1,0 +1,135 @@
+"""What people have decided about rejected records: a payload to judge instead, or that a record stays out.
+
+One file a dataset, beside its tables, shared by all releases: one line a decision, oldest first. The record stays in
+bronze as it came. A line that a crash cut off was not written. (adr-0001)
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from include.errors import Terminal
+from include.places import amendments_path
+from include.settings import Settings
+
+FIX, DISCARD, REINSTATE = "fix", "discard", "reinstate"
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+class AmendmentsUnreadable(Terminal):
+    """The file is no list of decisions; lines are only ever added whole, so somebody edited it."""
+
+    def __init__(self, path: Path, line: int, why: str) -> None:
+        super().__init__(
+            f"{path}: line {line} is no decision about a record ({why}); nothing was judged",
+            "restore the file from a backup, or correct the line",
+        )
+        self.path, self.line = path, line
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision about one record: `act` is FIX (with `payload`), DISCARD or REINSTATE. `batch` is the record's."""
+
+    act: str
+    partition: int
+    offset: int
+    batch: int
+    at: datetime
+    by: str
+    why: str
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """What is decided about one record by now."""
+
+    decisions: Sequence[Decision]
+
+    @property
+    def batch(self) -> int:
+        """The record's batch."""
+        return self.decisions[0].batch
+
+    @property
+    def payload(self) -> bytes | None:
+        """What is judged instead of the record's own payload; None without a fix."""
+        return next((said.payload for said in reversed(self.decisions) if said.act == FIX), None)
+
+    @property
+    def is_discarded(self) -> bool:
+        """Whether the record is to stay out, whatever it says: the last decision was that."""
+        return self.decisions[-1].act == DISCARD
+
+
+def amendments(settings: Settings, dataset: str) -> dict[Place, Amendment]:
+    """Return what is decided about each record that anything is decided about; AmendmentsUnreadable."""
+    found: dict[Place, list[Decision]] = defaultdict(list)
+    for said in _decisions(amendments_path(settings, dataset)):
+        found[said.partition, said.offset].append(said)
+    return {place: Amendment(decisions) for place, decisions in found.items()}
+
+
+def amend(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> int:
+    """Add decisions, durably, and return how many were new; one that changes nothing is not written again.
+
+    A decision changes nothing when the last one about the record is the same, whoever took it.
+    """
+    path = amendments_path(settings, dataset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path), path.open("ab") as file:
+        known = {place: amendment.decisions[-1] for place, amendment in amendments(settings, dataset).items()}
+        fresh = [said for said in decisions if not _is_same(known.get((said.partition, said.offset)), said)]
+        text = path.read_bytes()
+        file.truncate(text.rfind(b"\n") + 1)
+        file.write("".join(f"{_line(said)}\n" for said in fresh).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return len(fresh)
+
+
+def _is_same(last: Decision | None, said: Decision) -> bool:
+    return last is not None and (last.act, last.payload) == (said.act, said.payload)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.with_name(f".{path.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _line(said: Decision) -> str:
+    payload = None if said.payload is None else base64.b64encode(said.payload).decode("ascii")
+    return json.dumps({**said.__dict__, "at": said.at.isoformat(), "payload": payload})
+
+
+def _decisions(path: Path) -> Iterator[Decision]:
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text("utf-8").splitlines(keepends=True), 1):
+        if line.endswith("\n"):
+            try:
+                yield _decision(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise AmendmentsUnreadable(path, number, f"{type(error).__name__}: {error}") from error
+
+
+def _decision(said: Mapping[str, str]) -> Decision:
+    if said["act"] not in (FIX, DISCARD, REINSTATE):
+        raise ValueError(f"act {said['act']!r}")
+    payload = None if said["payload"] is None else base64.b64decode(said["payload"], validate=True)
+    place = {name: int(said[name]) for name in ("partition", "offset", "batch")}
+    at = datetime.fromisoformat(said["at"])
+    return Decision(act=said["act"], **place, at=at, by=said["by"], why=said["why"], payload=payload)

@@ -1,0 +1,96 @@
+"""Rejected records come back beside a running stream: through deaths of the job and of the driver, and once only."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from site_of_recovery import Driver, Site
+
+REFUSED = 2
+READ_AT = datetime(2024, 3, 1, tzinfo=UTC)
+
+
+def rejected(site: Site, *words: str) -> list[dict[str, Any]]:
+    listed = site.command("rejected", "list", "--dataset", site.dataset, "--json", *words)
+    assert listed.returncode == 0, listed.stderr
+    found = json.loads(listed.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def place_of(record: dict[str, Any]) -> tuple[str, str]:
+    return str(record["partition"]), str(record["offset"])
+
+
+def where(record: dict[str, Any]) -> tuple[str, str]:
+    return "--offsets", json.dumps({str(record["partition"]): [record["offset"], record["offset"] + 1]})
+
+
+def fixed(site: Site, record: dict[str, Any]) -> None:
+    """Fix a broken reading, whose litres are a word, and expect it in silver from now on."""
+    reading = json.loads(record["payload"]) | {"litres": 17}
+    done = site.command(
+        *("rejected", "fix", "--dataset", site.dataset, *place_of(record)),
+        *("--payload", json.dumps(reading), "--why", "the meter was read again"),
+    )
+    assert done.returncode == 0, done.stderr
+    sent = next(item for item in site.sent if item.value == record["payload"])
+    site.sent[site.sent.index(sent)] = replace(sent, fate="silver", reading=reading | {"read_at": READ_AT})
+
+
+def stopped(driver: Driver) -> None:
+    driver.send(signal.SIGTERM)
+    assert driver.ended() == 0
+
+
+@pytest.mark.timeout(900)
+def test_rejected_records_come_back_once(site: Site) -> None:
+    driver = site.drive()
+    site.send(200)
+    site.await_published(driver)
+    name = ("--dataset", site.dataset)
+    one, other, third, *_ = rejected(site, "--reason", "type", "--status", "open")
+    fixed(site, one)
+    assert [r["status"] for r in rejected(site, *where(one))] == ["fixed"]
+
+    # The job dies in the middle, then the driver while it corrects: the same plan goes on.
+    again = ("rejected", "reinstate", *name, *where(one), "--yes")
+    died = site.command(*again, HEADRACE_FAILPOINT="kill:slice.records-redone")
+    assert died.returncode == REFUSED, died.stdout
+    (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
+    assert (plan["kind"], plan["stage"]) == ("reinstate", "planned")
+    stopped(driver)
+    driver = site.drive("kill:correction.silver-committed")
+    site.await_state("running", driver)
+    cut = site.command("plan", "apply", plan["id"], "--yes")
+    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
+    driver = site.drive()
+    done = site.command("plan", "apply", plan["id"], "--yes")
+    assert done.returncode == 0, done.stderr
+    site.send(50)
+    site.await_published(driver)
+    site.refuse_any_loss()
+    shown = json.loads(site.command("rejected", "show", *name, *place_of(one), "--json").stdout)
+    assert shown["status"] == "reinstated"
+    assert [said["act"] for said in shown["decisions"]] == ["fix", "reinstate"]
+    assert site.command(*again).returncode == REFUSED, "it is rejected no longer"
+
+    # A discarded record stays out, whatever its fix says, until it is reinstated by name.
+    fixed(site, other)
+    assert site.command("rejected", "discard", *name, *where(other), "--why", "of no use", "--yes").returncode == 0
+    assert site.command("rejected", "reinstate", *name, "--status", "fixed", "--yes").returncode == REFUSED
+    every = site.command("rejected", "reinstate", *name, "--reason", "type", "--yes")
+    assert (every.returncode, "equal" in every.stdout) == (0, True), every.stderr
+    assert [r["status"] for r in rejected(site, *where(other))] == ["discarded"]
+    back = site.command("rejected", "reinstate", *name, *where(other), "--yes")
+    assert back.returncode == 0, back.stderr
+    site.refuse_any_loss()
+    assert [r["status"] for r in rejected(site, *where(third))] == ["open"]
+    unknown = site.command("rejected", "fix", *name, *place_of(one), "--payload", "{}", "--why", "once more")
+    assert (unknown.returncode, "is no rejected record" in unknown.stderr) == (REFUSED, True)
+    stopped(driver)
