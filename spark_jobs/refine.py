@@ -226,6 +226,7 @@ def _rejected_metadata(release: Release, judged: Judged, facts: dict[str, Any]) 
         "rows": sum(file.rows for file in judged.rejected),
         "reasons": judged.reasons,
         "dispositions": judged.dispositions,
+        "warnings": judged.warnings,
     }
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli import bench, contract, history, ledger, plan, reference, rejected, release
+from include.cli import bench, contract, history, ledger, plan, quality, reference, rejected, release
 from include.cli.audit import audit
 from include.cli.demo import demo
 from include.cli.demo_change import demo_change
@@ -45,6 +45,7 @@ app.add_typer(release.app, name="release")
 app.add_typer(history.backfill, name="backfill")
 app.add_typer(history.replay, name="replay")
 app.add_typer(plan.app, name="plan")
+app.add_typer(quality.app, name="quality")
 app.command()(audit)
 app.command()(grains)
 app.command()(query)

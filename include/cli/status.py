@@ -99,6 +99,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "lag": {"offsets": lag.offsets, "seconds": lag.seconds},
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
+        "warned": dict(dataset.warned),
         "last_batch": dict(dataset.last_batch),
     }
 
@@ -184,12 +185,14 @@ def rows_table(progress: Progress) -> Table:
 
 
 def rejected_table(progress: Progress) -> Table:
-    """Return rejected records by reason, the most frequent first; a record counts under each of its reasons."""
+    """Return rejected records by reason, the most frequent first, each under all of its reasons; then warnings."""
     table = Table("rejected", "reason", box=SIMPLE_HEAD)
     table.add_column("rows", justify="right")
     for dataset in progress.datasets:
         for reason, count in sorted(dataset.rejected.items(), key=lambda item: (-item[1], item[0])):
             table.add_row(dataset.dataset, escape(reason), number(count))
+        for rule, count in sorted(dataset.warned.items()):
+            table.add_row(dataset.dataset, f"{escape(rule)} [yellow](warned)[/]", number(count))
     return table
 
 

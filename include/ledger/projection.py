@@ -10,7 +10,7 @@ from sqlalchemy import Table
 
 from include.clients.delta_log import Commit
 from include.ledger.failures import CommitUnexplained
-from include.ledger.schema import batches, corrections, gold_commits, ranges, reasons, runs
+from include.ledger.schema import batches, corrections, gold_commits, ranges, reasons, runs, warnings
 
 Values = dict[str, int | str | None]
 Metadata = Mapping[str, Any]
@@ -105,7 +105,15 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
     return [
         Row(runs, run | values),
         *(Row(reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
+        # Commits of before rules could warn have none.
+        *(_warning(key, name, said) for name, said in sorted(meta.get("warnings", {}).items())),
     ]
+
+
+def _warning(key: Values, rule: str, said: Mapping[str, Any]) -> Row:
+    partition, offset = said["first"] or (None, None)
+    counted: Values = {"judged": int(said["judged"]), "broken": int(said["broken"])}
+    return Row(warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
 
 
 def _gold(commit: Commit, meta: Metadata) -> list[Row]:

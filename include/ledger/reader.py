@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, func, select
 
+from include.ledger.counting import RunCounts, counted_runs
 from include.ledger.failures import LedgerMissing, translated
 from include.ledger.schema import (
     batches,
@@ -24,6 +25,7 @@ from include.ledger.schema import (
     sqlite_file,
     validate_schema,
     verifications,
+    warnings,
 )
 from include.settings import Settings
 
@@ -56,7 +58,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReleaseTotals:
-    """What a release's tables hold, in rows: `gold` per table, `reasons` per reason of rejection.
+    """What a release's tables hold, in rows: `gold` per table, `reasons` per reason of rejection, `warned` per rule.
 
     `last_batch` is the last one refined, `published_batch` the last one published; None before the first.
     """
@@ -69,6 +71,7 @@ class ReleaseTotals:
     duplicate: int
     gold: Mapping[str, int]
     reasons: Mapping[str, int]
+    warned: Mapping[str, int]
     published_batch: int | None
 
 
@@ -122,6 +125,13 @@ class LedgerReader:
             ours &= c.last_batch > after
             found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
+
+    def counted_runs(
+        self, dataset: str, since: datetime | None = None, until: datetime | None = None
+    ) -> list[RunCounts]:
+        """Return what rules have counted in each run of a dataset that was judged in [since, until)."""
+        with self._question() as connection:
+            return counted_runs(connection, dataset, since, until)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""
@@ -192,6 +202,7 @@ def _release_totals(connection: Connection, dataset: str, release: str) -> Relea
         duplicate=int(duplicate) + changed.get("duplicate", 0),
         gold=_gold_totals(connection, dataset, release),
         reasons=_reasons(connection, dataset, release),
+        warned=_warned(connection, dataset, release),
         published_batch=_published_batch(connection, dataset, release),
     )
 
@@ -258,6 +269,12 @@ def _reasons(connection: Connection, dataset: str, release: str) -> dict[str, in
     found = Counter({str(reason): int(rows) for reason, rows in connection.execute(query).tuples()})
     found.update(_changed(connection, dataset, release, "reasons"))
     return {reason: rows for reason, rows in sorted(found.items()) if rows}
+
+
+def _warned(connection: Connection, dataset: str, release: str) -> dict[str, int]:
+    c = warnings.c
+    query = select(c.rule, func.sum(c.broken)).where(c.dataset == dataset, c.release == release).group_by(c.rule)
+    return {str(rule): int(rows) for rule, rows in sorted(connection.execute(query).tuples())}
 
 
 def _published_batch(connection: Connection, dataset: str, release: str) -> int | None:

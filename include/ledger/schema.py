@@ -105,7 +105,14 @@ corrections = _table(
 verifications = _table("verifications", "dataset:text release:text plan:text", "batch since_ms until_ms verified_at_ms")
 """One row per backfill that found a range of event time [since, until) equal at `batch`."""
 
-FACTS = (batches, ranges, runs, reasons, gold_commits, publications, corrections, verifications)
+warnings = _table(
+    "warnings",
+    "dataset:text release:text last_batch:int rule:text",
+    "judged broken first_partition first_offset",
+)
+"""One row per run and rule that only warns: records judged and broken, and the first broken one (null: none)."""
+
+FACTS = (batches, ranges, runs, reasons, warnings, gold_commits, publications, corrections, verifications)
 """The tables whose rows a rebuild must reproduce."""
 
 

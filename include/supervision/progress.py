@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -81,6 +81,8 @@ class DatasetProgress:
     changes: Sequence[Change] = ()
     beside: Sequence[str] = ()
     """Releases that the driver keeps up beside the published one."""
+    warned: Mapping[str, int] = field(default_factory=dict)
+    """Records that broke a rule which only warns, by rule."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def observe_dataset(
         lag=seen_lag(said, process, extent, publication),
         rows=rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
+        warned=dict(refined.warned) if refined else {},
         last_batch=said.get("last_batch") or {},
     )
 

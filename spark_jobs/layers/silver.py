@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from pathlib import Path
@@ -30,6 +30,7 @@ from include.catalog.pipeline import LatestGold
 from include.places import rejected_path, release_path, silver_path
 from include.reading.amendments import amendments
 from include.settings import Settings
+from spark_jobs.contract.counts import Counting, Counts, compiled_counting
 from spark_jobs.contract.judge import Judge, compiled_judge
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.amended import Amendments, judged_as_amended, of_batches
@@ -92,15 +93,17 @@ class Refinery:
     rejected: Table
     bench: Path
     amendments: Amendments
+    counting: Counting
     inheritance: Inheritance | None = None
 
 
 @dataclass(frozen=True)
 class JudgedFiles:
-    """A run's verdicts as files: the records that keep the contract, and those that do not."""
+    """A run's verdicts as files: the records that keep the contract, and those that do not; what warnings counted."""
 
     valid: tuple[Path, ...]
     invalid: tuple[Path, ...]
+    warnings: Counts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class Judged:
     rows_in: int
     reasons: dict[str, int]
     dispositions: dict[str, int]
+    warnings: Counts
 
     @property
     def accepted(self) -> int:
@@ -141,10 +145,9 @@ def open_refinery(
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    decided = partial(amendments, settings, dataset.name)
-    return Refinery(
-        spark, dataset, judge, empty.schema, transform, reference, bronze, silver, rejected, bench, decided
-    )
+    decided, counting = partial(amendments, settings, dataset.name), compiled_counting(dataset.contract)
+    tables = (bronze, silver, rejected)
+    return Refinery(spark, dataset, judge, empty.schema, transform, reference, *tables, bench, decided, counting)
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
@@ -191,7 +194,7 @@ def _judged(refinery: Refinery, batches: tuple[int, int], folder: str, committed
     else:
         silver = list(committed)
     shutil.rmtree(refinery.bench, ignore_errors=True)
-    return Judged(silver, rejected, sum(file.rows for file in sources), reasons, dispositions)
+    return Judged(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings)
 
 
 def _inherited(
@@ -212,7 +215,7 @@ def _inherited(
     else:
         silver = list(committed)
     rows_in = sum(file.rows for file in batch_files(refinery.bronze, *batches))
-    return Judged(silver, rejected, rows_in, *_counts(refinery.rejected, rejected))
+    return Judged(silver, rejected, rows_in, *_counts(refinery.rejected, rejected), warnings={})
 
 
 def _taken_over(
@@ -249,11 +252,11 @@ def judged_files(refinery: Refinery, records: DataFrame, batches: tuple[int, int
     """Judge bronze rows of `batches` and write the verdicts into `folder`, in the place of what is there."""
     decided = of_batches(refinery.amendments(), *batches)
     verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
-    judged = judged_as_amended(refinery.judge, records, decided).select("*", verdict)
-    judged.write.partitionBy("_verdict").mode("overwrite").parquet(str(folder))
+    judged, counts = refinery.counting.observed(judged_as_amended(refinery.judge, records, decided))
+    judged.select("*", verdict).write.partitionBy("_verdict").mode("overwrite").parquet(str(folder))
     valid = sorted((folder / f"_verdict={VALID}").glob("*.parquet"))
     invalid = sorted((folder / f"_verdict={INVALID}").glob("*.parquet"))
-    return JudgedFiles(tuple(valid), tuple(invalid))
+    return JudgedFiles(tuple(valid), tuple(invalid), counts())
 
 
 def read_judged(refinery: Refinery, paths: Sequence[Path]) -> DataFrame:

@@ -1,0 +1,86 @@
+"""What warning rules count on the way: in the commit, in the ledger, in the report; a rejected record is no warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from histories import edited
+from pyspark.sql import SparkSession
+from small_events import departed, flight_event
+from small_release import Record, small_release
+
+from include.catalog.contract import load_contract
+from include.ledger.catching_up import catch_up
+from include.ledger.counting import RunCounts, Warned
+from include.ledger.reader import open_reader
+from include.ledger.writer import open_writer
+from include.quality.page import page
+from include.quality.report import quality_report
+from include.settings import CLONE, Settings
+
+FLIGHTS = CLONE / "include" / "datasets" / "flights"
+
+
+def warn_twice(folder: Path) -> None:
+    path = folder / "contract.yaml"
+    said = yaml.safe_load(path.read_text("utf-8"))
+    departure = {"type": "comparison", "column": {"name": "kind"}, "operator": "==", "parameter": "departed"}
+    rules: list[tuple[str, dict[str, Any]]] = [
+        ("short", {"column": "distance", "min_value": 1000, "mostly": 0.5}),
+        ("late", {"column": "departure_delay", "max_value": 10, "row_condition": departure}),
+    ]
+    said["schema"][0]["quality"] = [
+        {
+            "type": "custom",
+            "engine": "greatExpectations",
+            "name": name,
+            "customProperties": [{"property": "action", "value": "warn"}],
+            "implementation": {"type": "expect_column_values_to_be_between", "kwargs": kwargs},
+        }
+        for name, kwargs in rules
+    ]
+    path.write_text(yaml.safe_dump(said, sort_keys=False), "utf-8")
+
+
+BATCHES = [
+    [departed(1, 5), departed(2, 20, distance=900), Record(b"broken"), departed(3, 30, distance=0)],
+    [flight_event("scheduled", 4, distance=100), departed(5, 11, partition=1)],
+]
+
+
+@pytest.fixture(scope="module")
+def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[RunCounts]:
+    place = tmp_path_factory.mktemp("counts")
+    settings = Settings(state=place / "state")
+    release = small_release(spark, settings, "flights", edited(place, warn_twice, FLIGHTS))
+    for records in BATCHES:
+        release.take(records)
+    catch_up(open_writer(settings), settings, "flights")
+    return open_reader(settings).counted_runs("flights")
+
+
+def test_each_run_has_its_counts(runs: list[RunCounts]) -> None:
+    assert [run.rows_in for run in runs] == [4, 2]
+    # Of four records two are rejected: they are no warnings.
+    assert [run.reasons for run in runs] == [{"malformed": 1, "range": 1}, {}]
+    assert runs[0].warnings == {"short": Warned(2, 1, (0, 101)), "late": Warned(2, 1, (0, 101))}
+    assert runs[1].warnings == {"short": Warned(2, 1, (0, 104)), "late": Warned(1, 1, (1, 5000))}
+
+
+def test_the_report_says_what_is_too_much(runs: list[RunCounts], tmp_path: Path) -> None:
+    contract = load_contract(edited(tmp_path, warn_twice, FLIGHTS))
+    found = quality_report("flights", contract, runs, None, None)
+    lines = {line.rule: line for line in found.lines}
+    assert (lines["short"].judged, lines["short"].broken, lines["short"].is_kept) == (4, 2, True)
+    assert (lines["late"].judged, lines["late"].broken, lines["late"].is_kept) == (3, 2, False)
+    assert (lines["range"].judged, lines["range"].broken, lines["range"].is_kept) == (6, 1, None)
+    assert lines["late"].first == (0, 101)
+    assert lines["late"].shares == [0.5, 1.0]
+    assert found.as_json()["records"] == 6
+    made = page(found)
+    assert made.count("<svg") == len(found.lines)
+    assert "partition 0, offset 101" in made
+    assert "<script" not in made
