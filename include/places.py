@@ -62,6 +62,11 @@ def amendments_path(settings: Settings, dataset: str) -> Path:
     return warehouse(settings) / dataset / "amendments.jsonl"
 
 
+def quality_path(settings: Settings, dataset: str) -> Path:
+    """What a dataset's published tables answered last, and Data Docs of it."""
+    return settings.state / "quality" / dataset
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
     return warehouse(settings) / dataset / "publication.json"

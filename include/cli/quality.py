@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.cli.checks import checks_table
 from include.cli.produce import moment
 
 if TYPE_CHECKING:
@@ -73,3 +74,40 @@ def report_table(found: QualityReport) -> Table:
     for column in table.columns[2:5]:
         column.justify = "right"
     return table
+
+
+@app.command()
+def run(
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all that are published]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+) -> None:
+    """Ask the published tables the rules that a table as a whole must keep; exit 1 when a hold or fail is broken."""
+    from include.quality.published import check_published
+    from include.reading.publication import publications
+    from include.settings import load_settings
+
+    settings = load_settings()
+    names = list(publications(settings)) if dataset is None else [dataset]
+    found = [check_published(settings, name, datetime.now(UTC)) for name in names]
+    if as_json:
+        typer.echo(json.dumps([each.as_json() for each in found], indent=1))
+    else:
+        for each in found:
+            Console().print(f"{each.dataset}, release {each.release}, batch {each.batch}", highlight=False)
+            Console().print(checks_table([check.as_json() for check in each.checks]))
+            Console(soft_wrap=True).print(f"docs: {each.site / 'index.html'}", highlight=False, markup=False)
+    if any(each.blocks for each in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def docs(dataset: Dataset) -> None:
+    """Say where Data Docs of the last `headrace quality run` are."""
+    from include.places import quality_path
+    from include.settings import load_settings
+
+    index = quality_path(load_settings(), dataset) / "docs" / "index.html"
+    if not index.is_file():
+        Console().print(f"there are none yet: headrace quality run --dataset {dataset}", highlight=False)
+        raise typer.Exit(1)
+    Console(soft_wrap=True).print(str(index), highlight=False, markup=False)

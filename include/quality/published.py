@@ -1,0 +1,67 @@
+"""The published tables of a dataset, asked their rules: what stands in the contract of the release that readers see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from include.catalog.contract import Contract
+from include.catalog.dataset import released_dataset
+from include.catalog.rules import Rule
+from include.places import quality_path
+from include.quality.checkpoint import Check, check_tables
+from include.reading.publication import read_publication, tables_of
+from include.reading.tables import open_dataset
+from include.settings import Settings
+
+
+@dataclass(frozen=True)
+class PublishedCheck:
+    """What the tables of one publication answered, and where Data Docs of it are."""
+
+    dataset: str
+    release: str
+    batch: int
+    checked_at: datetime
+    checks: Sequence[Check]
+    site: Path
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a rule that holds publications back is broken."""
+        return any(check.blocks for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "dataset": self.dataset,
+            "release": self.release,
+            "batch": self.batch,
+            "checked_at": self.checked_at.isoformat(),
+            "checks": [check.as_json() for check in self.checks],
+            "blocks": self.blocks,
+            "site": str(self.site),
+        }
+
+
+def check_published(settings: Settings, dataset: str, now: datetime) -> PublishedCheck:
+    """Ask every table that readers see now, and keep the answer and its Data Docs in the state folder.
+
+    NothingPublished; QualityNotInstalled.
+    """
+    seen, folder = read_publication(settings, dataset), quality_path(settings, dataset)
+    contract = released_dataset(settings, dataset, seen.release).contract
+    rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
+    checks = check_tables(asked_tables(contract, rows), folder / "docs")
+    found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, folder / "docs")
+    (folder / "last.json").write_text(json.dumps(found.as_json(), indent=1), "utf-8")
+    return found
+
+
+def asked_tables(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:
+    """Return the tables that a contract has rules for, with these rules."""
+    return {name: (table, rules) for name, table in rows.items() if (rules := contract.checks(name))}

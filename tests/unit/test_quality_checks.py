@@ -1,0 +1,110 @@
+"""Whole tables asked by Great Expectations: what blocks, what only warns, and what the answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pd
+import pytest
+
+from include.catalog.reading_yaml import Node
+from include.catalog.rules import Rule, read_rules
+from include.quality.checkpoint import Check, check_tables, pandas_frame
+
+TYPES = {"day": "string", "rows": "integer", "litres": "number", "name": "string"}
+ROWS = pa.table(
+    {
+        "day": ["mon", "tue", "wed", None],
+        "rows": pa.array([1, 2, 3, None], pa.int64()),
+        "litres": pa.array([Decimal("1.50"), Decimal("2.50"), None, Decimal("0.10")], pa.decimal128(9, 2)),
+        "name": ["a", "b", "a", "c"],
+    }
+)
+
+
+def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: bool = False, **kwargs: Any) -> Rule:
+    said = {
+        "type": "custom",
+        "engine": "greatExpectations",
+        "name": name,
+        "customProperties": [{"property": "action", "value": action}],
+        "implementation": {"type": expectation, "kwargs": kwargs},
+    }
+    return read_rules([Node(said, "test")], TYPES, gold=gold)[0]
+
+
+def answers(*rules: Rule, site: Path | None = None) -> list[Check]:
+    return check_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
+
+
+CASES: Mapping[str, tuple[Rule, bool, str]] = {
+    "an aggregate kept": (rule("expect_column_sum_to_be_between", column="rows", min_value=6, max_value=6), True, "6"),
+    "an aggregate broken": (
+        rule("expect_column_mean_to_be_between", column="litres", min_value=3),
+        False,
+        "1.366666667",
+    ),
+    "too few rows": (rule("expect_table_row_count_to_be_between", min_value=5), False, "4"),
+    "not unique": (rule("expect_column_values_to_be_unique", column="name"), False, "2 of 4 rows"),
+    "a row rule of a table": (rule("expect_column_values_to_not_be_null", column="day"), False, "1 of 4 rows"),
+    "mostly": (rule("expect_column_values_to_not_be_null", column="day", mostly=0.7), True, "1 of 4 rows"),
+    "a decimal bound": (
+        rule("expect_column_values_to_be_between", column="litres", min_value=0.1),
+        True,
+        "0 of 4 rows",
+    ),
+    "with a condition": (
+        rule(
+            "expect_column_values_to_be_unique",
+            column="name",
+            row_condition={"type": "comparison", "column": {"name": "rows"}, "operator": "<", "parameter": 3},
+        ),
+        True,
+        "0 of 2 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_table_answers(case: str) -> None:
+    asked, is_kept, seen = CASES[case]
+    (found,) = answers(asked)
+    assert (found.is_kept, found.seen) == (is_kept, seen)
+    assert found.blocks is not is_kept
+
+
+@pytest.mark.parametrize(("action", "blocks"), [("warn", False), ("hold", True), ("fail", True)])
+def test_only_hold_and_fail_block(action: str, blocks: bool) -> None:
+    (found,) = answers(rule("expect_table_row_count_to_be_between", action, min_value=5))
+    assert (found.is_kept, found.blocks) == (False, blocks)
+
+
+def test_a_column_that_is_not_there_is_broken_and_says_so() -> None:
+    (found,) = answers(rule("expect_column_values_to_be_unique", column="colour", gold=True))
+    assert not found.is_kept
+    assert '"colour"' in found.seen
+
+
+def test_each_rule_gets_its_own_answer_and_a_site_is_built(tmp_path: Path) -> None:
+    good, bad = (rule("expect_table_row_count_to_be_between", name=f"rows_{n}", min_value=n) for n in (4, 5))
+    for _ in range(2):
+        found = answers(bad, good, site=tmp_path / "docs")
+        assert [(check.rule, check.is_kept) for check in found] == [("rows_5", False), ("rows_4", True)]
+    index = (tmp_path / "docs" / "index.html").read_text("utf-8")
+    assert "gold.days" in index
+    assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "built anew each time"
+
+
+def test_a_table_without_rules_is_not_asked() -> None:
+    assert check_tables({"gold.days": (pd.dataset(ROWS), [])}) == []
+
+
+def test_numbers_are_floats_and_texts_keep_none() -> None:
+    frame = pandas_frame(pd.dataset(ROWS), ["rows", "litres", "day"])
+    assert [str(kind) for kind in frame.dtypes] == ["object", "float64", "float64"]
+    assert frame["day"].tolist() == ["mon", "tue", "wed", None]
+    assert frame["litres"].tolist()[:2] == [1.5, 2.5]
