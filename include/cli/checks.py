@@ -14,6 +14,6 @@ def checks_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("table", "rule", "", "action", "seen", header_style="bold", box=None)
     for check in checks:
         broken = Text("broken", "red" if check["blocks"] else "yellow")
-        mark = Text("kept", "green") if check["is_kept"] else broken
+        mark = {True: Text("kept", "green"), False: broken, None: Text("not asked", "yellow")}[check["is_kept"]]
         table.add_row(Text(check["table"]), Text(check["rule"]), mark, Text(check["action"]), Text(check["seen"]))
     return table

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from include.cli.checks import checks_table
 from include.cli.query import wide_console
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
 def run_through(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
     """Bring a plan from where it is to `applied`; exit code 1 when it is not approved."""
     from include.planning import execute
+    from include.planning.checks import refuse_held
     from include.planning.plan import Stage
 
     by = somebody()[0]
@@ -194,6 +196,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
     if record.stage is Stage.BUILT:
         record = _compared(console, settings, record)
     if record.stage is Stage.COMPARED:
+        refuse_held(record)
         question = f"Let readers of {record.plan.dataset} see it as it came out, {record.plan.about}?"
         if execute.needs_approval(record) and not ask(question):
             console.print(f"not approved: readers see what they saw. headrace plan approve {record.plan.id}")
@@ -255,6 +258,8 @@ def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool
     console.print(table)
     for t in found["tables"] if samples else ():
         _show_moved(console, t)
+    if found.get("checks"):
+        console.print(checks_table(found["checks"]))
     console.print(f"[bold]{found['verdict']}[/], both at bronze batch {found['batch']}", highlight=False)
 
 

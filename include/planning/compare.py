@@ -15,7 +15,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold, grain_columns
 from include.reading.sql import memory_database
 
-EQUAL, WITHIN_POLICY, NEEDS_APPROVAL = "equal", "within policy", "needs approval"
+EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
 NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -85,7 +85,10 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both releases at bronze batch `batch`, and what follows from it under `threshold`."""
+    """Both releases at bronze batch `batch`, and what follows from it under `threshold`.
+
+    `checks`: what the new tables answered to the contract's rules for whole tables (`include/planning/checks.py`).
+    """
 
     dataset: str
     base: str
@@ -93,16 +96,27 @@ class Comparison:
     batch: int
     threshold: float
     tables: Sequence[TableComparison]
+    checks: Sequence[Mapping[str, Any]] = ()
 
     @property
     def verdict(self) -> str:
         """EQUAL; WITHIN_POLICY: what was there is there, but for at most the threshold of each table's keys.
 
-        A table or a column more takes nothing from anybody, so it needs no approval.
+        A table or a column more takes nothing from anybody, so it needs no approval. HELD: a rule that holds back is
+        broken, whatever else is equal; one that could not be asked needs somebody's approval.
         """
-        if all(table.is_equal for table in self.tables):
+        if any(check["blocks"] for check in self.checks):
+            return HELD
+        if self.is_equal:
             return EQUAL
+        if any(check["is_kept"] is None and check["action"] in ("hold", "fail") for check in self.checks):
+            return NEEDS_APPROVAL
         return WITHIN_POLICY if all(self._is_small(table) for table in self.tables) else NEEDS_APPROVAL
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether a reader would see no difference in any table."""
+        return all(table.is_equal for table in self.tables)
 
     def _is_small(self, table: TableComparison) -> bool:
         if table.presence != "both":

@@ -11,21 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from include.catalog.dataset import released_dataset
 from include.clients.delta_log import commits
 from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import open_writer
-from include.places import correcting_path, correction_path, log_path, silver_path
-from include.planning.compare import EQUAL, NEEDS_APPROVAL, Comparison, Side, compare, rows_in
+from include.places import correcting_path, log_path, silver_path
+from include.planning.checks import checks_of, names_of, refuse_held
+from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.journal import comparison_path, record_stage
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.report import page
+from include.planning.sides import both_sides
 from include.planning.verified import keep_verified
-from include.reading.publication import find_publication, publication_from_json, read_publication, tables_of
-from include.reading.tables import open_dataset
+from include.reading.publication import find_publication, read_publication
 from include.settings import CLONE, Settings
 from include.supervision.drivers import driver_environment
 from include.supervision.observe import is_expected, observe_stream
@@ -45,7 +46,6 @@ from include.supervision.spawned import write_atomically
 
 ANSWER_WITHIN = 300.0
 TOLD_TO_STOP = 3
-LAYERS = ("bronze", "silver", "rejected", "gold")
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -145,10 +145,12 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
 def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> tuple[PlanRecord, Comparison]:
     """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
-    plan, facts = record.plan, record.facts_of(Stage.BUILT)
-    sides = _releases(settings, plan, facts) if plan.slice is None else _slices(settings, plan)
-    batch = int(facts["built"]["batch"])
+    plan, sides = record.plan, both_sides(settings, record)
+    batch = int(record.facts_of(Stage.BUILT)["built"]["batch"])
     found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
+    if plan.slice is None or not found.is_equal:
+        say({"comparing": "the contract's rules"})
+        found = replace(found, checks=checks_of(settings, plan, sides[1]))
     said = found.as_json()
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
     write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, plan.about, said))
@@ -157,7 +159,8 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
         keep_verified(settings, plan, batch)
         bring_ledger_on(settings, plan.dataset)
-    record = record_stage(settings, plan.id, Stage.COMPARED, by, verdict=found.verdict, differing=counts)
+    facts = {"verdict": found.verdict, "differing": counts, "held": names_of(found.checks)}
+    record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
     return record, found
 
 
@@ -167,31 +170,9 @@ def bring_ledger_on(settings: Settings, dataset: str) -> None:
         catch_up(open_writer(settings), settings, dataset)
 
 
-def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
-    """What readers saw, and what was built, at one batch."""
-
-    def side(said: Mapping[str, Any]) -> Side:
-        seen = publication_from_json(said)
-        rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
-        return released_dataset(settings, plan.dataset, seen.release), rows
-
-    return side(facts["seen"]), side(facts["built"])
-
-
-def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
-    """The rows of a slice as they were and as they came out."""
-    dataset = released_dataset(settings, plan.dataset, plan.release)
-    folder = correction_path(settings, plan.dataset, plan.release, plan.id)
-    names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
-
-    def side(state: str) -> Side:
-        return dataset, {name: rows_in(folder / state / name) for name in names}
-
-    return side("before"), side("after")
-
-
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Write down that the change is wanted as the comparison shows it."""
+    """Write down that the change is wanted as the comparison shows it; PlanHeld."""
+    refuse_held(record)
     verdict = record.facts_of(Stage.COMPARED).get("verdict")
     return record_stage(settings, record.plan.id, Stage.APPROVED, by, verdict=verdict)
 
@@ -200,7 +181,7 @@ def needs_approval(record: PlanRecord) -> bool:
     """Whether the comparison found more than the plan's policy lets pass, or bronze gets what is never taken back."""
     if record.facts_of(Stage.BUILT).get("built", {}).get("filled"):
         return True
-    return bool(record.facts_of(Stage.COMPARED).get("verdict", NEEDS_APPROVAL) == NEEDS_APPROVAL)
+    return bool(record.facts_of(Stage.COMPARED).get("verdict", NEEDS_APPROVAL) in (NEEDS_APPROVAL, HELD))
 
 
 def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -392,7 +373,3 @@ def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(said, dict):
             yield said
-
-
-def _layer(table: str) -> tuple[int, str]:
-    return LAYERS.index(table.partition(".")[0]), table

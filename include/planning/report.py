@@ -14,6 +14,7 @@ th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #eceff3}
 th:first-child,td:first-child{text-align:left}
 .verdict{display:inline-block;padding:.2rem .7rem;border-radius:1rem;color:#fff}
 .equal{background:#2b7a4b}.within{background:#8a6d1a}.needs{background:#a33a2c}code{background:#f3f5f8;padding:0 .2rem}
+.held{background:#a33a2c}
 .samples td,.samples th{text-align:left}.text{font-family:ui-monospace,monospace;font-size:.82rem}
 .old{color:#a33a2c}.new{color:#2b7a4b}
 svg{width:10rem;height:1rem}details{margin:.4rem 0}.wide{overflow-x:auto}
@@ -29,11 +30,23 @@ def page(plan: str, about: str, found: Mapping[str, Any]) -> str:
         f"<p><span class='verdict {escape(kind)}'>{escape(str(found['verdict']))}</span> "
         f"both at bronze batch {found['batch']}; threshold {100 * found['threshold']:g} % of the keys</p>"
     )
-    parts = [f"<h1>{escape(title)}</h1>", summary, _overview(found["tables"])]
+    parts = [f"<h1>{escape(title)}</h1>", summary, _checks(found.get("checks", ())), _overview(found["tables"])]
     parts += [_table(table) for table in found["tables"] if not table["equal"] and table["presence"] == "both"]
     meta = "<meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
     head = f"<head>{meta}<title>{escape(title)}</title><style>{STYLE}</style></head>"
     return f"<!doctype html><html lang='en'>{head}<body>{''.join(parts)}</body></html>"
+
+
+def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
+    """The contract's rules for whole tables; those that hold back first."""
+    if not checks:
+        return ""
+    marks = {True: "kept", False: "<b class='old'>broken</b>", None: "not asked"}
+    rows = [
+        [escape(c["table"]), escape(c["rule"]), marks[c["is_kept"]], escape(c["action"]), escape(c["seen"])]
+        for c in sorted(checks, key=lambda c: not c["blocks"])
+    ]
+    return _grid(["table", "rule", "", "action", "seen"], rows)
 
 
 def _overview(tables: Sequence[Mapping[str, Any]]) -> str:

@@ -36,7 +36,10 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "include.supervision": ((*GROUND, *JUDGE), "keeps processes running; computes no rows"),
     "include.doctor": ((*GROUND, "include.supervision"), "looks at the machine"),
     "include.planning": ((*GROUND, *JUDGE, "include.reference", "include.supervision"), "plans changes of history"),
-    "include.quality": ((*GROUND, *JUDGE), "asks whole tables, in a process of its own; reports what rules counted"),
+    "include.quality": (
+        (*GROUND, *JUDGE, "include.planning"),
+        "asks whole tables, in a process of its own; reports what rules counted",
+    ),
     "include.operators": ((*GROUND, *JUDGE, "include.supervision", "include.planning"), "thin Airflow adapters"),
     "include.demo": (
         (*GROUND, *JUDGE, "include.audit", "include.doctor", "include.feeds", "include.supervision"),

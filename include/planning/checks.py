@@ -1,0 +1,108 @@
+"""What the built tables of a plan answer to the rules of their contract, asked before anybody may see them.
+
+A process of its own asks (include/quality/plan_job.py): Great Expectations is slow to load. Of a release whole tables
+are asked; of a slice only the rows that came out, so only what each row can answer; of an equal slice nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from include.catalog.expectations import ROW
+from include.catalog.rules import FAIL, HOLD, Rule
+from include.errors import Terminal
+from include.places import log_path
+from include.planning.compare import Side
+from include.planning.plan import Plan, PlanRecord, Stage
+from include.settings import CLONE, Settings
+from include.supervision.processes import driver_environment
+
+BLOCKING = (HOLD, FAIL)
+INSTALL = 'make setup GROUPS="runtime quality"'
+
+
+class ChecksFailed(Terminal):
+    """The process that asks the rules ended without an answer."""
+
+    def __init__(self, plan: str, why: str) -> None:
+        super().__init__(f"plan {plan}: its tables could not be asked ({why}); readers see what they saw", "see above")
+        self.plan = plan
+
+
+class PlanHeld(Terminal):
+    """Rules that hold a publication back are broken; `rules` names them."""
+
+    def __init__(self, plan: str, rules: Sequence[str]) -> None:
+        super().__init__(
+            f"plan {plan} is held: {', '.join(rules)} broken by the tables that it built; readers see what they saw",
+            f"headrace plan show {plan}; then change the code or the contract and plan again",
+        )
+        self.plan, self.rules = plan, tuple(rules)
+
+
+def asked_rules(plan: Plan, built: Side) -> dict[str, list[Rule]]:
+    """Return the rules that the built tables are asked, by table; empty when there are none."""
+    dataset, rows = built
+    found = {name: dataset.contract.checks(name) for name in rows}
+    if plan.slice is not None:
+        found = {name: tuple(rule for rule in rules if rule.expectation in ROW) for name, rules in found.items()}
+    return {name: list(rules) for name, rules in found.items() if rules}
+
+
+def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
+    """Return what the built tables answer, as `Check.as_json`; nothing is started when there is nothing to ask.
+
+    `is_kept` is None where the packages that ask are not installed. ChecksFailed.
+    """
+    rules = asked_rules(plan, built)
+    if not rules:
+        return []
+    said = _job(settings, plan)
+    if "checks" in said:
+        return list(said["checks"])
+    if not said.get("not_installed"):
+        raise ChecksFailed(plan.id, str(said.get("failed", "it said nothing")))
+    return [_unasked(table, rule) for table, found in rules.items() for rule in found]
+
+
+def refuse_held(record: PlanRecord) -> None:
+    """Raise PlanHeld when the comparison found a rule broken that holds the plan back."""
+    held = record.facts_of(Stage.COMPARED).get("held", ())
+    if held:
+        raise PlanHeld(record.plan.id, held)
+
+
+def names_of(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the rules that hold back, as `table: rule`."""
+    return [f"{check['table']}: {check['rule']}" for check in checks if check["blocks"]]
+
+
+def _unasked(table: str, rule: Rule) -> Mapping[str, Any]:
+    facts = {"table": table, "rule": rule.name, "expectation": rule.expectation, "severity": rule.severity}
+    return facts | {"action": rule.action, "is_kept": None, "blocks": False, "seen": f"not asked: {INSTALL}"}
+
+
+def _job(settings: Settings, plan: Plan) -> Mapping[str, Any]:
+    log = log_path(settings, f"plan:{plan.id}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "include.quality.plan_job", plan.id],
+            cwd=CLONE,
+            env=driver_environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    lines = done.stdout.splitlines()
+    try:
+        said = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        said = {}
+    return said if isinstance(said, dict) and said else {"failed": f"it ended with {done.returncode}, see {log}"}

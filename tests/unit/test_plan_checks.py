@@ -1,0 +1,184 @@
+"""A plan whose tables break a rule that holds back is not approved, and one that could not be asked needs approval."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+from include.catalog.dataset import Dataset, load_dataset
+from include.catalog.slice import BRONZE, Slice, Span
+from include.places import correction_path, snapshot_path
+from include.planning import execute
+from include.planning.checks import PlanHeld
+from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
+from include.planning.journal import comparison_path, keep_plan, record_stage
+from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction, Stage
+from include.settings import CLONE, Settings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FLIGHTS = CLONE / "include" / "datasets" / "flights"
+TABLE = "gold.route_days"
+
+
+def check(action: str, is_kept: bool | None) -> dict[str, Any]:
+    return {"action": action, "is_kept": is_kept, "blocks": is_kept is False and action in ("hold", "fail")}
+
+
+@pytest.mark.parametrize(
+    ("checks", "differing", "verdict"),
+    [
+        ([], 0, EQUAL),
+        ([check("hold", True)], 0, EQUAL),
+        ([check("warn", False)], 0, EQUAL),
+        ([check("hold", False)], 0, HELD),
+        ([check("fail", False), check("warn", True)], 1, HELD),
+        ([check("hold", None)], 0, EQUAL),
+        ([check("hold", None)], 1, NEEDS_APPROVAL),
+        ([check("warn", None)], 1, WITHIN_POLICY),
+    ],
+)
+def test_the_verdict(checks: list[dict[str, Any]], differing: int, verdict: str) -> None:
+    table = TableComparison(TABLE, "both", old_keys=100, changed=differing)
+    assert Comparison("flights", "a", "b", 1, 0.5, [table], checks).verdict == verdict
+
+
+def with_rules(folder: Path) -> Dataset:
+    """Flights with two rules of route_days: no negative count holds, at most ten rows warns."""
+    shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    said = yaml.safe_load((folder / "contract.yaml").read_text("utf-8"))
+    rules = [
+        ("negative", "hold", "expect_column_values_to_be_between", {"column": "scheduled", "min_value": 0}),
+        ("many", "warn", "expect_table_row_count_to_be_between", {"max_value": 2}),
+    ]
+    said["schema"] = [
+        said["schema"][0],
+        {
+            "name": "route_days",
+            "quality": [
+                {
+                    "type": "custom",
+                    "engine": "greatExpectations",
+                    "name": name,
+                    "customProperties": [{"property": "action", "value": action}],
+                    "implementation": {"type": kind, "kwargs": kwargs},
+                }
+                for name, action, kind, kwargs in rules
+            ],
+        },
+    ]
+    (folder / "contract.yaml").write_text(yaml.safe_dump(said), "utf-8")
+    return load_dataset("flights", folder)
+
+
+@pytest.fixture
+def dataset(settings: Settings, tmp_path: Path) -> Dataset:
+    made = with_rules(tmp_path / "flights")
+    place = snapshot_path(settings, "flights", made.release)
+    shutil.copytree(made.folder, place)
+    return load_dataset("flights", place)
+
+
+def route_days(scheduled: list[int]) -> pl.DataFrame:
+    days = [datetime(2026, 1, day + 1, tzinfo=UTC) for day in range(len(scheduled))]
+    return pl.DataFrame({"day": days, "origin": "EWR", "dest": "IAH", "scheduled": scheduled})
+
+
+def planned(settings: Settings, dataset: Dataset, kind: str, slice_: Slice | None = None) -> PlanRecord:
+    release = dataset.release
+    plan = Plan(
+        f"{kind}-flights-1", kind, "flights", release, release, NOON, "ann", 0.5, [], Prediction(1, 1, 1, 1, 1, 1)
+    )
+    return keep_plan(settings, replace(plan, slice=slice_))
+
+
+def built_release(settings: Settings, dataset: Dataset, scheduled: list[int]) -> PlanRecord:
+    path = settings.state / "warehouse" / "route_days"
+    write_deltalake(str(path), route_days([5, 6, 7]).to_arrow())
+    write_deltalake(str(path), route_days(scheduled).to_arrow(), mode="overwrite")
+    record = planned(settings, dataset, RELEASE)
+
+    def seen(version: int) -> Mapping[str, Any]:
+        table = {"path": "route_days", "version": version}
+        return {
+            "dataset": "flights",
+            "release": dataset.release,
+            "batch": 1,
+            "published_at": NOON.isoformat(),
+            "offsets": {},
+            "tables": {TABLE: table},
+        }
+
+    return record_stage(settings, record.plan.id, Stage.BUILT, "ann", built=seen(1), seen=seen(0))
+
+
+def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int]) -> PlanRecord:
+    record = planned(settings, dataset, BACKFILL, Slice([Span(0, 0, 9, BRONZE)], NOON, NOON))
+    folder = correction_path(settings, "flights", dataset.release, record.plan.id)
+    for state, rows in (("before", [5, 6, 7]), ("after", scheduled)):
+        (folder / state / TABLE).mkdir(parents=True)
+        route_days(rows).write_parquet(folder / state / TABLE / "part.parquet")
+    return record_stage(settings, record.plan.id, Stage.BUILT, "ann", built={"batch": 1})
+
+
+def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, dataset: Dataset) -> None:
+    record = built_release(settings, dataset, [5, -1, 7])
+    record, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    assert (found.verdict, record.facts_of(Stage.COMPARED)["held"]) == (HELD, [f"{TABLE}: negative"])
+    assert {c["rule"]: (c["is_kept"], c["blocks"]) for c in found.checks} == {
+        "negative": (False, True),
+        "many": (False, False),
+    }
+    page = comparison_path(settings, record.plan.id, "html").read_text("utf-8")
+    assert "negative" in page
+    assert "1 of 3 rows" in page
+    with pytest.raises(PlanHeld) as held:
+        execute.approve(settings, record, "ann")
+    assert held.value.rules == (f"{TABLE}: negative",)
+    assert record.stage is Stage.COMPARED
+
+
+def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: Dataset) -> None:
+    record, found = execute.compare_built(settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None)
+    assert (found.verdict, [c["blocks"] for c in found.checks]) == (WITHIN_POLICY, [False, False])
+    assert execute.approve(settings, record, "ann").stage is Stage.APPROVED
+
+
+def test_of_a_slice_only_what_rows_can_answer(settings: Settings, dataset: Dataset) -> None:
+    record, found = execute.compare_built(settings, built_slice(settings, dataset, [5, -1, 7]), "ann", lambda _: None)
+    assert [c["rule"] for c in found.checks] == ["negative"]
+    assert found.verdict == HELD
+    with pytest.raises(PlanHeld):
+        execute.approve(settings, record, "ann")
+
+
+def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nothing/can/be/started")
+    record = built_slice(settings, dataset, [5, 6, 7])
+    monkeypatch.setattr(execute, "keep_verified", lambda *_: None)
+    _, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    assert (found.verdict, list(found.checks)) == (EQUAL, [])
+
+
+def test_without_the_packages_a_hold_needs_approval(
+    settings: Settings, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"failed": "no", "not_installed": "great_expectations"})
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\necho '{answer}'\nexit 2\n", "utf-8")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    record, found = execute.compare_built(settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None)
+    assert found.verdict == NEEDS_APPROVAL
+    assert {c["seen"] for c in found.checks} == {'not asked: make setup GROUPS="runtime quality"'}
+    assert execute.approve(settings, record, "ann").stage is Stage.APPROVED
