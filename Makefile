@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change lock jars-lock clean
+.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -49,6 +49,9 @@ bench-demo: setup-runtime ## measure the way from topic to gold: events/s, laten
 
 bench-change: setup-runtime ## measure changing history: rebuild, the stream beside it, promotion and the way back
 	@.venv/bin/headrace bench change $(ARGS)
+
+bench-rules: setup-dev ## measure what 20 row rules cost refine, as a ratio
+	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py
 
 lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrade
 	@bash infra/lock.sh $(ARGS)
