@@ -19,7 +19,7 @@ from include.places import log_path
 from include.planning.compare import Side
 from include.planning.plan import Plan, PlanRecord, Stage
 from include.settings import CLONE, Settings
-from include.supervision.processes import driver_environment
+from include.supervision.drivers import driver_environment
 
 BLOCKING = (HOLD, FAIL)
 INSTALL = 'make setup GROUPS="runtime quality"'
