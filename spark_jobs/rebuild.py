@@ -69,7 +69,8 @@ class OtherRelease(Terminal):
 
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> dict[str, Any]:
     """Do the plan's slice again; return the facts of it: batch, records, what differs in which table."""
-    began, said = time.monotonic(), json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
+    read_at_ms, began = int(time.time() * 1000), time.monotonic()
+    said = json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
     wanted, seen = slice_from_json(said["slice"]), read_publication(settings, dataset)
     if seen.release != said["release"]:
         raise OtherRelease(plan, said["release"], seen.release)
@@ -91,6 +92,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
             tell(at=target.table.spec.name, done=number, of=steps)
     built = {
         "attempt": uuid4().hex,
+        "read_at_ms": read_at_ms,
         "release": seen.release,
         "batch": seen.batch,
         "records": done.core,

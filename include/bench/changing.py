@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -105,13 +106,13 @@ def rebuilding(settings: Settings) -> Iterator[list[Rebuild]]:
         while not enough.is_set():
             done.append(measure_rebuild(settings))
 
-    thread = threading.Thread(target=work, name="rebuilds", daemon=True)
-    thread.start()
-    try:
-        yield done
-    finally:
-        enough.set()
-        thread.join()
+    with ThreadPoolExecutor(1, "rebuilds") as pool:
+        working = pool.submit(work)
+        try:
+            yield done
+        finally:
+            enough.set()
+        working.result()
 
 
 @dataclass
@@ -133,13 +134,13 @@ class _Poll:
                     reading.read(table, columns=["_last_batch" if "gold" in table else "_offset"]).count().collect()
                 self.waits.append(time.monotonic() - began)
 
-        thread = threading.Thread(target=poll, name="reader", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
+        with ThreadPoolExecutor(1, "reader") as pool:
+            reading = pool.submit(poll)
+            try:
+                yield
+            finally:
+                enough.set()
+            reading.result()
 
 
 def measure_moves(settings: Settings) -> Iterator[Move]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from include.catalog.contract import Contract, load_contract
-from include.catalog.pipeline import Pipeline, load_pipeline
+from include.catalog.pipeline import Pipeline, latest_keys, load_pipeline, time_columns
 from include.catalog.reading_yaml import DeclarationRefused, load_yaml
 from include.errors import Terminal
 from include.places import snapshot_path
@@ -31,10 +32,12 @@ class DatasetUnknown(Terminal):
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a release begins: silver and rejected of the batches before `batch` are those of release `base`."""
+    """Where a release begins: of the batches before `batch` it has what release `base` has, in these table versions."""
 
     base: str
     batch: int
+    silver: int
+    rejected: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,10 @@ def load_dataset(name: str, folder: Path) -> Dataset:
     for column in (pipeline.event_time, *pipeline.identity):
         if column not in columns:
             raise DeclarationRefused(f"{folder}/pipeline.yaml: {column}", "is no column of the contract")
+    optional = {column.name for column in contract.columns if not column.required}
+    for column in sorted(optional & {*time_columns(pipeline), *pipeline.identity, *latest_keys(pipeline)}):
+        why = "is a time, an identity or a key of a latest table, so the contract must require it"
+        raise DeclarationRefused(f"{folder}/contract.yaml: {column}", why)
     if contract.identity != pipeline.identity:
         raise DeclarationRefused(f"{folder}/contract.yaml: primaryKey", f"is not {list(pipeline.identity)}")
     beginning = load_beginning(folder)
@@ -79,7 +86,8 @@ def load_beginning(folder: Path) -> Beginning | None:
     if not path.exists():
         return None
     node = load_yaml(path)
-    beginning = Beginning(node.take("base", str), node.take("batch", int))
+    numbers = (node.take(name, int) for name in ("batch", "silver", "rejected"))
+    beginning = Beginning(node.take("base", str), *numbers)
     node.finish()
     return beginning
 
@@ -99,9 +107,12 @@ def snapshot_dataset(settings: Settings, name: str, beginning: Beginning | None 
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", BEGINNING))
     if beginning is not None:
-        (copy / BEGINNING).write_text(f"base: '{beginning.base}'\nbatch: {beginning.batch}\n", "utf-8")
+        (copy / BEGINNING).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy).release)
     if place.is_dir():
+        # Reference files are no code: a corrected one is taken over into the release that it belongs to.
+        if (copy / "reference").is_dir():
+            shutil.copytree(copy / "reference", place / "reference", dirs_exist_ok=True)
         shutil.rmtree(copy)
     else:
         copy.rename(place)

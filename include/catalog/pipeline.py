@@ -193,6 +193,11 @@ def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(dict.fromkeys([pipeline.event_time, *windows]))
 
 
+def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the keys of all latest tables."""
+    return tuple(key for gold in pipeline.gold if isinstance(gold, LatestGold) for key in gold.keys)
+
+
 def validate_partition(gold: Gold, place: str) -> None:
     """The partition is an expression over the grain alone, so that a row never moves to another partition."""
     words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}

@@ -28,6 +28,7 @@ class Part(StrEnum):
     both = "both"
     throughput = "throughput"
     latency = "latency"
+    change = "change"
 
 
 @app.callback()
@@ -53,19 +54,7 @@ def demo(
     was measured is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
-    command = f".venv/bin/headrace bench demo --only {part} {options}"
-    console = Console()
-    # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if json_file is not None:
-        json_file.open("a").close()
-    try:
-        report = _measure(console, command, part, (warm_up, events), (rate, seconds), keep)
-    except KeyboardInterrupt:
-        console.print("stopped: nothing was measured")
-        raise typer.Exit(INTERRUPTED) from None
-    _tell(console, report, json_file)
-    raise typer.Exit(0 if report.balanced else 1)
+    _bench(f"bench demo --only {part} {options}", part, (warm_up, events), (rate, seconds), json_file, keep)
 
 
 @app.command()
@@ -84,12 +73,25 @@ def change(
     Exit codes as of `bench demo`.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
+    _bench(f"bench change {options}", Part.change, (warm_up, events), (rate, seconds), json_file, keep)
+
+
+def _bench(
+    command: str,
+    part: Part,
+    counts: tuple[int, int],
+    steady: tuple[float, float],
+    json_file: Path | None,
+    keep: bool,
+) -> None:
+    """Measure, tell, and exit with what came of it."""
     console = Console()
+    # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if json_file is not None:
+        json_file.open("a").close()
     try:
-        report = _measure_change(
-            console, f".venv/bin/headrace bench change {options}", (warm_up, events), (rate, seconds), keep
-        )
+        report = _measure(console, f".venv/bin/headrace {command}", part, counts, steady, keep)
     except KeyboardInterrupt:
         console.print("stopped: nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
@@ -97,31 +99,10 @@ def change(
     raise typer.Exit(0 if report.balanced else 1)
 
 
-def _measure_change(
-    console: Console, command: str, counts: tuple[int, int], steady: tuple[float, float], keep: bool
-) -> Report:
-    from include.bench.changing import measure_changing
-    from include.bench.machine import this_machine
-    from include.bench.place import own_state, running
-    from include.bench.report import Report
-    from include.bench.supply import Supply
-    from include.bench.throughput import measure_throughput, warm_up
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    machine, at, supply = this_machine(), datetime.now(UTC), Supply()
-    with own_state(keep) as settings, running(settings, say) as bootstrap:
-        warm = warm_up(settings, bootstrap, supply, counts[0], say)
-        live = measure_throughput(settings, bootstrap, supply, counts[1], say)
-        changing = measure_changing(settings, bootstrap, supply, *steady, say)
-        balanced = _audit(settings, bootstrap, say)
-    return Report(command, machine, at, warm, live, None, balanced, changing)
-
-
 def _measure(
     console: Console, command: str, part: Part, counts: tuple[int, int], steady: tuple[float, float], keep: bool
 ) -> Report:
+    from include.bench.changing import measure_changing
     from include.bench.latency import measure_latency
     from include.bench.machine import this_machine
     from include.bench.place import own_state, running
@@ -138,13 +119,15 @@ def _measure(
             say(f"state folder, kept: {settings.state}")
         with running(settings, say) as bootstrap:
             warm = warm_up(settings, bootstrap, supply, counts[0], say)
-            measured, latency = None, None
+            measured, latency, changing = None, None, None
             if part is not Part.latency:
                 measured = measure_throughput(settings, bootstrap, supply, counts[1], say)
-            if part is not Part.throughput:
+            if part in (Part.both, Part.latency):
                 latency = measure_latency(settings, bootstrap, supply, *steady, say)
+            if part is Part.change:
+                changing = measure_changing(settings, bootstrap, supply, *steady, say)
             balanced = _audit(settings, bootstrap, say)
-    return Report(command, machine, at, warm, measured, latency, balanced)
+    return Report(command, machine, at, warm, measured, latency, balanced, changing)
 
 
 def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bool:

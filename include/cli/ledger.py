@@ -55,10 +55,11 @@ def rebuild() -> None:
 
 def batch_table(batches: list[Batch]) -> Table:
     """Return batches as a table; offset ranges are half-open."""
-    table = Table("dataset", "batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)")
+    names = ("batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)", "reference")
+    table = Table("dataset", *names)
     for batch in batches:
         cells = [str(batch.batch), str(batch.epoch), f"{batch.rows:,}", "\n".join(map(tile, batch.ranges))]
-        table.add_row(batch.dataset, *cells, instant(batch.committed_at_ms))
+        table.add_row(batch.dataset, *cells, instant(batch.committed_at_ms), versions(batch.reference))
     for column in table.columns[1:4]:
         column.justify = "right"
     return table
@@ -67,6 +68,11 @@ def batch_table(batches: list[Batch]) -> Table:
 def tile(part: OffsetRange) -> str:
     """Return one offset range as text."""
     return f"{part.partition}: [{part.start}, {part.end}) {part.rows:,}".replace("[", r"\[")
+
+
+def versions(reference: str) -> str:
+    """Return the versions of reference tables as text."""
+    return "\n".join(f"{name} {version}" for name, version in sorted(json.loads(reference).items()))
 
 
 def instant(ms: int) -> str:

@@ -47,12 +47,16 @@ def load(
     dataset: Annotated[str, DATASET],
 ) -> None:
     """Make a file the next version of a table: batches from now on are joined with it, older ones stay as they are."""
-    from include.catalog.dataset import declared_dataset
+    from include.catalog.dataset import declared_dataset, released_dataset
+    from include.reading.publication import find_publication
     from include.reference.tables import load_reference
     from include.settings import load_settings
 
     settings = load_settings()
-    done = load_reference(settings, declared_dataset(settings, dataset), table, file)
+    seen, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)
+    # What runs joins it: the released declaration counts, whatever the folder says meanwhile.
+    declared = released_dataset(settings, dataset, seen.release) if seen else folder
+    done = load_reference(settings, declared, table, file)
     what = f"version {done.version}" if done.is_new else f"has these rows already, as version {done.version}"
     Console(soft_wrap=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows", highlight=False)
     if done.is_new:

@@ -53,6 +53,8 @@ class Batch:
     last_timestamp_ms: int | None
     version: int
     committed_at_ms: int
+    reference: str
+    """JSON: name → version of each reference table that the batch is joined with."""
     ranges: tuple[OffsetRange, ...]
 
 

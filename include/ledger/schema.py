@@ -30,7 +30,7 @@ from include.ledger.failures import LedgerMissing, LedgerSchemaDiffers
 from include.places import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 # A driver waits this long for another writer, then goes on without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".

@@ -6,6 +6,7 @@ Production goes on all the while: a build is a process of its own, and only the 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -18,11 +19,12 @@ from include.clients.delta_log import commits
 from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import open_writer
-from include.places import correcting_path, log_path, silver_path
+from include.places import correcting_path, correction_path, log_path, silver_path
 from include.planning.checks import checks_of, names_of, refuse_held
 from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.journal import comparison_path, record_stage
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
+from include.planning.release import refuse_in_the_way
 from include.planning.report import page
 from include.planning.sides import both_sides
 from include.planning.verified import keep_verified
@@ -145,8 +147,8 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
 def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> tuple[PlanRecord, Comparison]:
     """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
-    plan, sides = record.plan, both_sides(settings, record)
-    batch = int(record.facts_of(Stage.BUILT)["built"]["batch"])
+    plan, sides, built = record.plan, both_sides(settings, record), record.facts_of(Stage.BUILT)["built"]
+    batch = int(built["batch"])
     found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
     if plan.slice is None or not found.is_equal:
         say({"comparing": "the contract's rules"})
@@ -157,7 +159,7 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     counts = {table.name: table.differing for table in found.tables}
     as_it_was = plan.slice is not None and plan.slice.reference is None
     if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
-        keep_verified(settings, plan, batch)
+        keep_verified(settings, plan, batch, int(built.get("read_at_ms", 0)))
         bring_ledger_on(settings, plan.dataset)
     facts = {"verdict": found.verdict, "differing": counts, "held": names_of(found.checks)}
     record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
@@ -198,6 +200,7 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     if record.plan.slice is not None:
         if record.facts_of(Stage.BUILT)["built"]["filled"]:
             raise GapFilled(record.plan.id)
+        refuse_in_the_way(settings, record.plan.dataset, record.plan.slice)
         return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
 
@@ -227,7 +230,14 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         raise SeenAlready(record.plan.id)
     _withdraw(settings, record.plan)
     _refuse_corrected(settings, record.plan)
+    _forget_rows(settings, record.plan)
     return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
+
+
+def _forget_rows(settings: Settings, plan: Plan) -> None:
+    """A slice's rows before and after are of no use once nothing can come of them; the comparison stays."""
+    if plan.slice is not None:
+        shutil.rmtree(correction_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
 
 
 def _withdraw(settings: Settings, plan: Plan) -> None:
@@ -253,6 +263,7 @@ def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, 
     plan, began = record.plan, time.monotonic()
     built = record.facts_of(Stage.BUILT)["built"]
     if not built["filled"] and not any(built["differing"].values()):
+        _forget_rows(settings, plan)
         return record_stage(settings, plan.id, stage, by, batch=built["batch"], changed=0)
     answered = _ordered(settings, plan, Order(plan.id, kind, plan.release, built["attempt"]))
     seconds = round(time.monotonic() - began, 2)

@@ -18,6 +18,7 @@ from include.catalog.dataset import (
     snapshot_dataset,
 )
 from include.catalog.difference import changes
+from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
 from include.errors import Terminal, Transient
 from include.places import bronze_path, live_path, status_path
@@ -26,6 +27,7 @@ from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
 from include.reading.bronze import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
 from include.reading.tables import Reading
+from include.reference.tables import refuse_unusable
 from include.settings import Settings
 from include.supervision.states import stream_name
 
@@ -115,7 +117,7 @@ def plan_release(
 
     From a later `point`, what silver and rejected hold of the batches before it is taken over as it is.
     Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PointRefused, ReleaseIncompatible,
-    ReleaseKept, PlanInTheWay, PlanBusy.
+    ReleaseKept, PlanInTheWay, PlanBusy, DiskTooSmall, and what `refuse_unusable` says of reference tables.
     """
     with sole_planner(settings):
         declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
@@ -126,10 +128,14 @@ def plan_release(
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
         refuse_in_the_way(settings, dataset)
-        refuse_small_disk(settings, dataset, predicted(settings, seen))
+        refuse_unusable(settings, declared)
+        if beginning is not None:
+            _refuse_other_shape(base, declared)
+        wanted = predicted(settings, seen)
+        refuse_small_disk(settings, dataset, wanted)
         fresh = snapshot_dataset(settings, dataset, beginning)
         _refuse_known(settings, fresh, seen)
-        return keep_plan(settings, _plan(settings, base, fresh, seen, by, now, threshold))
+        return keep_plan(settings, _plan(settings, base, fresh, wanted, by, now, threshold))
 
 
 def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning | None:
@@ -142,7 +148,17 @@ def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning
         return None
     if not 0 < batch <= seen.batch + 1:
         raise PointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
-    return Beginning(seen.release, batch)
+    versions = (seen.tables[f"{layer}.{seen.dataset}"].version for layer in ("silver", "rejected"))
+    return Beginning(seen.release, batch, *versions)
+
+
+def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
+    """Rows that are taken over were told apart by the old identity, and have no time that is new."""
+    if base.pipeline.identity != fresh.pipeline.identity:
+        raise PointRefused(fresh.name, "another identity finds other duplicates, also among the rows from before")
+    strange = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
+    if strange:
+        raise PointRefused(fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now")
 
 
 def _refuse_known(settings: Settings, fresh: Dataset, seen: Publication) -> None:
@@ -155,7 +171,7 @@ def _refuse_known(settings: Settings, fresh: Dataset, seen: Publication) -> None
 
 
 def _plan(
-    settings: Settings, base: Dataset, fresh: Dataset, seen: Publication, by: str, now: datetime, threshold: float
+    settings: Settings, base: Dataset, fresh: Dataset, wanted: Prediction, by: str, now: datetime, threshold: float
 ) -> Plan:
     begins = "" if fresh.beginning is None else f"from batch {fresh.beginning.batch} on"
     return Plan(
@@ -168,7 +184,7 @@ def _plan(
         planned_by=by,
         threshold=threshold,
         changes=changes(base, fresh),
-        predicted=predicted(settings, seen),
+        predicted=wanted,
         asked=begins,
     )
 

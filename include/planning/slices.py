@@ -160,6 +160,19 @@ class _View:
             raise RecordsNowhere(name, lacking, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
+    def refuse_inherited(self, wanted: Slice) -> None:
+        """Raise RangeRefused for records that the release did not judge: it took them over as they were."""
+        beginning = self.declared.beginning
+        if beginning is None:
+            return
+        before = (tile for tile in self.history.tiles if tile.batch < beginning.batch)
+        if any(span.overlaps(_span(tile)) for tile in before for span in wanted.spans):
+            why = (
+                f"release {self.declared.release} begins with batch {beginning.batch} and took over what was before it"
+            )
+            remedy = "a later range; or ship the folder from the start: headrace release run"
+            raise RangeRefused(self.seen.dataset, f"batches before {beginning.batch}", why, remedy)
+
     def reference(self, wanted: str) -> dict[str, int] | None:
         """Return the versions of the reference tables that all records are joined with; None: each batch's own."""
         if wanted == AS_OF:
@@ -191,6 +204,7 @@ def _view(settings: Settings, dataset: str) -> _View:
 def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float) -> PlanRecord:
     name = view.seen.dataset
     refuse_in_the_way(view.settings, name, slice_)
+    view.refuse_inherited(slice_)
     wanted = _predicted(view, slice_)
     refuse_small_disk(view.settings, name, wanted)
     plan = Plan(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import ReferenceTable
-from include.clients.delta_log import TableMissing, log_versions
+from include.clients.delta_log import LOG, log_versions, read_commit
 from include.errors import Terminal
-from include.places import reference_path
+from include.places import bronze_path, reference_path
 from include.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,6 +48,30 @@ class ReferenceUnknown(Terminal):
         self.table, self.known = table, known
 
 
+class ReferenceLost(Terminal):
+    """A version that batches are joined with is not there."""
+
+    def __init__(self, dataset: str, table: str, version: int) -> None:
+        super().__init__(
+            f"{dataset}: reference table {table} has no version {version}, which batches of bronze are joined with; "
+            "nothing was done",
+            "restore its folder from a backup",
+        )
+        self.table, self.version = table, version
+
+
+class ReferenceChanged(Terminal):
+    """A table that is there lacks columns that are declared now; its versions never change."""
+
+    def __init__(self, dataset: str, table: str, version: int, lacking: list[str]) -> None:
+        super().__init__(
+            f"{dataset}: reference table {table}, version {version}, has no column {', '.join(lacking)}; "
+            "nothing was done",
+            "declare the new columns as a reference table of another name",
+        )
+        self.table, self.lacking = table, lacking
+
+
 @dataclass(frozen=True)
 class Loaded:
     """What a load did: the version now, its rows, and whether it is a new one."""
@@ -68,12 +92,40 @@ def current_versions(settings: Settings, dataset: str) -> dict[str, int]:
 
 
 def create_missing(settings: Settings, dataset: Dataset) -> None:
-    """Make version 0 of each declared table that is not there, from its file in the dataset's folder."""
+    """Make version 0 of each declared table that is not there, from its file in the dataset's folder.
+
+    ReferenceLost when bronze names it: made anew, its versions would be others under the same numbers.
+    """
+    missing = missing_tables(settings, dataset)
+    named = _named_last(bronze_path(settings, dataset.name)) if missing else {}
+    for table in missing:
+        if table.name in named:
+            raise ReferenceLost(dataset.name, table.name, named[table.name])
+        rows = read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
+        _write(reference_path(settings, dataset.name, table.name), rows, "ignore")
+
+
+def missing_tables(settings: Settings, dataset: Dataset) -> list[ReferenceTable]:
+    """Return the declared tables that are not there yet."""
     there = current_versions(settings, dataset.name)
-    for table in dataset.pipeline.reference:
-        if table.name not in there:
-            rows = read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
-            _write(reference_path(settings, dataset.name, table.name), rows, "ignore")
+    return [table for table in dataset.pipeline.reference if table.name not in there]
+
+
+def refuse_unusable(settings: Settings, dataset: Dataset) -> None:
+    """Raise unless each declared table is there with these columns, or can be made of its file; nothing is written."""
+    missing = missing_tables(settings, dataset)
+    for table in missing:
+        read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
+    for table in [table for table in dataset.pipeline.reference if table not in missing]:
+        read_version(settings, dataset.name, table, 0)
+
+
+def _named_last(bronze: Path) -> Mapping[str, int]:
+    """The versions that bronze's last batch names."""
+    versions = log_versions(bronze) if (bronze / LOG).is_dir() else []
+    found = (read_commit(bronze, version).metadata or {} for version in reversed(versions))
+    named: Mapping[str, int] = next((said.get("reference", {}) for said in found if "offsets" in said), {})
+    return named
 
 
 def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) -> Loaded:
@@ -102,13 +154,18 @@ def declared_table(dataset: Dataset, name: str) -> ReferenceTable:
 def read_version(settings: Settings, dataset: str, table: ReferenceTable, version: int) -> pa.Table:
     """Return a version's rows, the declared columns alone, in the order of the keys."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     path = reference_path(settings, dataset, table.name)
     names = [name for name, _ in table.columns]
     try:
-        rows: pa.Table = DeltaTable(str(path), version=version).to_pyarrow_table(columns=names)
-    except FileNotFoundError as error:
-        raise TableMissing(path) from error
+        found = DeltaTable(str(path), version=version)
+        lacking = sorted(set(names) - {field.name for field in found.schema().fields})
+        if lacking:
+            raise ReferenceChanged(dataset, table.name, version, lacking)
+        rows: pa.Table = found.to_pyarrow_table(columns=names)
+    except (TableNotFoundError, DeltaError, FileNotFoundError) as error:
+        raise ReferenceLost(dataset, table.name, version) from error
     return rows.cast(arrow_schema(table)).sort_by([(key, "ascending") for key in table.keys])
 
 
@@ -119,7 +176,7 @@ def read_file(table: ReferenceTable, file: Path) -> pa.Table:
 
     schema = arrow_schema(table)
     options = csv.ConvertOptions(
-        column_types=schema, include_columns=schema.names, null_values=["", "NA"], strings_can_be_null=True
+        column_types=schema, include_columns=schema.names, null_values=[""], strings_can_be_null=True
     )
     try:
         rows = csv.read_csv(file, convert_options=options)
@@ -128,6 +185,8 @@ def read_file(table: ReferenceTable, file: Path) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise ReferenceRefused(file, table.name, str(error)) from error
     _refuse_keys(table, rows, file)
+    if rows.num_rows == 0:
+        raise ReferenceRefused(file, table.name, "has no rows")
     if rows.num_rows > MOST_ROWS:
         raise ReferenceRefused(file, table.name, f"has {rows.num_rows:,} rows, {MOST_ROWS:,} are allowed")
     return rows.sort_by([(key, "ascending") for key in table.keys])

@@ -44,12 +44,13 @@ class ReferenceBook:
         self._named: dict[int, Versions] = {}
         """By batch, what its commit names: of bronze's versions after `_down`, up to `_up`."""
         self._down = self._up = -1
+        self._lowest: int | None = None
 
     def stretches(self, first: int, last: int) -> list[Stretch]:
         """Return the batches [first, last] in stretches of equal versions, ascending."""
         if not self._dataset.pipeline.reference or self._fixed is not None:
             return [Stretch(first, last, self.frames(self._fixed or {}))]
-        self._learn(first, last)
+        self._learn(first)
         named = ((batch, self._versions_of(batch)) for batch in range(first, last + 1))
         return [
             Stretch(batches[0], batches[-1], self.frames(dict(versions)))
@@ -73,7 +74,7 @@ class ReferenceBook:
             self._frames[name, version] = self._spark.createDataFrame(rows)
         return self._frames[name, version]
 
-    def _learn(self, first: int, last: int) -> None:
+    def _learn(self, first: int) -> None:
         """Read bronze's log on to its head, and back to batch `first`; what was read is not read again."""
         bronze = bronze_path(self._settings, self._dataset.name)
         if self._up < 0:
@@ -81,10 +82,12 @@ class ReferenceBook:
         for commit in commits_following(bronze, self._up):
             self._note(commit)
             self._up = commit.version
-        while self._down >= 0 and min(self._named, default=last + 1) > first:
+        while self._down >= 0 and (self._lowest is None or self._lowest > first):
             self._note(read_commit(bronze, self._down))
             self._down -= 1
 
     def _note(self, commit: Commit) -> None:
         if commit.metadata and "offsets" in commit.metadata:
-            self._named[int(commit.metadata["batches"][0])] = commit.metadata.get("reference", {})
+            batch = int(commit.metadata["batches"][0])
+            self._named[batch] = commit.metadata.get("reference", {})
+            self._lowest = batch if self._lowest is None else min(self._lowest, batch)

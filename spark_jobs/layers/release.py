@@ -10,8 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.reading_yaml import DeclarationRefused
-from include.clients.delta_log import log_versions
-from include.places import rejected_path, silver_path
 from include.reference.tables import create_missing
 from include.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
@@ -56,13 +54,9 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     if beginning is None or refinery.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
-    paths = {"silver": silver_path, "rejected": rejected_path}
-    newest = {
-        f"{layer}.{base.name}": log_versions(path(settings, base.name, base.release))[-1]
-        for layer, path in paths.items()
-    }
+    versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
     reference = ReferenceBook(spark, settings, base)
-    before = open_refinery(spark, settings, base, refinery.bronze, load_transformation(base), reference, newest)
+    before = open_refinery(spark, settings, base, refinery.bronze, load_transformation(base), reference, versions)
     old, new = before.silver.spec.schema, refinery.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:

@@ -154,6 +154,10 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
         lookup.table("rejected", rejected, rejected.files())
         lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
         count, first, last = _span_of(lookup, places, _places_schema(refinery))
+    beginning = refinery.dataset.beginning
+    if count and beginning is not None and first < beginning.batch:
+        why = f"records of the slice share identities with batch {first}, which this release has not judged"
+        raise RowsUnaccounted(refinery.silver.spec.name, (first, last), why)
     if not count:
         keep(refinery.silver.read(refinery.spark, []), folder.bench("kin_valid"))
         return JudgedFiles((), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from site_of_recovery import Site
@@ -20,6 +21,7 @@ class Poll:
     def __init__(self, site: Site, *states: Sums) -> None:
         self.site, self.states = site, states
         self.reads: list[Sums] = []
+        self.is_alive = True
 
     def read(self) -> Sums:
         reading, name = pinned(self.site.settings), self.site.dataset
@@ -33,16 +35,19 @@ class Poll:
         enough = threading.Event()
 
         def poll() -> None:
-            while not enough.is_set():
-                self.read()
+            try:
+                while not enough.is_set():
+                    self.read()
+            finally:
+                self.is_alive = False
 
-        thread = threading.Thread(target=poll)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(poll)
+            try:
+                yield
+            finally:
+                enough.set()
+            reading.result()
 
     def refuse_mixes(self) -> None:
         """Every read showed an allowed state, and each of them was seen."""

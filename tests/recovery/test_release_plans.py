@@ -46,7 +46,7 @@ def poll_while_it_moves(site: Site, plan: str, sums: tuple[int, int]) -> None:
     """Read again and again while the plan is rolled back and applied, back and forth."""
     poll = Poll(site, *((litres, litres) for litres in sums))
     with poll.going_on():
-        while len(poll.reads) < READS:
+        while len(poll.reads) < READS and poll.is_alive:
             moved(site, execute.roll_back, plan)
             moved(site, execute.apply, plan)
     poll.refuse_mixes()

@@ -32,7 +32,7 @@ class Stream:
     gold: tuple[str, ...] = ("carrier_hours", "route_days")
     versions: dict[str, int] = field(default_factory=dict)
 
-    def bronze(self, batch: int, generation: str = "g1") -> None:
+    def bronze(self, batch: int, generation: str = "g1", reference: dict[str, int] | None = None) -> None:
         start, end = batch * (RECORDS + 1), (batch + 1) * (RECORDS + 1)
         extra = {
             "topic": self.dataset,
@@ -41,6 +41,7 @@ class Stream:
             "offsets": {"0": [start, end], "1": [start, end]},
             "rows_by_partition": {"0": RECORDS, "1": RECORDS},
             "timestamps": [1_700_000_000_000 + batch, 1_700_000_000_999 + batch],
+            "reference": reference or {},
         }
         app = f"{self.dataset}/bronze/{generation}"
         path = bronze_path(self.settings, self.dataset)
@@ -70,6 +71,12 @@ class Stream:
         self.rejected(first, last)
         for table in self.gold:
             self.merge(table, first, last)
+
+    def correct(self, plan: str, batch: int) -> None:
+        """A plan's correction of silver at `batch`."""
+        extra = {"plan": plan, "way": 1, "batch": batch, "rows_removed": 0, "rows_added": 0, "total": 17}
+        path = silver_path(self.settings, self.dataset, self.release)
+        self._refined(path, f"plan/{plan}", (1, 1), 0, extra)
 
     def publish(self, batch: int) -> Publication:
         publication = self.publication(batch)

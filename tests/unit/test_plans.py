@@ -298,8 +298,8 @@ def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> 
 
 def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> None:
     whole = snapshot_dataset(settings, "flights")
-    late = snapshot_dataset(settings, "flights", Beginning(whole.release, 7))
-    assert (whole.beginning, late.beginning) == (None, Beginning(whole.release, 7))
+    late = snapshot_dataset(settings, "flights", Beginning(whole.release, 7, 3, 4))
+    assert (whole.beginning, late.beginning) == (None, Beginning(whole.release, 7, 3, 4))
     assert whole.release != late.release
     assert whole.code == late.code == whole.release
     assert released_dataset(settings, "flights", late.release) == late

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ledgered_stream import Stream
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.catalog.pipeline import load_pipeline
 from include.catalog.reading_yaml import DeclarationRefused
+from include.places import reference_path
 from include.reference import tables
 from include.reference.tables import (
+    ReferenceChanged,
+    ReferenceLost,
     ReferenceRefused,
     ReferenceUnknown,
     create_missing,
@@ -18,6 +24,7 @@ from include.reference.tables import (
     declared_table,
     load_reference,
     read_version,
+    refuse_unusable,
 )
 from include.settings import CLONE, Settings
 
@@ -40,7 +47,7 @@ def test_the_first_version_is_the_file_in_the_folder(settings: Settings, flights
 
 def test_a_load_is_a_version_and_the_same_rows_are_none(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
     file = tmp_path / "planes.csv"
-    file.write_text(PLANES + "N2,NA,180\nN1,2001,\n")
+    file.write_text(PLANES + "N2,,180\nN1,2001,\n")
     first = load_reference(settings, flights, "planes", file)
     assert (first.version, first.rows, first.is_new) == (1, 2, True)
     file.write_text("seats,extra,tailnum,year\n,x,N1,2001\n180,y,N2,\n")
@@ -62,6 +69,7 @@ def test_a_load_is_a_version_and_the_same_rows_are_none(settings: Settings, flig
         ("tailnum,year\nN1,2001\n", "seats"),
         (PLANES + "N1,2001\n", "Expected 3 columns, got 2"),
         ("", "Empty CSV file"),
+        (PLANES, "has no rows"),
     ],
 )
 def test_a_file_that_is_not_as_declared(
@@ -72,6 +80,26 @@ def test_a_file_that_is_not_as_declared(
     with pytest.raises(ReferenceRefused, match=why):
         load_reference(settings, flights, "planes", file)
     assert current_versions(settings, "flights")["planes"] == 0
+
+
+def test_a_table_that_bronze_names_is_not_made_anew(settings: Settings, flights: Dataset) -> None:
+    stream = Stream(settings, release=flights.release)
+    stream.bronze(0, reference={"planes": 2})
+    shutil.rmtree(reference_path(settings, "flights", "planes"))
+    with pytest.raises(ReferenceLost, match="planes has no version 2"):
+        create_missing(settings, flights)
+    shutil.rmtree(reference_path(settings, "flights", "airlines"))
+    with pytest.raises(ReferenceLost):
+        read_version(settings, "flights", declared_table(flights, "airports"), 7)
+
+
+def test_columns_that_the_table_lacks(settings: Settings, flights: Dataset) -> None:
+    planes = declared_table(flights, "planes")
+    grown = replace(planes, columns=(*planes.columns, ("engines", "integer")))
+    pipeline = replace(flights.pipeline, reference=(grown,))
+    with pytest.raises(ReferenceChanged, match="no column engines"):
+        refuse_unusable(settings, replace(flights, pipeline=pipeline))
+    refuse_unusable(settings, flights)
 
 
 def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""What the ledger says is verified: never what was corrected after it was read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from ledgered_stream import RELEASE, Stream
+
+from include.catalog.dataset import load_dataset
+from include.ledger.catching_up import catch_up
+from include.ledger.reader import open_reader
+from include.ledger.writer import open_writer
+from include.places import bronze_path, checkpoint_path, reference_path, verified_path
+from include.reading.bronze import first_batch_since
+from include.reference.tables import create_missing
+from include.settings import CLONE, Settings
+from spark_jobs.generation import Generation
+from spark_jobs.ingest import Ingest
+from spark_jobs.layers.bronze import bronze_spec
+from spark_jobs.tables import Table
+
+
+def verified(settings: Settings) -> list[int]:
+    catch_up(open_writer(settings), settings, "flights")
+    return [one.batch for one in open_reader(settings).event_times("flights", RELEASE)[1]]
+
+
+def read_now(settings: Settings, plan: str, batch: int) -> None:
+    """A backfill has read the tables at `batch` and found them equal."""
+    path = verified_path(settings, "flights", RELEASE, plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    said = {"plan": plan, "batch": batch, "verified_at_ms": int(time.time() * 1000)}
+    path.write_text(json.dumps(said | {"since": "2013-01-01T00:00:00Z", "until": "2013-01-02T00:00:00Z"}))
+    time.sleep(0.01)
+
+
+def test_a_correction_at_the_same_batch_takes_it_back(settings: Settings) -> None:
+    stream = Stream(settings)
+    stream.run(0, 1)
+    stream.correct("backfill-flights-1", 1)
+    time.sleep(0.01)
+    read_now(settings, "backfill-flights-2", 1)
+    assert verified(settings) == [1]
+    stream.correct("backfill-flights-3", 1)
+    assert verified(settings) == [0]
+
+
+@pytest.mark.parametrize(("after_ms", "batch"), [(0, 0), (999, 0), (1_000, 1), (1_001, 2), (1_002, None)])
+def test_the_first_batch_of_a_kafka_time(settings: Settings, after_ms: int, batch: int | None) -> None:
+    stream = Stream(settings)
+    for number in range(3):
+        stream.bronze(number)
+    since = datetime.fromtimestamp((1_700_000_000_000 + after_ms) / 1000, UTC)
+    assert first_batch_since(bronze_path(settings, "flights"), since) == batch
+
+
+def test_ingest_names_the_reference_tables_of_the_day(settings: Settings) -> None:
+    flights = load_dataset("flights", CLONE / "include" / "datasets" / "flights")
+    create_missing(settings, flights)
+    assert reference_path(settings, "flights", "planes").is_dir()
+    generation = Generation(1, 0, {0: 0}, "flights", "topic-1", "bronze-1")
+    folder = generation.checkpoint(checkpoint_path(settings, "flights"))
+    folder.mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": "q"}))
+    bronze = Table(bronze_spec(settings, "flights"))
+    # No session: what a batch's commit says needs none.
+    ingest = Ingest(None, settings, flights, bronze, generation, 1, threading.Event())  # type: ignore[arg-type]
+    assert ingest._facts()["reference"] == {"airlines": 0, "airports": 0, "planes": 0}
