@@ -192,7 +192,7 @@ def suggestions(settings: Settings) -> list[tuple[str, str]]:
         (f'{HEADRACE} query "SELECT * FROM gold.worst_delays ORDER BY departure_delay DESC LIMIT 3"', "any SELECT"),
         (f"{HEADRACE} rejected list --limit 5", "rejected records, with their reasons and payloads"),
         (f"{HEADRACE} produce flights --to 2013-02-01 --corrupt 1%", "the same events again: all become duplicates"),
-        (f"kill -9 {driver}; {HEADRACE} status; {HEADRACE} up", "lose the driver of the flights and bring it back"),
+        (f"kill -9 {driver}; {HEADRACE} status --watch", "lose the driver of the flights; the runner brings it back"),
         (f"{HEADRACE} audit", "is still every record accounted for?"),
         (f"{HEADRACE} down", "stop the streams and the broker; make demo brings them back"),
     ]

@@ -107,6 +107,17 @@ def test_an_unknown_dataset_is_refused(settings: Settings) -> None:
     ("accepted", "invalid", "duplicate", "share"), [(0, 0, 0, None), (3, 1, 0, 0.25), (2, 1, 1, 0.5), (0, 1, 0, 1.0)]
 )
 def test_share_of_rejected(accepted: int, invalid: int, duplicate: int, share: float | None) -> None:
-    totals = ReleaseTotals("r", 0, accepted + invalid + duplicate, accepted, invalid, duplicate, {}, {}, 0)
+    totals = ReleaseTotals(
+        release="r",
+        last_batch=0,
+        rows_in=accepted + invalid + duplicate,
+        accepted=accepted,
+        invalid=invalid,
+        duplicate=duplicate,
+        gold={},
+        reasons={},
+        warned={},
+        published_batch=0,
+    )
     assert rejected_share(totals) == share
     assert rejected_share(None) is None
