@@ -111,3 +111,31 @@ def docs(dataset: Dataset) -> None:
         Console().print(f"there are none yet: headrace quality run --dataset {dataset}", highlight=False)
         raise typer.Exit(1)
     Console(soft_wrap=True).print(str(index), highlight=False, markup=False)
+
+
+@app.command()
+def drift(
+    dataset: Dataset,
+    since_batch: Annotated[int, typer.Option(min=1, help="Compare batches from this one on with all before.")],
+    as_json: AsJson = False,
+) -> None:
+    """Warn of unknown fields and of columns whose values are others than before; each with the first record."""
+    from include.catalog.dataset import released_dataset
+    from include.quality.drift import drifted
+    from include.reading.publication import read_publication, tables_of
+    from include.reading.tables import Reading
+    from include.settings import load_settings
+
+    settings = load_settings()
+    seen = read_publication(settings, dataset)
+    contract = released_dataset(settings, dataset, seen.release).contract
+    found = drifted(Reading(tables_of(settings, seen)), contract, since_batch)
+    if as_json:
+        typer.echo(json.dumps([warning.as_json() for warning in found], indent=1))
+        return
+    table = Table("column", "measure", "before", "now", "first (batch/partition/offset)", header_style="bold", box=None)
+    for warning in found:
+        at = warning.first
+        place = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
+        table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, place)))
+    Console().print(table if found else f"{dataset}: nothing has drifted since batch {since_batch}")
