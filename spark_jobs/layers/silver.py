@@ -10,17 +10,12 @@ Does not: drop a record, whatever its time.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
@@ -36,6 +31,7 @@ from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.amended import Amendments, judged_as_amended, of_batches
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
+from spark_jobs.layers.counted import rejected_counts
 from spark_jobs.layers.reference import ReferenceBook
 from spark_jobs.tables import (
     Bounds,
@@ -188,7 +184,7 @@ def _judged(refinery: Refinery, batches: tuple[int, int], folder: str, committed
     sources = batch_files(refinery.bronze, *batches)
     files = _judged_files(refinery, sources, *batches)
     rejected = _written_rejected(refinery, files, batches[0], folder)
-    reasons, dispositions = _counts(refinery.rejected, rejected)
+    reasons, dispositions = rejected_counts(refinery.rejected, rejected)
     if committed is None:
         silver = _written_silver(refinery, files, rejected, dispositions, batches, folder)
     else:
@@ -215,7 +211,7 @@ def _inherited(
     else:
         silver = list(committed)
     rows_in = sum(file.rows for file in batch_files(refinery.bronze, *batches))
-    return Judged(silver, rejected, rows_in, *_counts(refinery.rejected, rejected), warnings={})
+    return Judged(silver, rejected, rows_in, *rejected_counts(refinery.rejected, rejected), warnings={})
 
 
 def _taken_over(
@@ -383,24 +379,3 @@ def may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: st
     assert isinstance(last, datetime)
     near = file.overlaps(time, first - horizon, last + horizon)
     return near and file.overlaps(identity, low[identity], high[identity])
-
-
-def _counts(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return rejected rows by reason (each reason once a record) and by disposition, from the files just written."""
-    reasons: Counter[str] = Counter()
-    dispositions: Counter[str] = Counter()
-    for file in files:
-        rows = pq.read_table(table.spec.path / file.path, columns=["disposition", "reasons"], partitioning=None)
-        dispositions += _counted(rows["disposition"])
-        reasons += _counted_reasons(rows["reasons"].combine_chunks())
-    return dict(reasons), dict(dispositions)
-
-
-def _counted_reasons(reasons: Any) -> Counter[str]:
-    rules = pc.struct_field(pc.list_flatten(reasons), "rule")
-    pairs = pa.table({"record": pc.list_parent_indices(reasons), "rule": rules})
-    return _counted(pairs.group_by(["record", "rule"]).aggregate([])["rule"])
-
-
-def _counted(values: Any) -> Counter[str]:
-    return Counter({item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()})
