@@ -132,6 +132,11 @@ def kafka_path(settings: Settings) -> Path:
     return settings.state / "kafka"
 
 
+def airflow_path(settings: Settings) -> Path:
+    """Airflow's home: its database, logs and secrets."""
+    return settings.state / "airflow"
+
+
 def ledger_url(settings: Settings) -> str:
     """SQLAlchemy URL of the ledger."""
     return settings.ledger_url or f"sqlite:///{settings.state / 'ledger.sqlite'}"

@@ -23,7 +23,7 @@ from include.supervision.spawned import (
     is_suspended,
     read_run_file,
 )
-from include.supervision.states import BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
+from include.supervision.states import AIRFLOW, BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
 from include.supervision.wanted import WantedUnreadable, last_said, last_words, newest
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
@@ -43,11 +43,26 @@ class DriverWord:
 
 
 def observe(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
-    """The runner, the broker and the stream of every known dataset, in that order, as they are now."""
+    """The runner, the broker and the stream of every known dataset, and Airflow if it was started, as they are now."""
     names = dataset_names(settings) if datasets is None else datasets
-    runner, accounts = observe_runner(settings), read_accounts(settings)
+    runner, accounts, airflow = observe_runner(settings), read_accounts(settings), observe_airflow(settings)
     streams = [_observe_stream(settings, dataset, runner, accounts) for dataset in names]
-    return [runner, _observe_broker(settings, runner, accounts), *streams]
+    there = [] if airflow.state is ProcessState.STOPPED else [airflow]
+    return [runner, _observe_broker(settings, runner, accounts), *streams, *there]
+
+
+def observe_airflow(settings: Settings) -> ProcessStatus:
+    """Airflow: running when its page's port is open."""
+    return observed(settings, AIRFLOW, airflow_status)
+
+
+def airflow_status(run: RunFile) -> ProcessStatus:
+    """Airflow's status from its run file and its port."""
+    if not is_alive(run):
+        return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
+    ready = is_open(int(run.extra.get("port", 0)))
+    state = ProcessState.RUNNING if ready else ProcessState.STARTING
+    return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
 
 
 def observe_runner(settings: Settings) -> ProcessStatus:

@@ -16,10 +16,10 @@ LOOPBACK = "127.0.0.1"
 class PortInUse(Terminal):
     """A port that was asked for is taken; `holder` says by whom, as far as the system tells."""
 
-    def __init__(self, port: int, holder: str) -> None:
+    def __init__(self, port: int, holder: str, process: str = "broker", knob: str = "HEADRACE_KAFKA_PORT") -> None:
         super().__init__(
-            f"port {port} is in use{f' by {holder}' if holder else ''}; the broker was not started",
-            "stop that process, or choose another HEADRACE_KAFKA_PORT (0: a free one)",
+            f"port {port} is in use{f' by {holder}' if holder else ''}; the {process} was not started",
+            f"stop that process, or choose another {knob} (0: a free one)",
         )
         self.port, self.holder = port, holder
 

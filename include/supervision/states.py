@@ -8,6 +8,7 @@ from enum import Enum
 
 RUNNER = "runner"
 BROKER = "broker"
+AIRFLOW = "airflow"
 STREAM = "stream:"
 
 
