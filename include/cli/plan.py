@@ -22,7 +22,7 @@ from include.cli.query import wide_console
 
 if TYPE_CHECKING:
     from include.planning.compare import Comparison
-    from include.planning.plan import Plan, PlanRecord
+    from include.planning.plan import PlanRecord
     from include.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: changes of history, from the intention to the way back.")
@@ -213,34 +213,16 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, ask: A
 
 def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan is about."""
-    p, size = record.plan, record.plan.predicted
+    from include.planning.explain import cost
+
+    p = record.plan
     console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False, soft_wrap=True)
     colours = {"additive": "green", "changed": "yellow", "removed": "red", "incompatible": "red"}
     for change in p.changes:
         kind = f"[{colours[change.kind]}]{change.kind:12}[/]"
         console.print(f"  {kind} {change.table}: {escape(change.why)}", highlight=False, soft_wrap=True)
-    for source, records in _sources(p).items():
-        console.print(f"  from {source}: {records}", highlight=False, soft_wrap=True)
-    console.print(
-        f"  will read {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and make about "
-        f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _sources(plan: Plan) -> dict[str, str]:
-    """Return, by source, which offsets of which partition a slice reads there."""
-    found: dict[str, list[str]] = {}
-    for span in plan.slice.spans if plan.slice else ():
-        found.setdefault(span.source, []).append(
-            f"partition {span.partition} offsets {span.start:,} to {span.end - 1:,}"
-        )
-    shown = {source: "; ".join(parts[:4]) for source, parts in found.items()}
-    return {
-        source: text + (f"; {len(found[source]) - 4} more" if len(found[source]) > 4 else "")
-        for source, text in shown.items()
-    }
+    for line in cost(p):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool = True) -> None:

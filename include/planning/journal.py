@@ -9,12 +9,13 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from include.catalog.difference import Change
 from include.catalog.slice import slice_from_json
@@ -74,6 +75,12 @@ def all_plans(settings: Settings) -> list[PlanRecord]:
     return [load_plan(settings, name) for name in plan_ids(settings)]
 
 
+def find_plan(settings: Settings, origin: str) -> PlanRecord | None:
+    """Return the plan that answers a wish, None when there is none; an empty `origin` is no wish."""
+    found = (record for record in all_plans(settings) if origin and record.plan.origin == origin)
+    return next(found, None)
+
+
 def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: Any) -> PlanRecord:
     """Write down that a stage is done; StageRefused when it cannot follow."""
     validate_stage(load_plan(settings, plan), stage)
@@ -89,10 +96,10 @@ def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: 
 
 
 @contextmanager
-def sole_worker(settings: Settings, plan: str) -> Iterator[None]:
-    """Hold the plan's lock; PlanBusy when another command has it. It goes away with the process."""
+def sole_worker(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
+    """Hold the plan's lock; PlanBusy when another command has it for `within` seconds. It goes away with the process."""
     load_plan(settings, plan)
-    with _locked(_folder(settings, plan) / "lock", plan):
+    with _locked(_folder(settings, plan) / "lock", plan, within):
         yield
 
 
@@ -101,22 +108,32 @@ def sole_planner(settings: Settings) -> Iterator[None]:
     """Hold the lock under which plans are made: two at once would both find the way free."""
     folder = plan_path(settings, "planning").parent
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "planning.lock", "that is being made"):
+    with _locked(folder / "planning.lock", "that is being made", 0.0):
         yield
 
 
 @contextmanager
-def _locked(path: Path, plan: str) -> Iterator[None]:
+def _locked(path: Path, plan: str, within: float) -> Iterator[None]:
     with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise PlanBusy(plan, file.read().strip()) from error
+        _await_lock(file, plan, within)
         file.truncate(0)
         file.write(f"pid {os.getpid()}")
         file.flush()
         yield
+
+
+def _await_lock(file: IO[str], plan: str, within: float) -> None:
+    end = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= end:
+                file.seek(0)
+                raise PlanBusy(plan, file.read().strip()) from error
+            time.sleep(0.2)
+        else:
+            return
 
 
 def comparison_path(settings: Settings, plan: str, kind: str) -> Path:

@@ -96,6 +96,8 @@ class Plan:
     slice: Slice | None = None
     asked: str = ""
     """What was asked, in words: `events from … to …`; of a release, where it begins, unless at the start."""
+    origin: str = ""
+    """The one wish that this plan answers, where whoever has it may ask again: `replay__flights/manual__…`."""
 
     @property
     def about(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
 from include.errors import Terminal, Transient
 from include.places import bronze_path, live_path, status_path
-from include.planning.journal import all_plans, keep_plan, new_id, sole_planner
+from include.planning.journal import all_plans, find_plan, keep_plan, new_id, sole_planner
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
 from include.reading.bronze import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
@@ -111,15 +111,24 @@ FROM_THE_START = Point()
 
 
 def plan_release(
-    settings: Settings, dataset: str, by: str, now: datetime, threshold: float = 0.0, point: Point = FROM_THE_START
+    settings: Settings,
+    dataset: str,
+    by: str,
+    now: datetime,
+    threshold: float = 0.0,
+    point: Point = FROM_THE_START,
+    origin: str = "",
 ) -> PlanRecord:
     """Plan to let readers see the dataset as its folder says now. No table is touched, no data file read.
 
-    From a later `point`, what silver and rejected hold of the batches before it is taken over as it is.
+    From a later `point`, what silver and rejected hold of the batches before it is taken over as it is. Asked again
+    with the same `origin` it returns the plan that was made before.
     Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PointRefused, ReleaseIncompatible,
     ReleaseKept, PlanInTheWay, PlanBusy, DiskTooSmall, and what `refuse_unusable` says of reference tables.
     """
     with sole_planner(settings):
+        if known := find_plan(settings, origin):
+            return known
         declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
         base = released_dataset(settings, dataset, seen.release)
         beginning = _beginning(settings, seen, point)
@@ -135,7 +144,8 @@ def plan_release(
         refuse_small_disk(settings, dataset, wanted)
         fresh = snapshot_dataset(settings, dataset, beginning)
         _refuse_known(settings, fresh, seen)
-        return keep_plan(settings, _plan(settings, base, fresh, wanted, by, now, threshold))
+        plan = _plan(settings, base, fresh, wanted, by, now, threshold)
+        return keep_plan(settings, replace(plan, origin=origin))
 
 
 def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning | None:

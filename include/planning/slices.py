@@ -16,7 +16,7 @@ from include.catalog.slice import BRONZE, KAFKA, Slice, Span
 from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import Terminal
 from include.planning.history import History
-from include.planning.journal import keep_plan, new_id, sole_planner
+from include.planning.journal import find_plan, keep_plan, new_id, sole_planner
 from include.planning.plan import BACKFILL, REINSTATE, REPLAY, Plan, PlanRecord, Prediction
 from include.planning.release import refuse_in_the_way, refuse_small_disk, refuse_unknown, told_rate
 from include.reading.bronze import Tile
@@ -38,6 +38,10 @@ class RangeRefused(Terminal):
     def __init__(self, dataset: str, asked: str, why: str, remedy: str) -> None:
         super().__init__(f"{dataset}, {asked}: {why}; nothing was planned", remedy)
         self.dataset, self.asked = dataset, asked
+
+
+class NothingThere(RangeRefused):
+    """What was asked may be asked, but nothing was published there so far."""
 
 
 class RecordsNowhere(Terminal):
@@ -81,24 +85,28 @@ def plan_backfill(
     now: datetime,
     threshold: float = 0.0,
     reference: str = AS_OF,
+    origin: str = "",
 ) -> PlanRecord:
     """Plan to do the events of [since, until) again, with the release that readers see, from bronze.
 
-    `reference` AS_OF joins the reference tables as they were at each batch, TODAY as they are now.
-    Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy.
+    `reference` AS_OF joins the reference tables as they were at each batch, TODAY as they are now. Asked again with the
+    same `origin` it returns the plan that was made before.
+    Errors: NothingPublished, RangeRefused, NothingThere, RecordsNowhere, PlanInTheWay, PlanBusy.
     """
     asked = f"events {said_range(since, until)}"
     if since >= until:
         raise RangeRefused(dataset, asked, "the range ends before it begins", "give --from an earlier time than --to")
     with sole_planner(settings):
+        if known := find_plan(settings, origin):
+            return known
         view = _view(settings, dataset)
         spans = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
         tiles = [tile for tile in view.history.tiles if any(low <= tile.batch <= high for low, high in spans)]
         if not tiles:
-            raise RangeRefused(dataset, asked, "no published event lies there", "headrace tables")
+            raise NothingThere(dataset, asked, "no published event lies there", "headrace tables")
         parts = view.from_bronze(_joined(tiles, BRONZE))
         slice_ = Slice(parts, since, until, view.reference(reference))
-        return _kept(view, BACKFILL, slice_, asked, by, now, threshold)
+        return _kept(view, BACKFILL, slice_, asked, by, now, threshold, origin)
 
 
 def plan_replay(
@@ -110,21 +118,24 @@ def plan_replay(
     now: datetime,
     threshold: float = 0.0,
     reference: str = AS_OF,
+    origin: str = "",
 ) -> PlanRecord:
     """Plan to do records again with the release that readers see: from Kafka where it has them, else from bronze.
 
-    `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. `reference` as in `plan_backfill`.
-    Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy, BrokerUnreachable.
+    `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. `reference`, `origin`: as in
+    `plan_backfill`. Errors: as there, and BrokerUnreachable.
     """
     with sole_planner(settings):
+        if known := find_plan(settings, origin):
+            return known
         view = _view(settings, dataset)
         spans = _asked_spans(view, wanted)
         if not spans:
-            raise RangeRefused(dataset, str(wanted), "no published record lies there", "headrace status")
+            raise NothingThere(dataset, str(wanted), "no published record lies there", "headrace status")
         _refuse_not_ingested(view, spans, str(wanted))
         parts = view.from_bronze(spans) if source == BRONZE else _across_the_seam(settings, view, spans, source)
         slice_ = Slice(parts, reference=view.reference(reference))
-        return _kept(view, REPLAY, slice_, str(wanted), by, now, threshold)
+        return _kept(view, REPLAY, slice_, str(wanted), by, now, threshold, origin)
 
 
 def plan_reinstatement(
@@ -138,7 +149,7 @@ def plan_reinstatement(
         view = _view(settings, dataset)
         _refuse_not_ingested(view, spans, asked)
         slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
-        return _kept(view, REINSTATE, slice_, asked, by, now, threshold)
+        return _kept(view, REINSTATE, slice_, asked, by, now, threshold, "")
 
 
 @dataclass(frozen=True)
@@ -201,7 +212,9 @@ def _view(settings: Settings, dataset: str) -> _View:
     return _View(settings, seen, released_dataset(settings, dataset, seen.release), history)
 
 
-def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float) -> PlanRecord:
+def _kept(
+    view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float, origin: str
+) -> PlanRecord:
     name = view.seen.dataset
     refuse_in_the_way(view.settings, name, slice_)
     view.refuse_inherited(slice_)
@@ -220,6 +233,7 @@ def _kept(view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datet
         predicted=wanted,
         slice=slice_,
         asked=asked + _said_reference(slice_.reference),
+        origin=origin,
     )
     return keep_plan(view.settings, plan)
 

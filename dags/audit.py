@@ -1,0 +1,26 @@
+"""Is every Kafka record accounted for? Counted from outside, every hour.
+
+An independent consumer and delta-rs count Kafka, bronze, silver, rejected and gold, without Spark. The run fails with
+the first gap, overlap or surplus and its offsets; `headrace audit` shows all of them.
+
+**Reads** Kafka and the published tables. **Writes** nothing. **Guarantee**: success means balanced. **After a crash**
+it counts again. **Does not** repair anything.
+"""
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from include.operators.audits import Audit
+from include.operators.declared import DEFAULTS, declared_datasets
+from include.operators.forms import audit_form
+
+with DAG(
+    "audit",
+    doc_md=__doc__,
+    description="Is every Kafka record accounted for?",
+    schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
+    max_active_runs=1,
+    default_args=DEFAULTS,
+    params=audit_form([dataset.name for dataset in declared_datasets()]),
+    tags=["quality"],
+) as dag:
+    Audit(task_id="audit")

@@ -1,0 +1,37 @@
+"""Ship a dataset's changed folder: plan, build beside production, compare, ask, let readers see it.
+
+The folder `include/datasets/<dataset>/` as it is now becomes a release of its own, built from bronze while the stream
+goes on. Its tables are compared with what readers see, at the same batch. Equal, only added to, or within `threshold`:
+no question. The old release is kept fresh until it is retired, so `rollback__<dataset>` is quick.
+
+**Reads** bronze, the published tables. **Writes** the release's own tables, then the publication. **Guarantee**:
+silver and all gold tables move at once. **After a crash** a retry goes on with what was built. **Does not** stop the
+stream.
+"""
+
+from airflow.sdk import DAG
+
+from include.operators.approval import ApprovePlan
+from include.operators.declared import DEFAULTS, declared_datasets
+from include.operators.forms import release_form
+from include.operators.plans import PlanRelease
+from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan
+
+for dataset in declared_datasets():
+    with DAG(
+        f"release__{dataset.name}",
+        doc_md=__doc__,
+        description=f"Ship the changed folder of {dataset.name}",
+        schedule=None,
+        default_args=DEFAULTS,
+        params=release_form(),
+        tags=["history", dataset.name],
+    ) as dag:
+        (
+            PlanRelease(task_id="plan", dataset=dataset.name)
+            >> BuildPlan(task_id="build", dataset=dataset.name)
+            >> ComparePlan(task_id="compare", dataset=dataset.name)
+            >> ApprovePlan(task_id="approve", dataset=dataset.name)
+            >> ApplyPlan(task_id="apply", dataset=dataset.name, outlets=dataset.tables)
+        )
+    globals()[dag.dag_id] = dag

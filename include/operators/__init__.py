@@ -1,0 +1,1 @@
+"""Airflow operators, triggers and forms: thin adapters over planning, supervision and audit."""

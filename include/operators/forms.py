@@ -1,0 +1,113 @@
+"""The trigger forms: what Airflow's page asks, with types, examples and meanings. What is allowed: asked.py."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+Form = dict[str, Param]
+
+
+def stream_form() -> Form:
+    """When a stream breaks its service level."""
+    return {
+        "lag_seconds": Param(
+            300, type="number", exclusiveMinimum=0, title="Most lag, seconds", description="Age of the oldest record that readers do not see yet."
+        ),
+        "grace_seconds": Param(
+            180, type="number", minimum=0, title="For at most, seconds", description="A breach that is over before fails nothing."
+        ),
+    }
+
+
+def release_form() -> Form:
+    """What every plan asks."""
+    return {
+        "threshold": Param(
+            0,
+            type="number",
+            minimum=0,
+            maximum=1,
+            title="Differing keys that need no approval",
+            description="Share of the keys of each table, 0 to 1. 0: whatever differs is asked about.",
+            examples=[0, 0.001, 0.01],
+        ),
+        "dry_run": Param(False, type="boolean", title="Only explain", description="Say what would be done; do nothing."),
+    }
+
+
+def backfill_form() -> Form:
+    """A range of event time; none for the run's own partition."""
+    return {
+        "start": _moment("First event time", "Leave it empty to redo the day of the run's partition."),
+        "end": _moment("End of the event times", "Exclusive."),
+        **release_form(),
+    }
+
+
+def replay_form() -> Form:
+    """Which Kafka records."""
+    return {
+        "by": Param(
+            "time",
+            type="string",
+            enum=["time", "batches", "offsets"],
+            values_display={"time": "Kafka's time", "batches": "bronze batches", "offsets": "offsets of partitions"},
+            title="Which records",
+            description="Fill in what belongs to it below, and nothing else.",
+        ),
+        "start": _moment("First time in Kafka", "By time: when the broker took the record.", "by time"),
+        "end": _moment("End of the times in Kafka", "By time: exclusive.", "by time"),
+        "first_batch": _number("First batch", "by batches"),
+        "last_batch": _number("Last batch, included", "by batches"),
+        "offsets": Param(
+            None,
+            type=["null", "object"],
+            title="Offsets by partition",
+            description='Half-open, for instance {"0": [100, 200], "1": [0, 50]}.',
+            section="by offsets",
+        ),
+        "source": Param(
+            "auto",
+            type="string",
+            enum=["auto", "kafka", "bronze"],
+            values_display={
+                "auto": "Kafka where it has them, bronze for the rest",
+                "kafka": "Kafka only",
+                "bronze": "bronze only",
+            },
+            title="Read from",
+            description="What Kafka has deleted is still in bronze.",
+        ),
+        **release_form(),
+    }
+
+
+def rollback_form() -> Form:
+    """Which plan to take back."""
+    return {
+        "plan": Param(
+            "",
+            type="string",
+            pattern=r"^([a-z]+-[a-z0-9_]+-\d+)?$",
+            title="Plan",
+            description="As `headrace plan list` names it, for instance replay-flights-1. Empty: the last one applied.",
+        )
+    }
+
+
+def audit_form(datasets: list[str]) -> Form:
+    """Which datasets to audit."""
+    return {
+        "datasets": Param(
+            [], type="array", items={"type": "string"}, examples=datasets, title="Datasets", description="None: all."
+        )
+    }
+
+
+def _moment(title: str, description: str, section: str | None = None) -> Param:
+    more = {"section": section} if section else {}
+    return Param(None, type=["null", "string"], format="date-time", title=title, description=f"{description} UTC.", **more)
+
+
+def _number(title: str, section: str) -> Param:
+    return Param(None, type=["null", "integer"], minimum=0, title=title, section=section, description="A bronze batch.")

@@ -1,0 +1,95 @@
+"""What deferred tasks wait for, in the triggerer: a stream's health, and the end of a plan.
+
+Reads: what supervision and planning read.  Writes: nothing, but that a stream is not wanted any more (on_kill).
+Guarantee: a restart of the triggerer changes nothing: a trigger begins to look again.
+After a crash: as after a restart.
+Does not: start, stop or judge anything by itself (health.py judges).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.settings import load_settings
+
+LOOK_EVERY = 2.0
+SAY_EVERY = 60.0
+
+
+class PlanClosed(BaseTrigger):
+    """Fires when a plan cannot change anything any more."""
+
+    def __init__(self, plan: str) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return how to make this trigger again."""
+        return f"{__name__}.{type(self).__name__}", {"plan": self.plan}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the plan's journal until it is closed."""
+        from include.planning.journal import load_plan
+
+        while (await asyncio.to_thread(load_plan, load_settings(), self.plan)).is_open:
+            await asyncio.sleep(LOOK_EVERY)
+        yield TriggerEvent({"plan": self.plan})
+
+
+class StreamWatch(BaseTrigger):
+    """Fires when the stream has failed, breaks its service level, or is not wanted any more.
+
+    Meanwhile it writes the stream's health into the task's log. Stopped by a person (marked, or cleared): the stream
+    is not wanted any more, so that it drains, unless somebody said after `since` that it is.
+    """
+
+    def __init__(self, dataset: str, wish: str, since: str, lag_seconds: float, grace_seconds: float) -> None:
+        super().__init__()
+        self.dataset, self.wish, self.since = dataset, wish, since
+        self.lag_seconds, self.grace_seconds = lag_seconds, grace_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return how to make this trigger again."""
+        names = ("dataset", "wish", "since", "lag_seconds", "grace_seconds")
+        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the stream until there is something to say of it."""
+        from include.ledger.reader import open_reader
+        from include.operators.health import Limits, Watch, sentence
+        from include.supervision.health import stream_health
+
+        settings, watch = load_settings(), Watch(Limits(self.lag_seconds, self.grace_seconds))
+        ledger, said, said_at = open_reader(settings), "", 0.0
+        while True:
+            health = await asyncio.to_thread(stream_health, settings, self.dataset, ledger)
+            verdict = watch.judged(health, time.monotonic())
+            if verdict is not None:
+                self.log.info("%s", verdict.why)
+                yield TriggerEvent({"outcome": verdict.outcome, "why": verdict.why})
+                return
+            text = sentence(health)
+            if health.state.label != said or time.monotonic() - said_at > SAY_EVERY:
+                self.log.info("%s", text)
+                said, said_at = health.state.label, time.monotonic()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def on_kill(self) -> None:
+        """A person has stopped the run: let the stream drain."""
+        await asyncio.to_thread(self.let_drain)
+
+    def let_drain(self) -> None:
+        """Say that the stream is not wanted any more, unless somebody wanted it since."""
+        from include.supervision.wanted import last_said, unwant
+
+        settings = load_settings()
+        said = last_said(settings, self.dataset)
+        if said is None or said.since <= datetime.fromisoformat(self.since):
+            unwant(settings, self.dataset, f"{self.wish}, stopped")
+            self.log.info("%s: not wanted any more, it drains", self.dataset)
