@@ -48,8 +48,12 @@ class Settings(BaseSettings):
     datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
     jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
-    airflow_port: int = Field(0, ge=0, le=65535, description="port of Airflow's page; 0: a free one, kept between starts")
-    airflow_database: str = Field("", description="SQLAlchemy URL of Airflow's database; empty: SQLite in the state folder")
+    airflow_port: int = Field(
+        0, ge=0, le=65535, description="port of Airflow's page; 0: a free one, kept between starts"
+    )
+    airflow_database: str = Field(
+        "", description="SQLAlchemy URL of Airflow's database; empty: SQLite in the state folder"
+    )
     kafka_port: int = Field(0, ge=0, le=65535, description="broker port; 0: a free one, kept between starts")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")

@@ -11,10 +11,18 @@ def stream_form() -> Form:
     """When a stream breaks its service level."""
     return {
         "lag_seconds": Param(
-            300, type="number", exclusiveMinimum=0, title="Most lag, seconds", description="Age of the oldest record that readers do not see yet."
+            300,
+            type="number",
+            exclusiveMinimum=0,
+            title="Most lag, seconds",
+            description="Age of the oldest record that readers do not see yet.",
         ),
         "grace_seconds": Param(
-            180, type="number", minimum=0, title="For at most, seconds", description="A breach that is over before fails nothing."
+            180,
+            type="number",
+            minimum=0,
+            title="For at most, seconds",
+            description="A breach that is over before fails nothing.",
         ),
     }
 
@@ -31,7 +39,9 @@ def release_form() -> Form:
             description="Share of the keys of each table, 0 to 1. 0: whatever differs is asked about.",
             examples=[0, 0.001, 0.01],
         ),
-        "dry_run": Param(False, type="boolean", title="Only explain", description="Say what would be done; do nothing."),
+        "dry_run": Param(
+            False, type="boolean", title="Only explain", description="Say what would be done; do nothing."
+        ),
     }
 
 
@@ -106,7 +116,9 @@ def audit_form(datasets: list[str]) -> Form:
 
 def _moment(title: str, description: str, section: str | None = None) -> Param:
     more = {"section": section} if section else {}
-    return Param(None, type=["null", "string"], format="date-time", title=title, description=f"{description} UTC.", **more)
+    return Param(
+        None, type=["null", "string"], format="date-time", title=title, description=f"{description} UTC.", **more
+    )
 
 
 def _number(title: str, section: str) -> Param:

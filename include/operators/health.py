@@ -49,9 +49,13 @@ class Watch:
     def _breaches(self, health: StreamHealth) -> dict[str, str]:
         found = {}
         if health.state in IDLE or health.state.terminal:
-            found["state"] = f"the stream of {health.dataset} is {health.state.label}: {health.reason or 'no reason given'}"
+            found["state"] = (
+                f"the stream of {health.dataset} is {health.state.label}: {health.reason or 'no reason given'}"
+            )
         if health.lag_seconds is not None and health.lag_seconds > self.limits.lag_seconds:
-            found["lag"] = f"{health.dataset} is {health.lag_seconds:.0f} s behind, {self.limits.lag_seconds:g} are allowed"
+            found["lag"] = (
+                f"{health.dataset} is {health.lag_seconds:.0f} s behind, {self.limits.lag_seconds:g} are allowed"
+            )
         if health.runner.terminal:
             found["runner"] = f"the runner, which keeps {health.dataset} running, is {health.runner.label}"
         return found

@@ -53,10 +53,16 @@ def _confirm_slice(settings: Settings, record: PlanRecord, seen: Publication) ->
     """Each correction commits to silver, even where no row of silver differs, and is published after that."""
     plan, name = record.plan, f"silver.{record.plan.dataset}"
     app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
-    made = {c.app_version: c.version for c in commits(silver_path(settings, plan.dataset, plan.release)) if c.app_id == app_id}
+    made = {
+        c.app_version: c.version
+        for c in commits(silver_path(settings, plan.dataset, plan.release))
+        if c.app_id == app_id
+    }
     version = made.get(TRANSACTION[record.stage])
     if version is None:
         raise NotInTheTables(plan.id, record.stage, f"{name} has no commit of it")
     if seen.release == plan.release and seen.tables[name].version < version:
-        raise NotInTheTables(plan.id, record.stage, f"readers see {name} at version {seen.tables[name].version}, before it")
+        raise NotInTheTables(
+            plan.id, record.stage, f"readers see {name} at version {seen.tables[name].version}, before it"
+        )
     return {"result": "corrected" if record.stage is Stage.APPLIED else "rolled back", "silver_version": version}

@@ -53,7 +53,9 @@ def comparison_in_markdown(found: Mapping[str, Any]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for table in found["tables"]:
-        mark = "equal" if table["equal"] else table["presence"] if table["presence"] != "both" else f"{table['share']:.2%}"
+        mark = (
+            "equal" if table["equal"] else table["presence"] if table["presence"] != "both" else f"{table['share']:.2%}"
+        )
         counts = " | ".join(f"{table[name]:,}" for name in columns)
         lines.append(f"| {literal(table['name'])} | {mark} | {counts} |")
     lines += [line for table in found["tables"] for line in _moved(table)]
