@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean
+.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean setup-airflow
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -21,9 +21,12 @@ setup: ## install Python packages and jars; others: make setup GROUPS="runtime d
 setup-runtime:
 	@bash infra/setup.sh runtime
 
-# Tests compare our verdicts with those of Great Expectations.
+setup-airflow:
+	@bash infra/setup.sh runtime airflow
+
+# Tests compare our verdicts with those of Great Expectations, and look at the DAGs.
 setup-dev:
-	@bash infra/setup.sh runtime dev quality
+	@bash infra/setup.sh runtime dev quality airflow
 
 demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, audited
 	@.venv/bin/headrace demo $(ARGS)
@@ -38,10 +41,10 @@ check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
-up: setup-runtime ## start the broker and the streams
-	@.venv/bin/headrace up $(ARGS)
+up: setup-airflow ## start the broker, the streams and Airflow with its page
+	@.venv/bin/headrace up --airflow $(ARGS)
 
-down: setup-runtime ## drain the streams, then stop the broker
+down: setup-runtime ## stop Airflow, drain the streams, then stop the broker
 	@.venv/bin/headrace down $(ARGS)
 
 bench-demo: setup-runtime ## measure the way from topic to gold: events/s, latency, time of each step

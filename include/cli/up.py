@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from include.settings import Settings
 
 NAMES = typer.Argument(help="datasets whose streams are wanted; none: all", show_default=False)
 
@@ -17,8 +20,12 @@ def say(console: Console, line: str) -> None:
     console.print(f"[bold]{escape(name):16}[/] {escape(rest)}", highlight=False, soft_wrap=True)
 
 
-def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
-    """Want the streams, start a runner that keeps them and the broker running, wait until they work."""
+def up(
+    datasets: Annotated[list[str] | None, NAMES] = None,
+    airflow: Annotated[bool, typer.Option("--airflow", help="and Airflow, with its page")] = False,
+    no_streams: Annotated[bool, typer.Option("--no-streams", help="want none: leave that to Airflow")] = False,
+) -> None:
+    """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
     from include.catalog.dataset import dataset_names
     from include.settings import load_settings
     from include.supervision.processes import NotStarted
@@ -33,17 +40,33 @@ def up(datasets: Annotated[list[str] | None, NAMES] = None) -> None:
     console.print(
         f"[green]up[/]: {len(seen)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
+    if airflow:
+        start_airflow(settings, console)
+
+
+def start_airflow(settings: Settings, console: Console) -> None:
+    """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
+    from include.supervision.airflow import AirflowNotStarted, how_to_log_in, up_airflow
+
+    try:
+        run = up_airflow(settings, lambda line: say(console, line))
+    except AirflowNotStarted as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"Airflow: {escape(how_to_log_in(settings, run))}", highlight=False, soft_wrap=True)
 
 
 def down(
     datasets: Annotated[list[str] | None, typer.Argument(help="drain only these streams", show_default=False)] = None,
 ) -> None:
-    """Drain the streams at their next batch boundary, then stop the broker and the runner; or drain these alone."""
+    """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
     from include.settings import load_settings
+    from include.supervision.airflow import down_airflow
     from include.supervision.processes import down as bring_down
     from include.supervision.states import ProcessState
 
     settings, console = load_settings(), Console()
+    airflow = not datasets and down_airflow(settings, lambda line: say(console, line))
     before = bring_down(settings, lambda line: say(console, line), datasets or [])
-    if all(status.state is ProcessState.STOPPED for status in before):
+    if not airflow and all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
     from include.settings import Settings
 
+QUESTION = "Let readers see the change?"
+
 
 class ApprovePlan(ApprovalOperator):
     """Ask whether readers are to see the change. Rejected: the plan is, too, and what comes after is skipped."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
-        super().__init__(subject=f"Let readers of {dataset} see the change?", **kwargs)
+        super().__init__(subject=f"{QUESTION} ({dataset})", **kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context) -> Any:
@@ -44,7 +46,8 @@ class ApprovePlan(ApprovalOperator):
             if not needs_approval(record):
                 with sole_worker(settings, record.plan.id, OTHERS_WITHIN):
                     return self._said(approve(settings, record, "policy"))
-            self.subject, self.body = f"{self.subject} {record.plan.about}", self._body(settings, record)
+            self.subject = f"{QUESTION} {self.dataset}, {record.plan.about}"
+            self.body = self._body(settings, record)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:

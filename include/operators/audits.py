@@ -34,7 +34,8 @@ class Audit(BaseOperator):
         settings = load_settings()
         with errors_told():
             asked = understood(AuditAsked, given(context)).datasets
-            names = [name for wanted in asked or [None] for name in audited_datasets(settings, wanted)]
+            every = audited_datasets(settings, None)
+            names = [audited_datasets(settings, name)[0] for name in asked] or every
             opener = partial(open_topic, bootstrap_servers(settings))
             audits = [audit_dataset(settings, name, opener) for name in names]
         for audit in audits:

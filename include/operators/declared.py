@@ -45,13 +45,14 @@ def declared_datasets() -> list[Declared]:
 
 
 def _declared(name: str) -> Declared:
-    gold, days = (), 1
+    gold: list[str] = []
+    days = 1
     try:
         pipeline = load_pipeline(load_settings().datasets / name)
     except HeadraceError as error:
         log.warning("%s", error.what)
     else:
-        gold = tuple(table.name for table in pipeline.gold)
+        gold = [table.name for table in pipeline.gold]
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
     return Declared(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)

@@ -68,4 +68,5 @@ def sentence(health: StreamHealth) -> str:
     boundary = "" if health.boundary is None else f", complete up to {health.boundary:%Y-%m-%d %H:%M} UTC"
     rejected = "" if health.rejected_share is None else f", {health.rejected_share:.2%} rejected"
     reason = f" ({health.reason})" if health.reason else ""
-    return f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}, {behind}{seconds} behind{boundary}{rejected}"
+    state = f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}"
+    return f"{state}, {behind}{seconds} behind{boundary}{rejected}"

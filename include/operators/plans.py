@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
 
 from include.errors import Terminal
 from include.operators.runs import errors_told, given, origin, person
@@ -111,7 +111,7 @@ class PlanBackfill(MakePlan):
             return plan_backfill(settings, self.dataset, since, until, *who), asked.dry_run
         except PlanInTheWay as error:
             self.log.info("%s: waiting until it is closed", error.what)
-            self.defer(trigger=PlanClosed(error.plan), method_name="execute")
+            raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute") from error
         except NothingThere as error:
             raise AirflowSkipException(error.what) from error
 

@@ -46,16 +46,16 @@ def _shortened(parts: list[str]) -> str:
 def comparison_in_markdown(found: Mapping[str, Any]) -> str:
     """Return a comparison, given as `Comparison.as_json` has it, as Markdown: a table, and of each change a sample."""
     columns = ("old_rows", "new_rows", "added", "missing", "changed")
+    threshold = f"threshold {found['threshold']:.2%} of the keys"
     lines = [
-        f"**{found['verdict']}**, both at bronze batch {found['batch']}; threshold {found['threshold']:.2%} of the keys",
+        f"**{found['verdict']}**, both at bronze batch {found['batch']}; {threshold}",
         "",
         "| table | | rows before | rows after | keys added | keys missing | keys changed |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for table in found["tables"]:
-        mark = (
-            "equal" if table["equal"] else table["presence"] if table["presence"] != "both" else f"{table['share']:.2%}"
-        )
+        share = f"{table['share']:.2%}" if table["presence"] == "both" else table["presence"]
+        mark = "equal" if table["equal"] else share
         counts = " | ".join(f"{table[name]:,}" for name in columns)
         lines.append(f"| {literal(table['name'])} | {mark} | {counts} |")
     lines += [line for table in found["tables"] for line in _moved(table)]

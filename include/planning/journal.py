@@ -25,6 +25,8 @@ from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, va
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
 
+# Making a plan reads logs and a few columns: others wait for it rather than fail.
+PLANNING_WITHIN = 60.0
 PLAN_ID = re.compile(r"^[a-z]+-[A-Za-z0-9_.-]+-\d+$")
 
 
@@ -97,7 +99,7 @@ def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: 
 
 @contextmanager
 def sole_worker(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
-    """Hold the plan's lock; PlanBusy when another command has it for `within` seconds. It goes away with the process."""
+    """Hold the plan's lock; PlanBusy when another has it for `within` seconds more. It goes away with the process."""
     load_plan(settings, plan)
     with _locked(_folder(settings, plan) / "lock", plan, within):
         yield
@@ -105,10 +107,10 @@ def sole_worker(settings: Settings, plan: str, within: float = 0.0) -> Iterator[
 
 @contextmanager
 def sole_planner(settings: Settings) -> Iterator[None]:
-    """Hold the lock under which plans are made: two at once would both find the way free."""
+    """Hold the lock under which plans are made: two at once would both find the way free. PlanBusy after a while."""
     folder = plan_path(settings, "planning").parent
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "planning.lock", "that is being made", 0.0):
+    with _locked(folder / "planning.lock", "that is being made", PLANNING_WITHIN):
         yield
 
 

@@ -15,27 +15,35 @@ import secrets
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+import psutil
 
 from include.errors import Terminal
 from include.places import airflow_path, log_path
 from include.settings import CLONE, Settings
 from include.supervision.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
+from include.supervision.processes import Report, sole_command
 from include.supervision.spawned import (
+    SAME_START,
     RunFile,
     is_alive,
     log_size,
     log_tail,
     read_run_file,
+    remove_run_file,
     spawn,
+    stop,
     write_atomically,
 )
 from include.supervision.states import AIRFLOW
 
 READY_WITHIN = 120.0
+STOP_WITHIN = 45.0
 USER = "admin"
 HEALTHY = "healthy"
 
@@ -109,7 +117,7 @@ def airflow_database(settings: Settings) -> str:
 def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
     """Return the whole environment of Airflow's parts: ours, and every setting of Airflow that matters here."""
     page = f"http://{LOOPBACK}:{keys.port}"
-    chosen = {
+    chosen: Mapping[str, Mapping[str, object]] = {
         "core": {
             "dags_folder": CLONE / "dags",
             "load_examples": False,
@@ -153,8 +161,45 @@ def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
     return {**os.environ, **given, **mine}
 
 
-def bring_up_airflow(settings: Settings, report: Callable[[str], None]) -> RunFile:
-    """Start Airflow unless it runs, wait until all its parts are healthy; AirflowMissing, PortInUse, AirflowNotStarted."""
+def up_airflow(settings: Settings, report: Report) -> RunFile:
+    """Start Airflow unless it runs, and wait until all its parts are healthy.
+
+    Errors: StateBusy, AirflowMissing, PortInUse, AirflowNotStarted.
+    """
+    with sole_command(settings):
+        return bring_up_airflow(settings, report)
+
+
+def down_airflow(settings: Settings, report: Report) -> bool:
+    """End Airflow with all its parts and tasks; return whether there was one. Streams are left alone. StateBusy."""
+    with sole_command(settings):
+        run = read_run_file(settings, AIRFLOW)
+        if run is None:
+            return False
+        if is_alive(run):
+            report(f"{AIRFLOW}: stopping …")
+        began, by_itself = time.monotonic(), stop(run, STOP_WITHIN)
+        end_session(run)
+        how = "stopped" if by_itself else "did not stop by itself and was killed"
+        report(f"{AIRFLOW}: {how} after {time.monotonic() - began:.1f} s")
+        remove_run_file(settings, AIRFLOW)
+        return True
+
+
+def end_session(run: RunFile) -> None:
+    """Kill what is left of Airflow's session: parts of one that was killed may take their time."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if (
+                process.pid != os.getpid()
+                and os.getsid(process.pid) == run.pid
+                and process.create_time() >= run.started - SAME_START
+            ):
+                process.kill()
+
+
+def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
+    """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
     if run is not None and is_alive(run):
         report(f"{AIRFLOW}: is there already, pid {run.pid}")

@@ -1,0 +1,141 @@
+"""Every DAG: importable in a moment and alone, named after its file, with owner, tags, doc, retries or a reason."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from source_tree import ROOT
+
+from include.catalog.dataset import dataset_names
+from include.settings import Settings
+
+MOST_SECONDS = 2.0
+HEAVY = ("pyspark", "great_expectations", "pyarrow", "polars", "duckdb", "deltalake", "confluent_kafka")
+FILES = sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
+# Without a dataset of their own.
+PLATFORM = {"audit"}
+LOOK = """
+import json, sys, time
+import airflow.sdk
+from airflow.dag_processing.dagbag import DagBag
+loaded = set(sys.modules)
+began = time.process_time()
+bag = DagBag(sys.argv[1])
+seconds = time.process_time() - began
+def told(dag):
+    facts = {"file": dag.fileloc, "doc": dag.doc_md or "", "tags": sorted(dag.tags), "catchup": dag.catchup}
+    facts["params"] = {name: dag.params.get_param(name).schema for name in dag.params}
+    facts["tasks"] = {task.task_id: {
+        "owner": task.owner, "retries": task.retries, "type": task.task_type,
+        "callback": bool(task.on_failure_callback), "templates": list(task.template_fields),
+        "outlets": [asset.name for asset in task.outlets], "downstream": sorted(task.downstream_task_ids),
+    } for task in dag.tasks}
+    return facts
+heavy = sorted({name.split(".")[0] for name in set(sys.modules) - loaded} & set(sys.argv[2:]))
+errors = {path: str(error) for path, error in bag.import_errors.items()}
+dags = {name: told(dag) for name, dag in bag.dags.items()}
+print("\\n" + json.dumps({"seconds": seconds, "heavy": heavy, "errors": errors, "dags": dags}))
+"""
+
+
+@lru_cache(maxsize=1)
+def seen(home: Path) -> dict[str, Any]:
+    """Import all DAG files as Airflow does, in a process that has nothing else."""
+    environ = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTHONPATH": str(ROOT),
+    }
+    argv = [sys.executable, "-c", LOOK, str(ROOT / "dags"), *HEAVY]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False, cwd=home)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return seen(tmp_path_factory.mktemp("airflow home"))
+
+
+def tasks(bag: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{dag}.{name}", task) for dag, said in bag["dags"].items() for name, task in said["tasks"].items()]
+
+
+def test_all_are_imported_in_a_moment_and_without_heavy_packages(bag: dict[str, Any]) -> None:
+    assert bag["errors"] == {}
+    assert bag["heavy"] == [], "a DAG file is imported again and again: import these where a task runs"
+    assert bag["seconds"] <= MOST_SECONDS
+
+
+def test_ids_follow_the_files_and_the_datasets(bag: dict[str, Any]) -> None:
+    datasets = dataset_names(Settings())
+    wanted = {name for name in FILES if name in PLATFORM}
+    wanted |= {f"{name}__{dataset}" for name in FILES if name not in PLATFORM for dataset in datasets}
+    assert set(bag["dags"]) == wanted
+    for dag, said in bag["dags"].items():
+        assert Path(said["file"]).stem == dag.partition("__")[0]
+
+
+def test_each_says_what_it_does_and_whose_it_is(bag: dict[str, Any]) -> None:
+    for dag, said in bag["dags"].items():
+        for word in ("**Reads**", "**Writes**", "**Guarantee**", "**After a crash**", "**Does not**"):
+            assert word in said["doc"], f"{dag}: its docstring does not say: {word}"
+        assert said["tags"], f"{dag} has no tag"
+        dataset = dag.partition("__")[2]
+        assert not dataset or dataset in said["tags"], f"{dag} is not tagged with its dataset"
+        assert said["catchup"] is False, f"{dag} would do the past at once when it is unpaused"
+
+
+def test_each_task_has_owner_callback_and_retries_or_a_reason(bag: dict[str, Any]) -> None:
+    for name, task in tasks(bag):
+        assert task["owner"] == "headrace", name
+        assert task["callback"], f"{name}: nobody is told when it fails"
+        assert task["retries"] >= 1 or has_reason(name), f"{name} has no retries, and no comment `# No retries: …`"
+
+
+def has_reason(name: str) -> bool:
+    text = (ROOT / "dags" / f"{name.partition('__')[0].partition('.')[0]}.py").read_text("utf-8")
+    return "# No retries:" in text
+
+
+def test_no_value_of_a_run_is_ever_rendered(bag: dict[str, Any]) -> None:
+    """Only the question's own two texts are templates, and both are ours."""
+    rendered = {name: task["templates"] for name, task in tasks(bag) if task["templates"]}
+    assert {bag_type(bag, name) for name in rendered} <= {"ApprovePlan"}
+    assert all(templates == ["subject", "body"] for templates in rendered.values())
+
+
+def bag_type(bag: dict[str, Any], name: str) -> str:
+    dag, _, task = name.partition(".")
+    return str(bag["dags"][dag]["tasks"][task]["type"])
+
+
+def test_params_have_types_titles_and_descriptions(bag: dict[str, Any]) -> None:
+    for dag, said in bag["dags"].items():
+        for name, schema in said["params"].items():
+            assert {"type", "title"} <= set(schema), f"{dag}: param {name} has no type or title"
+
+
+def test_assets_are_the_tables_that_a_plan_changes(bag: dict[str, Any]) -> None:
+    apply = bag["dags"]["replay__flights"]["tasks"]["apply"]
+    assert {"bronze.flights", "silver.flights", "rejected.flights", "gold.carrier_hours"} <= set(apply["outlets"])
+    assert "bronze.flights" not in bag["dags"]["backfill__flights"]["tasks"]["apply"]["outlets"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_only_wires(name: str) -> None:
+    """Declarations, a loop over the datasets, and nothing that decides: no function, class, condition or exception."""
+    tree = ast.parse((ROOT / "dags" / f"{name}.py").read_text("utf-8"))
+    logic = (ast.FunctionDef, ast.ClassDef, ast.If, ast.Try, ast.While, ast.Lambda)
+    assert [type(node).__name__ for node in ast.walk(tree) if isinstance(node, logic)] == []

@@ -1,0 +1,124 @@
+"""What a run may be asked for, and what is refused before anything is done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from include.operators import forms
+from include.operators.asked import (
+    Asked,
+    AuditAsked,
+    BackfillAsked,
+    ParamsRefused,
+    ReleaseAsked,
+    ReplayAsked,
+    RollbackAsked,
+    StreamAsked,
+    understood,
+)
+from include.planning.slices import Wanted
+
+FORMS: dict[type[Asked], forms.Form] = {
+    StreamAsked: forms.stream_form(),
+    ReleaseAsked: forms.release_form(),
+    BackfillAsked: forms.backfill_form(),
+    ReplayAsked: forms.replay_form(),
+    RollbackAsked: forms.rollback_form(),
+    AuditAsked: forms.audit_form(["flights"]),
+}
+DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
+
+
+def asked(model: type[Asked], **more: Any) -> dict[str, Any]:
+    """What a form gives, with some fields filled in otherwise."""
+    return {name: param.value for name, param in FORMS[model].items()} | more
+
+
+def refusal(model: type[Asked], **more: Any) -> ParamsRefused:
+    with pytest.raises(ParamsRefused) as refused:
+        understood(model, asked(model, **more))
+    return refused.value
+
+
+@pytest.mark.parametrize("model", FORMS)
+def test_the_form_has_the_fields_that_are_understood(model: type[Asked]) -> None:
+    assert set(FORMS[model]) == set(model.model_fields)
+
+
+@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayAsked])
+def test_what_the_form_gives_untouched_is_understood(model: type[Asked]) -> None:
+    understood(model, asked(model))
+
+
+def test_a_replay_by_time_batches_or_offsets() -> None:
+    times = understood(ReplayAsked, asked(ReplayAsked, by="time", **DAY))
+    assert times.wanted == Wanted(times=(datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)))
+    batches = understood(ReplayAsked, asked(ReplayAsked, by="batches", first_batch=0, last_batch=0))
+    assert batches.wanted == Wanted(batches=(0, 0))
+    offsets = understood(ReplayAsked, asked(ReplayAsked, by="offsets", offsets={"0": [100, 200]}))
+    assert offsets.wanted == Wanted(offsets={0: (100, 200)})
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("surprise", 1),
+        ("threshold", "0.1"),
+        ("threshold", 2),
+        ("threshold", float("nan")),
+        ("dry_run", "yes"),
+        ("start", "2013-01-02T00:00:00"),
+        ("start", "{{ 7*7 }}"),
+        ("start", "0000-01-01T00:00:00Z"),
+        ("start", 1357084800),
+        ("start", "2013-02-30T00:00:00Z"),
+        ("by", "1=1"),
+        ("source", "file:///etc/passwd"),
+        ("offsets", {"0": ["a", 2]}),
+        ("offsets", [[0, 1]]),
+        ("first_batch", -1),
+        ("first_batch", 1.5),
+        ("predicate", "1=1"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
+    refused = refusal(ReplayAsked, **{param: value})
+    assert refused.param.split(".")[0] == param
+    assert "nothing was done" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"by": "time", "start": DAY["end"], "end": DAY["start"]}, "start is not before end"),
+        ({"by": "time", "start": DAY["start"], "end": DAY["start"]}, "start is not before end"),
+        ({"by": "time", "start": DAY["start"]}, "belong together"),
+        ({"by": "time"}, "give what that needs"),
+        ({"by": "time", **DAY, "first_batch": 1, "last_batch": 2}, "nothing else"),
+        ({"by": "batches", **DAY}, "give what that needs"),
+        ({"by": "batches", "first_batch": 3}, "belong together"),
+        ({"by": "batches", "first_batch": 3, "last_batch": 2}, "first_batch is after last_batch"),
+        ({"by": "offsets", "offsets": {"0": [5, 5]}}, "no range"),
+        ({"by": "offsets", "offsets": {"../../etc": [1, 5]}}, "no range"),
+        ({"by": "offsets", "offsets": {"٣": [1, 5]}}, "no range"),
+        ({"by": "offsets", "offsets": {}}, "no partition"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(given: dict[str, Any], why: str) -> None:
+    assert why in refusal(ReplayAsked, **given).why
+
+
+@pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
+def test_a_plan_is_a_name_and_nothing_else(plan: str) -> None:
+    assert refusal(RollbackAsked, plan=plan).param == "plan"
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(str(refusal(ReleaseAsked, threshold="x" * 10_000_000))) < 500
+
+
+def test_keys_that_stand_for_no_field_are_named() -> None:
+    assert refusal(AuditAsked, dataset="flights").param == "dataset"
