@@ -23,6 +23,7 @@ for dataset in declared_datasets():
         doc_md=__doc__,
         description=f"Ship the changed folder of {dataset.name}",
         schedule=None,
+        is_paused_upon_creation=False,
         default_args=DEFAULTS,
         params=release_form(),
         tags=["history", dataset.name],

@@ -23,6 +23,7 @@ for dataset in declared_datasets():
         doc_md=__doc__,
         description=f"Do Kafka records of {dataset.name} again, compare, ask, correct",
         schedule=None,
+        is_paused_upon_creation=False,
         default_args=DEFAULTS,
         params=replay_form(),
         tags=["history", dataset.name],

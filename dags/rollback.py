@@ -19,6 +19,7 @@ for dataset in declared_datasets():
         doc_md=__doc__,
         description=f"Take a plan of {dataset.name} back",
         schedule=None,
+        is_paused_upon_creation=False,
         max_active_runs=1,
         default_args=DEFAULTS,
         params=rollback_form(),

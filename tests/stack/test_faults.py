@@ -1,0 +1,48 @@
+"""A part of Airflow is killed in the middle of a replay: the work is done once, and success means what the tables say."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from site_of_stack import DATASET, Stack, await_that
+
+from include.planning.confirm import confirm
+from include.planning.plan import Stage
+
+REPLAY = f"replay__{DATASET}"
+ASKED = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def fed(stack: Stack) -> Stack:
+    """Some days of flights, and the stream that has published them."""
+    stack.said("up", DATASET)
+    stack.feed("2013-01-01", "2013-01-03")
+    return stack
+
+
+@pytest.mark.parametrize("part", ["scheduler", "triggerer", "dag-processor", "api-server", "supervisor", "build"])
+def test_a_replay_outlives_the_death_of(part: str, fed: Stack) -> None:
+    seen = fed.publication()
+    run = fed.page.trigger(REPLAY, ASKED)
+    fed.page.await_task(REPLAY, run, "build", "running")
+    await_that(lambda: bool(fed.jobs()), "the build's job runs", 60)
+    victim = {"supervisor": lambda: fed.supervisor("build"), "build": lambda: fed.jobs()[0]}
+    victim.get(part, lambda: fed.part(part))().kill()
+    assert fed.page.await_run(REPLAY, run, 600) == "success", fed.page.story(REPLAY, run)
+    (record,) = fed.plans(f"{REPLAY}/{run}")
+    stages = Counter(event.stage for event in record.events)
+    assert stages == dict.fromkeys((Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED), 1)
+    assert confirm(fed.settings, record)["result"] == "verified"
+    assert fed.publication().tables == seen.tables, "nothing differed, so no table was touched"
+    await_that(lambda: fed.jobs() == [], "no job is left behind", 30)
+    assert fed.is_balanced()
+
+
+def test_down_leaves_no_process_of_airflow(fed: Stack) -> None:
+    before = fed.session()
+    assert len(before) > 5
+    fed.said("down")
+    assert [process.pid for process in before if process.is_running()] == []

@@ -1,0 +1,237 @@
+"""The platform through Airflow's REST API: a stream, a backfill of three days, a replay with its question, and back.
+
+The tests of this file are one story on one platform, in this order.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from airflow_page import Refused
+from site_of_stack import DATASET, Stack, await_that
+
+from include.ledger.reader import open_reader
+from include.planning.plan import Stage
+
+STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
+pytestmark = pytest.mark.timeout(900)
+
+
+def last_run(stack: Stack, dag: str) -> str:
+    """Return a DAG's last run; the first is waited for."""
+    await_that(lambda: bool(stack.page.runs(dag)), f"{dag} has a run", 60)
+    return str(stack.page.runs(dag)[-1]["dag_run_id"])
+
+
+def test_every_dag_is_there_and_asks_for_a_password(stack: Stack) -> None:
+    assert stack.page.call("GET", "/importErrors")["total_entries"] == 0
+    dags = {dag["dag_id"]: dag for dag in stack.page.call("GET", "/dags")["dags"]}
+    assert {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", "audit"} <= set(dags)
+    # What only a person triggers needs no switch first.
+    assert {name for name, dag in dags.items() if name.endswith(DATASET) and not dag["is_paused"]} == {
+        REPLAY,
+        ROLLBACK,
+        f"release__{DATASET}",
+    }
+    stranger = type(stack.page)(stack.settings, token="nobody")
+    with pytest.raises(Refused) as refused:
+        stranger.call("GET", "/dags")
+    assert refused.value.code == 401
+    assert stack.status()["airflow"]["state"] == "running"
+
+
+def test_unpausing_the_dag_starts_the_stream_and_shows_its_health(stack: Stack) -> None:
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    run = last_run(stack, STREAM)
+    stack.page.await_task(STREAM, run, "keep", "deferred")
+    await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs")
+    stack.feed("2013-01-01", "2013-01-05")
+    await_that(lambda: "running, batch" in stack.page.log(STREAM, run, "keep"), "the log shows its health", 90)
+    assert stack.drivers() == [stack.stream_pid()]
+    assert stack.page.run(STREAM, run)["state"] == "running"
+
+
+def test_restarting_airflow_neither_stops_nor_doubles_the_stream(stack: Stack) -> None:
+    run, pid = last_run(stack, STREAM), stack.stream_pid()
+    for part in ("scheduler", "triggerer", "api-server", "dag-processor"):
+        before = stack.part(part)
+        before.kill()
+        await_that(lambda name=part, old=before.pid: stack.part(name).pid != old, f"{part} is back", 60)
+    await_that(lambda: all(healthy(stack).values()), "all parts are healthy again", 120)
+    assert stack.page.states(STREAM, run) == {"keep": "deferred"}
+    assert stack.drivers() == [stack.stream_pid()] == [pid]
+
+
+def healthy(stack: Stack) -> dict[str, bool]:
+    """Return which part is healthy, as Airflow says."""
+    parts = stack.page.call("GET", "/monitor/health")
+    return {name: part["status"] == "healthy" for name, part in parts.items()}
+
+
+def test_three_days_are_backfilled_and_verified(stack: Stack) -> None:
+    stack.page.call("PATCH", f"/dags/{BACKFILL}", {"is_paused": False})
+    days = ["2013-01-02", "2013-01-03", "2013-01-04"]
+    asked = {"dag_id": BACKFILL, "from_date": f"{days[0]}T00:00:00Z", "to_date": f"{days[-1]}T00:00:00Z"}
+    stack.page.call("POST", "/backfills", asked)
+    runs = {
+        run["partition_key"]: run["dag_run_id"] for run in stack.page.runs(BACKFILL) if run["partition_key"] in days
+    }
+    assert sorted(runs) == days
+    seen = stack.publication()
+    for run in runs.values():
+        assert stack.page.await_run(BACKFILL, run, 800) == "success", stack.page.story(BACKFILL, run)
+        assert stack.page.result(BACKFILL, run, "apply")["result"] == "verified"
+        (record,) = stack.plans(f"{BACKFILL}/{run}")
+        assert (record.stage, record.plan.planned_by) == (Stage.APPLIED, "admin")
+    _, verified = open_reader(stack.settings).event_times(DATASET, seen.release)
+    midnights = [datetime.fromisoformat(day).replace(tzinfo=UTC) for day in days]
+    assert sorted(found.since for found in verified) == midnights
+    assert stack.publication().tables == seen.tables, "nothing differed, so no table was touched"
+    events = stack.page.call("GET", "/assets/events?limit=100")["asset_events"]
+    assert {event["partition_key"] for event in events if event["name"] == "gold.carrier_hours"} >= set(days)
+
+
+def test_a_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
+    run = stack.page.trigger(BACKFILL, partition_key="2012-12-01")
+    assert stack.page.await_run(BACKFILL, run) == "success"
+    assert set(stack.page.states(BACKFILL, run).values()) == {"skipped"}
+
+
+def test_a_dry_run_only_explains(stack: Stack) -> None:
+    run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "dry_run": True})
+    assert stack.page.await_run(REPLAY, run) == "success"
+    assert stack.page.states(REPLAY, run) == {"plan": "success"} | dict.fromkeys(
+        ("build", "compare", "approve", "apply"), "skipped"
+    )
+    assert "partition 0 offsets 0 to" in stack.page.log(REPLAY, run, "plan")
+    (record,) = stack.plans(f"{REPLAY}/{run}")
+    assert record.stage is Stage.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("conf", "reason"),
+    [
+        ({"by": "batches", "first_batch": 1, "last_batch": 1, "table": "silver; DROP TABLE x"}, "'table'"),
+        ({"start": "2013-01-03T00:00:00Z", "end": "2013-01-02T00:00:00Z"}, "start is not before end"),
+        ({"start": "2013-01-02T00:00:00", "end": "2013-01-03T00:00:00"}, "'start'"),
+        ({"start": "{{ macros.datetime.now() }}", "end": "{{ 7*7 }}"}, "'start'"),
+        ({"by": "offsets", "offsets": {"../../etc/passwd": [0, 5]}}, "no range"),
+        ({"by": "offsets", "offsets": {"7": [0, 5]}}, "no partition 7"),
+        ({"by": "batches", "first_batch": 900, "last_batch": 901}, "no published record lies there"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    stack: Stack, conf: dict[str, object], reason: str
+) -> None:
+    before = stack.plan_files()
+    run = stack.page.trigger(REPLAY, conf)
+    assert stack.page.await_run(REPLAY, run) == "failed"
+    states = stack.page.states(REPLAY, run)
+    assert states.pop("plan") == "failed"
+    assert set(states.values()) == {"upstream_failed"}
+    log = stack.page.log(REPLAY, run, "plan")
+    assert reason in log
+    assert "49" not in log
+    assert stack.plan_files() == before
+
+
+@pytest.mark.parametrize("conf", [{"threshold": "a lot"}, {"by": "predicate"}, {"first_batch": -1}, {"dry_run": "no"}])
+def test_a_wrong_type_is_refused_by_the_form_itself(stack: Stack, conf: dict[str, object]) -> None:
+    before = stack.plan_files()
+    with pytest.raises(Refused) as refused:
+        stack.page.trigger(REPLAY, conf)
+    assert refused.value.code == 400
+    assert stack.plan_files() == before
+
+
+def test_a_replay_is_asked_about_published_and_taken_back(stack: Stack) -> None:
+    """Rows of gold are lost while the stream is away; a replay finds that, asks, and puts them back."""
+    drained(stack)
+    stack.lose("gold.carrier_hours", "carrier = 'UA'")
+    wanted_again(stack)
+    stack.feed("2013-01-05", "2013-01-06")
+    assert not stack.is_balanced()
+    asked = {"by": "batches", "first_batch": 1, "last_batch": 1}
+    run = stack.page.trigger(REPLAY, asked)
+    stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
+    question = stack.page.call("GET", f"/dags/{REPLAY}/dagRuns/{run}/hitlDetails")["hitl_details"][0]
+    assert "needs approval" in question["body"]
+    assert "`gold.carrier_hours`" in question["body"]
+    assert not stack.is_balanced(), "readers see what they saw until somebody has agreed"
+
+    second = stack.page.trigger(REPLAY, asked)
+    assert stack.page.await_run(REPLAY, second) == "failed"
+    (record,) = stack.plans(f"{REPLAY}/{run}")
+    assert f"plan {record.plan.id} is compared" in stack.page.log(REPLAY, second, "plan")
+    assert stack.plans(f"{REPLAY}/{second}") == []
+
+    stack.page.answer(REPLAY, run, "approve", "Approve")
+    assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
+    (record,) = stack.plans(f"{REPLAY}/{run}")
+    assert [(event.stage, event.by) for event in record.events][-2:] == [
+        (Stage.APPROVED, "admin"),
+        (Stage.APPLIED, "admin"),
+    ]
+    assert stack.page.result(REPLAY, run, "apply")["result"] == "corrected"
+    audit = stack.page.trigger("audit", {"datasets": [DATASET]})
+    assert stack.page.await_run("audit", audit) == "success", stack.page.story("audit", audit)
+    counted = stack.page.result("audit", audit, "audit")[DATASET]
+    assert counted["kafka"] == counted["bronze"] == counted["silver"] + counted["rejected"] > 0
+
+    back = stack.page.trigger(ROLLBACK)
+    assert stack.page.await_run(ROLLBACK, back) == "success", stack.page.story(ROLLBACK, back)
+    assert stack.page.result(ROLLBACK, back, "roll_back")["plan"] == record.plan.id
+    assert stack.plans(f"{REPLAY}/{run}")[0].stage is Stage.ROLLED_BACK
+    # Gold is computed from silver: what was wrong in gold alone does not come back.
+    assert stack.is_balanced()
+
+
+def test_a_rejected_replay_changes_nothing_and_skips_the_rest(stack: Stack) -> None:
+    drained(stack)
+    stack.lose("gold.carrier_hours", "carrier = 'AA'")
+    wanted_again(stack)
+    stack.feed("2013-01-06", "2013-01-07")
+    run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1})
+    stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
+    stack.page.answer(REPLAY, run, "approve", "Reject")
+    assert stack.page.await_run(REPLAY, run) == "success"
+    assert stack.page.states(REPLAY, run)["apply"] == "skipped"
+    assert stack.plans(f"{REPLAY}/{run}")[0].stage is Stage.REJECTED
+    audit = stack.page.trigger("audit")
+    assert stack.page.await_run("audit", audit) == "failed"
+    assert "gold.carrier_hours" in stack.page.log("audit", audit, "audit")
+
+
+def test_a_cleared_run_does_nothing_twice(stack: Stack) -> None:
+    run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1})
+    assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
+    assert stack.is_balanced()
+    before, seen = stack.plans(f"{REPLAY}/{run}"), stack.publication()
+    cleared = {"dag_run_id": run, "only_failed": False, "dry_run": False}
+    stack.page.call("POST", f"/dags/{REPLAY}/clearTaskInstances", cleared)
+    await_that(lambda: stack.page.tasks(REPLAY, run)["plan"]["try_number"] > 1, "the run begins anew", 60)
+    assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
+    assert stack.plans(f"{REPLAY}/{run}") == before
+    assert stack.publication() == seen
+    assert "nothing is done again" in stack.page.log(REPLAY, run, "build", 2)
+
+
+def test_stopping_the_run_drains_the_stream(stack: Stack) -> None:
+    drained(stack)
+    process = stack.status()[f"stream:{DATASET}"]
+    assert process["state"] == "stopped"
+
+
+def drained(stack: Stack) -> None:
+    """Stop the stream as the DAG's documentation says: pause, then end the run."""
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": True})
+    run = last_run(stack, STREAM)
+    stack.page.call("PATCH", f"/dags/{STREAM}/dagRuns/{run}", {"state": "success"})
+    await_that(lambda: stack.drivers() == [], "the stream has drained", 60)
+
+
+def wanted_again(stack: Stack) -> None:
+    """Unpause the DAG: its next run wants the stream again."""
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs again")
