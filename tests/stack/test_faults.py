@@ -1,4 +1,4 @@
-"""A part of Airflow is killed in the middle of a replay: the work is done once, and success means what the tables say."""
+"""A part of Airflow is killed in the middle of a replay: work is done once, success means what the tables say."""
 
 from __future__ import annotations
 

@@ -1,0 +1,108 @@
+"""The platform as a user sees it: Airflow's page in Chromium. Screenshots are kept under build/screenshots/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+from site_of_stack import DATASET, Stack, await_that
+
+from include.planning.plan import Stage
+from include.settings import CLONE
+from include.supervision.airflow import USER
+
+CHROMIUM = "/usr/bin/chromium"
+SCREENSHOTS = CLONE / "build" / "screenshots"
+REPLAY, STREAM = f"replay__{DATASET}", f"stream__{DATASET}"
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def page(stack: Stack) -> Iterator[Page]:
+    """A browser that has logged in by the form."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        seen = browser.new_page(viewport={"width": 1400, "height": 1100})
+        seen.set_default_timeout(60_000)
+        seen.goto(f"{stack.page.address}/auth/login")
+        seen.fill("input[name=username]", USER)
+        seen.fill("input[name=password]", stack.page.password)
+        seen.click("button[type=submit]")
+        seen.wait_for_url(f"{stack.page.address}/")
+        yield seen
+        browser.close()
+
+
+def keep(page: Page, name: str) -> Path:
+    """Take a screenshot once nothing is loading any more."""
+    page.wait_for_load_state("networkidle")
+    path = SCREENSHOTS / f"{name}.png"
+    page.screenshot(path=path)
+    return path
+
+
+def test_the_list_of_dags_without_an_import_error(stack: Stack, page: Page) -> None:
+    page.goto(f"{stack.page.address}/dags")
+    for dag in (REPLAY, STREAM, f"backfill__{DATASET}", "audit"):
+        expect(page.get_by_role("link", name=dag, exact=True).first).to_be_visible()
+    assert keep(page, "1-dags").stat().st_size > 10_000
+    page.goto(stack.page.address)
+    keep(page, "2-home")
+    expect(page.get_by_text(re.compile("import error", re.IGNORECASE))).to_have_count(0)
+
+
+def test_the_page_of_a_stream_shows_its_health(stack: Stack, page: Page) -> None:
+    page.goto(f"{stack.page.address}/dags/{STREAM}")
+    if not stack.page.runs(STREAM):
+        page.locator("label:has(input[type=checkbox])").first.click()
+    await_that(lambda: bool(stack.page.runs(STREAM)), "the DAG has a run", 60)
+    run = stack.page.runs(STREAM)[-1]["dag_run_id"]
+    stack.page.await_task(STREAM, run, "keep", "deferred")
+    await_that(lambda: "running, batch" in stack.page.log(STREAM, run, "keep"), "the log shows the health")
+    page.goto(f"{stack.page.address}/dags/{STREAM}/runs/{run}/tasks/keep")
+    expect(page.get_by_text(re.compile(f"{DATASET}: running, batch")).first).to_be_visible()
+    keep(page, "3-stream")
+
+
+def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) -> None:
+    stack.feed("2013-01-01", "2013-01-02")
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": True})
+    stack.page.call(
+        "PATCH", f"/dags/{STREAM}/dagRuns/{stack.page.runs(STREAM)[-1]['dag_run_id']}", {"state": "success"}
+    )
+    await_that(lambda: stack.drivers() == [], "the stream has drained", 60)
+    stack.lose("gold.carrier_hours", "carrier = 'B6'")
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    stack.feed("2013-01-02", "2013-01-03")
+
+    page.goto(f"{stack.page.address}/dags/{REPLAY}")
+    page.get_by_test_id("trigger-dag-button").click()
+    expect(page.get_by_text("Which records")).to_be_visible()
+    keep(page, "4-replay-form")
+    choice = page.locator("input[name=element_by]").locator("xpath=..").get_by_role("combobox")
+    choice.fill("bronze batches")
+    choice.press("Enter")
+    page.get_by_role("button", name="by batches").click()
+    page.fill("input[name=element_first_batch]", "0")
+    page.fill("input[name=element_last_batch]", "1")
+    keep(page, "5-replay-filled-in")
+    before = {run["dag_run_id"] for run in stack.page.runs(REPLAY)}
+    page.get_by_test_id("trigger-dag-submit").click()
+    await_that(lambda: {r["dag_run_id"] for r in stack.page.runs(REPLAY)} > before, "the form was submitted", 60)
+    (run,) = {run["dag_run_id"] for run in stack.page.runs(REPLAY)} - before
+
+    stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
+    page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}/tasks/approve/required_actions")
+    expect(page.get_by_text("needs approval")).to_be_visible()
+    keep(page, "6-approval")
+    page.get_by_role("button", name="Approve").click()
+    assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
+    page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}")
+    keep(page, "7-published")
+    (record,) = stack.plans(f"{REPLAY}/{run}")
+    assert (record.stage, record.plan.asked) == (Stage.APPLIED, "batches 0 to 1")
+    assert stack.is_balanced()
