@@ -28,12 +28,17 @@ def up(
     """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
     from include.catalog.dataset import dataset_names
     from include.settings import load_settings
-    from include.supervision.processes import NotStarted
+    from include.supervision.processes import NotStarted, up_runner
     from include.supervision.processes import up as bring_up
 
+    if no_streams and datasets:
+        raise typer.BadParameter("either datasets, or --no-streams")
     settings, console = load_settings(), Console()
     try:
-        seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
+        if no_streams:
+            seen = up_runner(settings, lambda line: say(console, line))
+        else:
+            seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
     except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error

@@ -51,10 +51,14 @@ class ReleaseAsked(Asked):
 
 
 class BackfillAsked(ReleaseAsked):
-    """A range of event time [start, end); without both, the run's partition, a day, is it."""
+    """A range of event time [start, end); without both, the run's partition, a day, is it.
+
+    `reference`: tables that silver joins, as they were at each batch, or as they are now.
+    """
 
     start: AwareDatetime | None
     end: AwareDatetime | None
+    reference: Literal["as-of", "today"]
 
     @model_validator(mode="after")
     def _whole(self) -> BackfillAsked:
@@ -113,7 +117,7 @@ class ReplayAsked(BackfillAsked):
 class RollbackAsked(Asked):
     """`plan`: the one to take back; "" is the last one that was applied."""
 
-    plan: Annotated[str, Field(pattern=r"^([a-z]+-[a-z0-9_]+-\d+)?$")]
+    plan: Annotated[str, Field(pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$")]
 
 
 class AuditAsked(Asked):

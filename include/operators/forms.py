@@ -50,6 +50,7 @@ def backfill_form() -> Form:
     return {
         "start": _moment("First event time", "Leave it empty to redo the day of the run's partition."),
         "end": _moment("End of the event times", "Exclusive."),
+        "reference": _reference(),
         **release_form(),
     }
 
@@ -88,6 +89,7 @@ def replay_form() -> Form:
             title="Read from",
             description="What Kafka has deleted is still in bronze.",
         ),
+        "reference": _reference(),
         **release_form(),
     }
 
@@ -98,7 +100,7 @@ def rollback_form() -> Form:
         "plan": Param(
             "",
             type="string",
-            pattern=r"^([a-z]+-[a-z0-9_]+-\d+)?$",
+            pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$",
             title="Plan",
             description="As `headrace plan list` names it, for instance replay-flights-1. Empty: the last one applied.",
         )
@@ -118,6 +120,17 @@ def _moment(title: str, description: str, section: str | None = None) -> Param:
     more = {"section": section} if section else {}
     return Param(
         None, type=["null", "string"], format="date-time", title=title, description=f"{description} UTC.", **more
+    )
+
+
+def _reference() -> Param:
+    return Param(
+        "as-of",
+        type="string",
+        enum=["as-of", "today"],
+        values_display={"as-of": "as they were at each batch", "today": "as they are now"},
+        title="Reference tables",
+        description="What silver joins; without effect where it joins none, but *as they are now* is refused there.",
     )
 
 

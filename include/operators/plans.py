@@ -78,8 +78,8 @@ class PlanRelease(MakePlan):
         from include.planning.release import plan_release
 
         asked: ReleaseAsked = understood(ReleaseAsked, given(context))
-        by, now, wish = person(context), datetime.now(UTC), origin(context)
-        return plan_release(settings, self.dataset, by, now, asked.threshold, wish), asked.dry_run
+        who, wish = (person(context), datetime.now(UTC), asked.threshold), origin(context)
+        return plan_release(settings, self.dataset, *who, origin=wish), asked.dry_run
 
 
 class PlanReplay(MakePlan):
@@ -91,7 +91,7 @@ class PlanReplay(MakePlan):
         from include.planning.slices import plan_replay
 
         asked: ReplayAsked = understood(ReplayAsked, given(context))
-        who = (person(context), datetime.now(UTC), asked.threshold, origin(context))
+        who = (person(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
         return plan_replay(settings, self.dataset, asked.wanted, asked.source, *who), asked.dry_run
 
 
@@ -106,7 +106,7 @@ class PlanBackfill(MakePlan):
 
         asked: BackfillAsked = understood(BackfillAsked, given(context))
         since, until = (asked.start, asked.end) if asked.start and asked.end else day_of(context)
-        who = (person(context), datetime.now(UTC), asked.threshold, origin(context))
+        who = (person(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
         try:
             return plan_backfill(settings, self.dataset, since, until, *who), asked.dry_run
         except PlanInTheWay as error:

@@ -37,7 +37,8 @@ from include.supervision.spawned import (
     read_run_file,
     remove_run_file,
     spawn,
-    stop,
+    terminate,
+    wait_gone,
     write_atomically,
 )
 from include.supervision.states import AIRFLOW
@@ -178,7 +179,9 @@ def down_airflow(settings: Settings, report: Report) -> bool:
             return False
         if is_alive(run):
             report(f"{AIRFLOW}: stopping …")
-        began, by_itself = time.monotonic(), stop(run, STOP_WITHIN)
+        began = time.monotonic()
+        terminate(run)
+        by_itself = wait_gone(run, STOP_WITHIN)
         end_session(run)
         how = "stopped" if by_itself else "did not stop by itself and was killed"
         report(f"{AIRFLOW}: {how} after {time.monotonic() - began:.1f} s")

@@ -43,17 +43,17 @@ class DriverWord:
 
 
 def observe(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
-    """The runner, the broker and the stream of every known dataset, and Airflow if it was started, as they are now."""
+    """The runner, the broker and the stream of every known dataset, in that order, as they are now."""
     names = dataset_names(settings) if datasets is None else datasets
-    runner, accounts, airflow = observe_runner(settings), read_accounts(settings), observe_airflow(settings)
+    runner, accounts = observe_runner(settings), read_accounts(settings)
     streams = [_observe_stream(settings, dataset, runner, accounts) for dataset in names]
-    there = [] if airflow.state is ProcessState.STOPPED else [airflow]
-    return [runner, _observe_broker(settings, runner, accounts), *streams, *there]
+    return [runner, _observe_broker(settings, runner, accounts), *streams]
 
 
-def observe_airflow(settings: Settings) -> ProcessStatus:
-    """Airflow: running when its page's port is open."""
-    return observed(settings, AIRFLOW, airflow_status)
+def observe_airflow(settings: Settings) -> list[ProcessStatus]:
+    """Airflow, running when its page's port is open; empty when it was not started: it is not part of every site."""
+    airflow = observed(settings, AIRFLOW, airflow_status)
+    return [] if airflow.state is ProcessState.STOPPED else [airflow]
 
 
 def airflow_status(run: RunFile) -> ProcessStatus:

@@ -137,6 +137,14 @@ def up(settings: Settings, datasets: Sequence[str], report: Report = print) -> l
     return observe(settings, list(datasets))
 
 
+def up_runner(settings: Settings, report: Report = print) -> list[ProcessStatus]:
+    """See to a runner, and want nothing: it starts broker and streams when somebody does. Errors as of `up`."""
+    with sole_command(settings):
+        refuse_suspended([observe_runner(settings)])
+        bring_up_runner(settings, report)
+    return [observe_runner(settings)]
+
+
 def raise_first(failures: Sequence[NotStarted | None]) -> None:
     """Raise the first failure, if there is any."""
     for failure in failures:

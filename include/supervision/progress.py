@@ -23,7 +23,7 @@ from include.ledger.reader import DatasetTotals, LedgerReader, ReleaseTotals, op
 from include.places import status_path
 from include.reading.publication import Publication, find_publication
 from include.settings import Settings
-from include.supervision.observe import observe, started_datasets
+from include.supervision.observe import observe, observe_airflow, started_datasets
 from include.supervision.processes import bootstrap_servers
 from include.supervision.states import RUNNER, ProcessStatus, stream_name
 
@@ -102,7 +102,8 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     """
     notes: list[str] = []
     names = dataset_names(settings)
-    processes = tuple(observe(settings, sorted({*names, *started_datasets(settings)})))
+    known = sorted({*names, *started_datasets(settings)})
+    processes = (*observe(settings, known), *observe_airflow(settings))
     totals = tried(notes, (ledger or open_reader(settings)).totals)
     bootstrap = tried(notes, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}
