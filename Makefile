@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean setup-airflow
+.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean setup-airflow test-stack
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -36,6 +36,9 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
 	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
+
+test-stack: setup-dev ## set up, then the whole platform through Airflow: REST, browser, faults; about half an hour
+	@.venv/bin/python -m pytest -v $(if $(ARGS),$(ARGS),tests/stack)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .

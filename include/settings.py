@@ -52,7 +52,7 @@ class Settings(BaseSettings):
         0, ge=0, le=65535, description="port of Airflow's page; 0: a free one, kept between starts"
     )
     airflow_database: str = Field(
-        "", description="SQLAlchemy URL of Airflow's database; empty: SQLite in the state folder"
+        "", description="SQLAlchemy URL of Airflow's database, postgresql+psycopg://…; empty: SQLite"
     )
     kafka_port: int = Field(0, ge=0, le=65535, description="broker port; 0: a free one, kept between starts")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")

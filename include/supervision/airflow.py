@@ -110,9 +110,12 @@ def password_path(settings: Settings) -> Path:
     return airflow_path(settings) / "passwords.json"
 
 
-def airflow_database(settings: Settings) -> str:
-    """SQLAlchemy URL of Airflow's database."""
-    return settings.airflow_database or f"sqlite:///{airflow_path(settings) / 'airflow.db'}"
+def airflow_database(settings: Settings) -> dict[str, str]:
+    """Airflow's settings of its database; psycopg serves both of its kinds of connection, other drivers but one."""
+    url = settings.airflow_database
+    if not url:
+        return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}"}
+    return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
 
 
 def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
@@ -139,7 +142,7 @@ def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
             "expose_config": False,
         },
         "api_auth": {"jwt_secret": keys.jwt_secret},
-        "database": {"sql_alchemy_conn": airflow_database(settings)},
+        "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
         # What died is noticed within a minute, not within five.
         "scheduler": {

@@ -1,0 +1,167 @@
+"""Airflow as a process: secrets only for their owner, settings from the environment alone, parts that come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from include.settings import CLONE, Settings
+from include.supervision import airflow, airflow_parts
+from include.supervision.airflow import (
+    AirflowMissing,
+    airflow_environment,
+    bring_up_airflow,
+    chosen_port,
+    down_airflow,
+    keep_keys,
+    password_path,
+)
+from include.supervision.ports import PortInUse
+from include.supervision.spawned import RunFile, started_at, write_run_file
+from include.supervision.states import AIRFLOW
+
+
+def test_keys_are_kept_and_nobody_else_may_read_them(settings: Settings) -> None:
+    first = keep_keys(settings)
+    assert keep_keys(settings) == first
+    home = password_path(settings).parent
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    for path in home.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert len({first.password, first.fernet_key, first.secret_key, first.jwt_secret}) == 4
+
+
+def test_two_state_folders_share_no_secret(tmp_path: Path) -> None:
+    one, other = (keep_keys(Settings(state=tmp_path / name)) for name in ("one", "other"))
+    assert not {one.password, one.fernet_key, one.jwt_secret} & {other.password, other.fernet_key, other.jwt_secret}
+
+
+def test_a_port_is_kept_unless_somebody_took_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert chosen_port(port, 0) != port
+        with pytest.raises(PortInUse, match="HEADRACE_AIRFLOW_PORT") as refused:
+            chosen_port(0, port)
+        assert "Airflow was not started" in str(refused.value)
+    assert chosen_port(port, 0) == port
+
+
+def test_everything_is_set_by_the_environment(settings: Settings) -> None:
+    keys = keep_keys(settings)
+    given = airflow_environment(settings, keys)
+    assert given["AIRFLOW_HOME"] == str(settings.state / "airflow")
+    assert given["HEADRACE_STATE"] == str(settings.state)
+    assert given["AIRFLOW__CORE__DAGS_FOLDER"] == str(CLONE / "dags")
+    assert given["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
+    assert given["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert given["AIRFLOW__API__PORT"] == str(keys.port)
+    assert given["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == f"http://127.0.0.1:{keys.port}/execution/"
+    assert int(given["AIRFLOW__CORE__PARALLELISM"]) <= 4
+    assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{settings.state / 'airflow' / 'airflow.db'}"
+
+
+def test_another_database_by_its_url(tmp_path: Path) -> None:
+    url = "postgresql+psycopg://headrace@db.example/airflow"
+    settings = Settings(state=tmp_path, airflow_database=url)
+    given = airflow_environment(settings, keep_keys(settings))
+    assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == url
+    assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == url
+
+
+def test_without_its_packages_it_says_how_to_get_them(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow, "find_spec", lambda name: None)
+    with pytest.raises(AirflowMissing, match="make setup"):
+        bring_up_airflow(settings, lambda line: None)
+
+
+SLEEPER = (
+    "import sys, include.supervision.airflow_parts as parts\n"
+    "parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else "
+    "'import time; time.sleep(600)']\n"
+    "parts.ASK_WITHIN = 5\n"
+    "sys.exit(parts.main())"
+)
+
+
+@pytest.fixture
+def keeper(settings: Settings) -> Iterator[RunFile]:
+    """The process that keeps the parts, with sleepers for parts, as Airflow's run file names it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER], cwd=CLONE, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    run = RunFile(AIRFLOW, process.pid, started_at(process.pid), ["-"], {"port": 1, "page": "-"})
+    write_run_file(settings, run)
+    reaper = threading.Thread(target=process.wait, daemon=True)
+    reaper.start()
+    yield run
+    for left in session(run):
+        left.kill()
+
+
+def session(run: RunFile) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == run.pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return found
+
+
+def await_parts(run: RunFile, without: int = 0) -> list[psutil.Process]:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        parts = [process for process in session(run) if process.pid not in (run.pid, without)]
+        if len(parts) == len(airflow_parts.PARTS):
+            return parts
+        time.sleep(0.1)
+    raise AssertionError(f"there are not {len(airflow_parts.PARTS)} parts")
+
+
+def test_a_part_that_dies_comes_back(keeper: RunFile) -> None:
+    before = {process.pid for process in await_parts(keeper)}
+    victim = min(before)
+    os.kill(victim, signal.SIGKILL)
+    after = {process.pid for process in await_parts(keeper, victim)}
+    assert before & after == before - {victim}
+
+
+def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
+    await_parts(keeper)
+    assert down_airflow(settings, lambda line: None)
+    assert session(keeper) == []
+    assert not down_airflow(settings, lambda line: None)
+
+
+def test_no_part_outlives_the_process_that_keeps_it(keeper: RunFile) -> None:
+    await_parts(keeper)
+    os.kill(keeper.pid, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while session(keeper) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert session(keeper) == []
+
+
+def test_a_part_that_cannot_live_is_tried_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_parts, "airflow", lambda *words: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(airflow_parts, "LONGEST_PAUSE", 0.05)
+    part, pauses = airflow_parts.started("scheduler"), []
+    part.pause = 0.01
+    for _ in range(5):
+        part.process.wait(20)
+        part = airflow_parts.kept(part, threading.Event())
+        pauses.append(part.pause)
+    part.process.wait(20)
+    assert pauses == [0.02, 0.04, 0.05, 0.05, 0.05]

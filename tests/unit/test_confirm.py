@@ -1,0 +1,88 @@
+"""What a plan's journal says is believed only when the tables say it too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from small_warehouse import RELEASE, SmallWarehouse, silver_row
+
+from include.catalog.slice import BRONZE, Slice, Span
+from include.planning.confirm import NotInTheTables, confirm
+from include.planning.journal import keep_plan, record_stage
+from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
+from include.planning.plan import RELEASE as A_RELEASE
+from include.planning.verified import keep_verified
+from include.settings import Settings
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
+
+
+@pytest.fixture
+def sales(settings: Settings) -> SmallWarehouse:
+    place = SmallWarehouse(settings)
+    place.write("silver", [silver_row(0, "a")])
+    place.move()
+    return place
+
+
+def applied(settings: Settings, kind: str, release: str = RELEASE, *, back: bool = False, **facts: int) -> PlanRecord:
+    plan = Plan(
+        f"{kind}-sales-1", kind, "sales", RELEASE, release, NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0)
+    )
+    slice_ = None if kind == A_RELEASE else Slice([Span(0, 0, 1, BRONZE)], NOON, NOON.replace(hour=13))
+    keep_plan(settings, replace(plan, slice=slice_))
+    for stage in WAY:
+        record_stage(settings, plan.id, stage, "ann")
+    record = record_stage(settings, plan.id, Stage.APPLIED, "ann", **facts)
+    return record_stage(settings, plan.id, Stage.ROLLED_BACK, "ann") if back else record
+
+
+def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
+    """A commit as the owner of the tables makes it."""
+    said = {"app_id": f"sales/{RELEASE}/plan/{plan}", "batches": [0, way], "plan": plan}
+    sales.write("silver", [silver_row(way, f"b{way}")], said)
+
+
+def test_a_release_that_readers_do_not_see(sales: SmallWarehouse) -> None:
+    with pytest.raises(NotInTheTables, match="not fedcba987654"):
+        confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654"))
+
+
+def test_a_release_that_was_taken_back(sales: SmallWarehouse) -> None:
+    assert confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654", back=True))["release"] == RELEASE
+
+
+def test_a_correction_without_a_commit(sales: SmallWarehouse) -> None:
+    with pytest.raises(NotInTheTables, match="no commit of it"):
+        confirm(sales.settings, applied(sales.settings, REPLAY))
+
+
+def test_a_correction_that_is_committed_and_not_published(sales: SmallWarehouse) -> None:
+    record = applied(sales.settings, REPLAY)
+    corrected(sales, record.plan.id, 1)
+    with pytest.raises(NotInTheTables, match="before it"):
+        confirm(sales.settings, record)
+    sales.move()
+    assert confirm(sales.settings, record)["result"] == "corrected"
+
+
+def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> None:
+    record = applied(sales.settings, REPLAY, back=True)
+    corrected(sales, record.plan.id, 1)
+    sales.move()
+    with pytest.raises(NotInTheTables, match="rolled_back"):
+        confirm(sales.settings, record)
+    corrected(sales, record.plan.id, 2)
+    sales.move()
+    assert confirm(sales.settings, record)["result"] == "rolled back"
+
+
+def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWarehouse) -> None:
+    record = applied(sales.settings, BACKFILL, changed=0)
+    with pytest.raises(NotInTheTables, match="verified"):
+        confirm(sales.settings, record)
+    keep_verified(sales.settings, record.plan, 0)
+    assert confirm(sales.settings, record)["result"] == "verified"

@@ -1,0 +1,236 @@
+"""Operators without Airflow around them: one run is one plan, nothing is done again, errors are told by kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from include.errors import Terminal, Transient
+from include.operators import approval, plans, runs, stages
+from include.operators.approval import ApprovePlan
+from include.operators.plans import NoRange, PlanBackfill, PlanReplay, day_of
+from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
+from include.places import log_path
+from include.planning import confirm, execute, slices
+from include.planning.journal import find_plan, keep_plan, load_plan, new_id, record_stage
+from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
+from include.planning.release import PlanInTheWay
+from include.planning.slices import NothingThere
+from include.settings import Settings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WISH = "replay__flights/manual__1"
+FORM: dict[str, Any] = {
+    "by": "batches", "start": None, "end": None, "first_batch": 1, "last_batch": 2, "offsets": None,
+    "source": "auto", "reference": "as-of", "threshold": 0, "dry_run": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Every operator works in the test's own state folder."""
+    for module in (approval, plans, runs, stages):
+        monkeypatch.setattr(module, "load_settings", lambda: settings)
+    return settings
+
+
+def context(params: dict[str, Any] | None = None, conf: dict[str, Any] | None = None, **run: Any) -> Any:
+    """As much of a run's context as our operators look at."""
+    dag, _, name = WISH.partition("/")
+    facts = {"dag_id": dag, "run_id": name, "conf": conf, "partition_key": None, "partition_date": None}
+    task = SimpleNamespace(task_id="task", try_number=1, pushed={})
+    task.xcom_push = task.pushed.__setitem__
+    said = SimpleNamespace(**facts | {"triggering_user_name": "ann"} | run)
+    return {"params": params or {}, "dag_run": said, "ti": task, "exception": ValueError("why")}
+
+
+def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = REPLAY, **facts: Any) -> PlanRecord:
+    """A plan that has come so far."""
+    name = new_id(settings, kind, "flights")
+    plan = Plan(name, kind, "flights", "aaa", "aaa", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
+    record = keep_plan(settings, replace(plan, origin=origin))
+    for stage in upto:
+        record = record_stage(settings, name, stage, "ann", **facts)
+    return record
+
+
+WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
+
+
+def test_a_plan_is_found_by_the_run_that_wished_for_it(here: Settings) -> None:
+    planned(here, origin="another/run")
+    mine = planned(here)
+    assert find_plan(here, WISH) == mine
+    assert find_plan(here, "no/such") is None
+    planned(here, origin="")
+    assert find_plan(here, "") is None, "plans of the command line answer nobody's wish"
+
+
+@pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
+def test_errors_are_told_by_kind(kind: type[Terminal], raised: type[Exception]) -> None:
+    with pytest.raises(raised, match="what happened") as told, runs.errors_told():
+        raise kind("what happened", "what to do")
+    assert type(told.value) is raised
+    assert "what to do" in str(told.value)
+
+
+def test_a_failure_is_written_where_it_is_found_without_airflow(here: Settings) -> None:
+    runs.tell_failure(context())
+    (line,) = log_path(here, runs.FAILURES).read_text().splitlines()
+    said = json.loads(line)
+    assert (said["run"], said["task"], said["error"]) == (WISH, "task", "why")
+
+
+def test_the_run_is_refused_before_the_planner_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
+    operator = PlanReplay(task_id="plan", dataset="flights")
+    with pytest.raises(AirflowFailException, match="surprise"):
+        operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
+
+
+def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    record = planned(here)
+
+    def plan_replay(*args: Any) -> PlanRecord:
+        asked.extend(args)
+        return record
+
+    monkeypatch.setattr(slices, "plan_replay", plan_replay)
+    said = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
+    assert said["plan"] == record.plan.id
+    settings, dataset, wanted, source, by, _, threshold, reference, wish = asked
+    assert (settings, dataset, wanted.batches, source) == (here, "flights", (1, 2), "auto")
+    assert (by, threshold, reference, wish) == ("ann", 0, "as-of", WISH)
+
+
+def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = planned(here)
+    monkeypatch.setattr(slices, "plan_replay", lambda *args: record)
+    seen = context(FORM | {"dry_run": True})
+    operator = PlanReplay(task_id="plan", dataset="flights")
+    for _ in range(2):
+        with pytest.raises(AirflowException) as skipped:
+            operator.execute(seen)
+        assert type(skipped.value).__name__ == "DownstreamTasksSkipped"
+        record = load_plan(here, record.plan.id)
+        assert record.stage is Stage.CANCELLED
+    assert seen["ti"].pushed["return_value"]["plan"] == record.plan.id
+
+
+BACKFILL_FORM = {"start": None, "end": None, "reference": "as-of", "threshold": 0, "dry_run": False}
+
+
+def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, day = PlanBackfill(task_id="plan", dataset="flights"), context(BACKFILL_FORM, partition_key="2013-01-02")
+
+    def in_the_way(*args: Any) -> PlanRecord:
+        raise PlanInTheWay("flights", "replay-flights-1", "built")
+
+    def nothing(*args: Any) -> PlanRecord:
+        raise NothingThere("flights", "events", "no published event lies there", "-")
+
+    monkeypatch.setattr(slices, "plan_backfill", in_the_way)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(day)
+    assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
+    monkeypatch.setattr(slices, "plan_backfill", nothing)
+    with pytest.raises(AirflowSkipException, match="no published event"):
+        operator.execute(day)
+
+
+def test_the_day_of_a_partition() -> None:
+    day = (datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC))
+    assert day_of(context(partition_key="2013-01-02")) == day
+    assert day_of(context(partition_key="x", partition_date=day[0])) == day
+    with pytest.raises(NoRange):
+        day_of(context())
+
+
+@pytest.mark.parametrize(
+    ("operator", "done", "function"),
+    [(BuildPlan, WAY[:1], "build"), (BuildPlan, WAY, "build"), (ComparePlan, WAY[:2], "compare_built")],
+)
+def test_what_is_done_is_not_done_again(
+    here: Settings, monkeypatch: pytest.MonkeyPatch, operator: Any, done: tuple[Stage, ...], function: str
+) -> None:
+    monkeypatch.setattr(execute, function, lambda *args: pytest.fail("the work was done again"))
+    record = planned(here, *done)
+    said = operator(task_id="task", dataset="flights").execute(context())
+    assert said["plan"] == record.plan.id
+    assert load_plan(here, record.plan.id) == record
+
+
+@pytest.mark.parametrize("end", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
+def test_a_plan_that_has_ended_is_not_gone_on_with(here: Settings, end: tuple[Stage, ...]) -> None:
+    planned(here, *end)
+    with pytest.raises(AirflowFailException, match=str(end[-1])):
+        BuildPlan(task_id="build", dataset="flights").execute(context())
+
+
+def test_a_run_without_a_plan_says_so() -> None:
+    with pytest.raises(AirflowFailException, match="has no plan"):
+        ApplyPlan(task_id="apply", dataset="flights").execute(context())
+
+
+def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = planned(here, *WAY)
+
+    def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
+        raise confirm.NotInTheTables(seen.plan.id, seen.stage, "silver has no commit of it")
+
+    monkeypatch.setattr(confirm, "confirm", not_there)
+    with pytest.raises(AirflowFailException, match="silver has no commit of it"):
+        ApplyPlan(task_id="apply", dataset="flights").execute(context())
+    assert load_plan(here, record.plan.id).stage is Stage.APPLIED
+
+
+def test_the_policy_approves_what_is_equal(here: Settings) -> None:
+    record = planned(here, *WAY[:2], verdict="equal")
+    said = ApprovePlan(task_id="approve", dataset="flights").execute(context())
+    assert said == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
+    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == said, "asked again: nothing more"
+
+
+@pytest.mark.parametrize(("option", "stage"), [("Approve", Stage.APPROVED), ("Reject", Stage.REJECTED)])
+def test_an_answer_stands_in_the_journal_with_its_name(here: Settings, option: str, stage: Stage) -> None:
+    record = planned(here, *WAY[:2], verdict="needs approval")
+    answered = {
+        "chosen_options": [option],
+        "params_input": {},
+        "responded_at": NOON,
+        "responded_by_user": {"id": "7", "name": "bob"},
+    }
+    said = ApprovePlan(task_id="approve", dataset="flights").execute_complete(context(), answered)
+    assert (said["stage"], said["by"]) == (str(stage), "bob")
+    assert load_plan(here, record.plan.id).stage is stage
+
+
+def test_the_last_applied_plan_is_taken_back_and_by_a_retry_no_other(
+    here: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = planned(here, *WAY, origin="a/1"), planned(here, *WAY, origin="a/2", kind=BACKFILL)
+
+    def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+        return record_stage(settings, record.plan.id, Stage.ROLLED_BACK, by)
+
+    monkeypatch.setattr(execute, "roll_back", roll_back)
+    monkeypatch.setattr(confirm, "confirm", lambda settings, record: {"plan": record.plan.id})
+    operator = RollBack(task_id="roll_back", dataset="flights")
+    for _ in range(2):
+        assert operator.execute(context({"plan": ""})) == {"plan": last.plan.id}
+    assert load_plan(here, first.plan.id).stage is Stage.APPLIED
+
+
+def test_a_plan_of_another_dataset_is_not_taken_back(here: Settings) -> None:
+    record = planned(here, *WAY)
+    with pytest.raises(AirflowFailException, match="is not about weather"):
+        RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": record.plan.id}))
+    with pytest.raises(AirflowFailException, match="no plan is applied"):
+        RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": ""}))
