@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, BaseOperator, Context
 
 from include.errors import Terminal
+from include.operators.links import ComparisonLink
 from include.operators.runs import errors_told, given, origin, person
 from include.settings import load_settings
 
@@ -116,6 +117,8 @@ class BuildPlan(PlanStage):
 class ComparePlan(PlanStage):
     """Compare what was built with what readers see."""
 
+    operator_extra_links = (ComparisonLink(),)
+
     def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
         """Compare; the page is kept beside the plan."""
         from include.planning.execute import compare_built
@@ -130,6 +133,8 @@ class ComparePlan(PlanStage):
 
 class ApplyPlan(PlanStage):
     """Let readers see the plan's outcome, all tables in one move."""
+
+    operator_extra_links = (ComparisonLink(),)
 
     def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
         """Have the owner of the tables apply it, then look at the tables."""

@@ -1,0 +1,27 @@
+"""The link from a task to its plan's comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+from include.settings import load_settings
+
+PAGES = "/headrace"
+
+
+class ComparisonLink(BaseOperatorLink):
+    """A button on the task's page, once the task has ended."""
+
+    name = "Comparison"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return where the comparison of the run's plan is, "" when there is none."""
+        from include.planning.journal import comparison_path, find_plan
+
+        settings = load_settings()
+        record = find_plan(settings, f"{ti_key.dag_id}/{ti_key.run_id}")
+        if record is None or not comparison_path(settings, record.plan.id, "html").is_file():
+            return ""
+        return f"{PAGES}/plans/{record.plan.id}"

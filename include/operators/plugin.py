@@ -1,0 +1,47 @@
+"""What Airflow's page has more of ours: a plan's comparison as a page, and the link to it from the tasks of a plan.
+
+Reads: the plan's folder.  Writes: nothing.
+Guarantee: only for who is logged in; the page holds no script, and data in it is text.
+After a crash: as before.
+Does not: change a plan; tasks do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.plugins_manager import AirflowPlugin
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import HTMLResponse
+
+from include.operators.links import PAGES, ComparisonLink
+from include.settings import load_settings
+
+# The page is one file; a browser is to load or run nothing else for it.
+ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "X-Frame-Options": "SAMEORIGIN"}
+
+pages = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
+
+
+@pages.get("/plans/{plan}", response_class=HTMLResponse)
+def comparison(plan: str) -> HTMLResponse:
+    """Return a plan's comparison; 404 for a plan that is unknown, or not compared yet."""
+    from include.planning.journal import PlanUnknown, comparison_path, load_plan
+
+    settings = load_settings()
+    try:
+        path = comparison_path(settings, load_plan(settings, plan).plan.id, "html")
+    except PlanUnknown as error:
+        raise HTTPException(404, error.what) from error
+    if not path.is_file():
+        raise HTTPException(404, f"plan {plan} is not compared yet")
+    return HTMLResponse(path.read_text("utf-8"), headers=ALONE)
+
+
+class HeadracePlugin(AirflowPlugin):
+    """Named in pyproject.toml as an entry point, so that Airflow finds it wherever the packages are installed."""
+
+    name = "headrace"
+    fastapi_apps: list[Any] = [{"app": pages, "url_prefix": PAGES, "name": "Headrace"}]
+    operator_extra_links: list[Any] = [ComparisonLink()]

@@ -1,0 +1,58 @@
+"""A plan's comparison on Airflow's page: only for who is logged in, only for plans, and nothing of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
+
+from include.operators import links, plugin
+from include.operators.links import ComparisonLink
+from include.planning.journal import comparison_path, keep_plan
+from include.planning.plan import REPLAY, Plan, Prediction
+from include.settings import Settings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WISH = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for module in (links, plugin):
+        monkeypatch.setattr(module, "load_settings", lambda: settings)
+    plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
+    keep_plan(settings, plan.__class__(**{**plan.__dict__, "origin": "replay__flights/manual__1"}))
+    return settings
+
+
+@pytest.fixture
+def somebody() -> Iterator[TestClient]:
+    """A client that is logged in."""
+    plugin.pages.dependency_overrides[get_user] = lambda: None
+    yield TestClient(plugin.pages)
+    plugin.pages.dependency_overrides.clear()
+
+
+def test_nobody_sees_it_without_logging_in(here: Settings) -> None:
+    comparison_path(here, "replay-flights-1", "html").write_text("secret")
+    answer = TestClient(plugin.pages).get("/plans/replay-flights-1")
+    assert (answer.status_code, "secret" in answer.text) == (401, False)
+
+
+def test_the_page_is_shown_alone(here: Settings, somebody: TestClient) -> None:
+    assert somebody.get("/plans/replay-flights-1").status_code == 404, "it is not compared yet"
+    assert ComparisonLink().get_link(None, ti_key=WISH) == ""
+    comparison_path(here, "replay-flights-1", "html").write_text("<h1>equal</h1>")
+    answer = somebody.get("/plans/replay-flights-1")
+    assert (answer.status_code, answer.text) == (200, "<h1>equal</h1>")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert ComparisonLink().get_link(None, ti_key=WISH) == "/headrace/plans/replay-flights-1"
+
+
+@pytest.mark.parametrize("plan", ["replay-flights-2", "..%2F..%2Fkeys", "%2e%2e", "replay-flights-1%00", "{{7*7}}"])
+def test_what_is_no_plan_is_not_found(somebody: TestClient, plan: str) -> None:
+    assert somebody.get(f"/plans/{plan}").status_code == 404
