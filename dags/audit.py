@@ -1,15 +1,17 @@
 """Is every Kafka record accounted for? Counted from outside, every hour.
 
 An independent consumer and delta-rs count Kafka, bronze, silver, rejected and gold, without Spark. The run fails with
-the first gap, overlap or surplus and its offsets; `headrace audit` shows all of them.
+the first gap, overlap or surplus and its offsets; `headrace audit` shows all of them. After it, each day that has
+become complete (its boundary has passed) is told as a partition of the dataset's tables: other DAGs can depend on it.
 
-**Reads** Kafka and the published tables. **Writes** nothing. **Guarantee**: success means balanced. **After a crash**
-it counts again. **Does not** repair anything.
+**Reads** Kafka and the published tables. **Writes** asset events. **Guarantee**: success means balanced.
+**After a crash** it counts again. **Does not** repair anything.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.operators.audits import Audit
+from include.operators.days import TellDays
 from include.operators.declared import DEFAULTS, declared_datasets
 from include.operators.forms import audit_form
 
@@ -23,4 +25,8 @@ with DAG(
     params=audit_form([dataset.name for dataset in declared_datasets()]),
     tags=["quality"],
 ) as dag:
-    Audit(task_id="audit")
+    audit = Audit(task_id="audit")
+    for dataset in declared_datasets():
+        audit >> TellDays(
+            task_id=f"days__{dataset.name}", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables]
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from include.errors import Terminal, Transient
 from include.operators import approval, plans, runs, stages
 from include.operators.approval import ApprovePlan
+from include.operators.days import complete_days, told_before
 from include.operators.plans import NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
 from include.places import log_path
@@ -151,6 +152,19 @@ def test_the_day_of_a_partition() -> None:
     assert day_of(context(partition_key="x", partition_date=day[0])) == day
     with pytest.raises(NoRange):
         day_of(context())
+
+
+def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
+    boundary = datetime(2013, 1, 4, 23, 59, tzinfo=UTC)
+    assert list(complete_days(date(2013, 1, 1), boundary)) == [date(2013, 1, 2), date(2013, 1, 3)]
+    assert list(complete_days(date(2013, 1, 3), boundary)) == []
+    assert list(complete_days(date(2013, 1, 9), boundary)) == [], "a boundary that stands back tells nothing"
+    first = list(complete_days(None, boundary))
+    assert (len(first), first[-1]) == (31, date(2013, 1, 3))
+    told = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}
+    assert told_before(told, "audit/8") == date(2013, 1, 3)
+    assert told_before(told, "audit/7") == date(2013, 1, 1)
+    assert told_before(None, "audit/7") is None
 
 
 @pytest.mark.parametrize(
