@@ -29,8 +29,8 @@ class Verdict:
 
 
 @dataclass
-class Watch:
-    """A watch over one stream; it remembers since when (monotonic seconds) which breach lasts."""
+class Judge:
+    """Judges one stream, look after look; it remembers since when (monotonic seconds) which breach lasts."""
 
     limits: Limits
     since: dict[str, float] = field(default_factory=dict)

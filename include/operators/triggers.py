@@ -18,7 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.settings import load_settings
 
-LOOK_EVERY = 2.0
+LOOK_EVERY = 3.0
 SAY_EVERY = 60.0
 
 
@@ -61,15 +61,14 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the stream until there is something to say of it."""
-        from include.ledger.reader import open_reader
-        from include.operators.health import Limits, Watch, sentence
-        from include.supervision.health import stream_health
+        from include.operators.health import Judge, Limits, sentence
+        from include.supervision.health import Watch
 
-        settings, watch = load_settings(), Watch(Limits(self.lag_seconds, self.grace_seconds))
-        ledger, said, said_at = open_reader(settings), "", 0.0
+        watch = await asyncio.to_thread(Watch, load_settings(), self.dataset)
+        judge, said, said_at = Judge(Limits(self.lag_seconds, self.grace_seconds)), "", 0.0
         while True:
-            health = await asyncio.to_thread(stream_health, settings, self.dataset, ledger)
-            verdict = watch.judged(health, time.monotonic())
+            health = await asyncio.to_thread(watch.look)
+            verdict = judge.judged(health, time.monotonic())
             if verdict is not None:
                 self.log.info("%s", verdict.why)
                 yield TriggerEvent({"outcome": verdict.outcome, "why": verdict.why})

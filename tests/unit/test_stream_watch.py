@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.operators.health import BROKEN, FAILED, LET_GO, Limits, Watch, sentence
+from include.operators.health import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
 from include.operators.triggers import PlanClosed, StreamWatch
 from include.settings import Settings
 from include.supervision.health import StreamHealth
@@ -29,8 +29,8 @@ WELL = StreamHealth(
 )
 
 
-def watch() -> Watch:
-    return Watch(Limits(lag_seconds=60, grace_seconds=30))
+def watch() -> Judge:
+    return Judge(Limits(lag_seconds=60, grace_seconds=30))
 
 
 def test_a_healthy_stream_is_watched_on() -> None:
