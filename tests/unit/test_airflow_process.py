@@ -85,20 +85,22 @@ def test_without_its_packages_it_says_how_to_get_them(settings: Settings, monkey
         bring_up_airflow(settings, lambda line: None)
 
 
-SLEEPER = (
-    "import sys, include.supervision.airflow_parts as parts\n"
-    "parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else "
-    "'import time; time.sleep(600)']\n"
-    "parts.ASK_WITHIN = 5\n"
-    "sys.exit(parts.main())"
-)
+SLEEPER = """
+import sys, include.supervision.airflow_parts as parts
+part = 'import signal, time; {first}; time.sleep(600)'
+parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
+parts.ASK_WITHIN = 2
+sys.exit(parts.main())
+"""
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 @pytest.fixture
-def keeper(settings: Settings) -> Iterator[RunFile]:
+def keeper(settings: Settings, request: pytest.FixtureRequest) -> Iterator[RunFile]:
     """The process that keeps the parts, with sleepers for parts, as Airflow's run file names it."""
+    script = SLEEPER.format(first=getattr(request, "param", "pass"))
     process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER], cwd=CLONE, start_new_session=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", script], cwd=CLONE, start_new_session=True, stdout=subprocess.DEVNULL
     )
     run = RunFile(AIRFLOW, process.pid, started_at(process.pid), ["-"], {"port": 1, "page": "-"})
     write_run_file(settings, run)
@@ -145,13 +147,26 @@ def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
     assert not down_airflow(settings, lambda line: None)
 
 
+@pytest.mark.parametrize("keeper", [DEAF], indirect=True)
+def test_sigterm_ends_even_parts_that_do_not_listen(keeper: RunFile) -> None:
+    await_parts(keeper)
+    # A part is deaf only once its Python has come so far.
+    time.sleep(1)
+    os.kill(keeper.pid, signal.SIGTERM)
+    await_nobody(keeper)
+
+
+def await_nobody(run: RunFile) -> None:
+    end = time.monotonic() + 15
+    while session(run) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert session(run) == []
+
+
 def test_no_part_outlives_the_process_that_keeps_it(keeper: RunFile) -> None:
     await_parts(keeper)
     os.kill(keeper.pid, signal.SIGKILL)
-    end = time.monotonic() + 10
-    while session(keeper) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert session(keeper) == []
+    await_nobody(keeper)
 
 
 def test_a_part_that_cannot_live_is_tried_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
