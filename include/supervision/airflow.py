@@ -144,6 +144,8 @@ def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
         "api_auth": {"jwt_secret": keys.jwt_secret},
         "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
+        # An api-server that is started again is away for longer than 15 s; a task's work must not die of that.
+        "workers": {"max_failed_heartbeats": 20},
         # What died is noticed within a minute, not within five.
         "scheduler": {
             "task_instance_heartbeat_timeout": 60,
