@@ -283,9 +283,12 @@ def test_what_a_changed_rule_means(folder: Path) -> None:
         assert [change.kind for change in contract_changes(one, other)] == [kind]
 
 
-@pytest.mark.parametrize("name", ["flights", "weather"])
-def test_our_contracts_keep_the_standard(name: str) -> None:
-    assert refusals(CLONE / "include" / "datasets" / name) == []
+DATASETS = [path.parent for path in CLONE.glob("include/datasets/*/contract.yaml")]
+
+
+@pytest.mark.parametrize("place", [*DATASETS, CLONE / "tests/recovery/datasets/meter"], ids=lambda place: place.name)
+def test_our_contracts_keep_the_standard(place: Path) -> None:
+    assert refusals(place) == []
 
 
 def test_what_the_standard_refuses_is_named(folder: Path) -> None:
