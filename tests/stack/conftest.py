@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from psutil import Process
 from site_of_stack import Stack
 
 from include.settings import Settings
+from include.supervision.airflow_parts import PARTS
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Runner and Airflow are up, no stream is wanted yet; the state folder's path has a space on purpose."""
     place = Stack(Settings(state=tmp_path_factory.mktemp("stack ground") / "state"))
+    parts: list[Process] = []
     try:
         said = place.said("up", "--airflow", "--no-streams")
         assert "password" in said
+        parts = place.session()
+        assert len(parts) > len(PARTS)
         yield place
     finally:
+        parts += place.session()
         place.command("down")
-        for process in place.session():
+        left = [process for process in parts if process.is_running()]
+        for process in left:
             process.kill()
+    assert left == [], "down left processes of Airflow behind"

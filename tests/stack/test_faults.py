@@ -39,10 +39,3 @@ def test_a_replay_outlives_the_death_of(part: str, fed: Stack) -> None:
     assert fed.publication().tables == seen.tables, "nothing differed, so no table was touched"
     await_that(lambda: fed.jobs() == [], "no job is left behind", 30)
     assert fed.is_balanced()
-
-
-def test_down_leaves_no_process_of_airflow(fed: Stack) -> None:
-    before = fed.session()
-    assert len(before) > 5
-    fed.said("down")
-    assert [process.pid for process in before if process.is_running()] == []

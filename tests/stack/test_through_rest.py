@@ -104,7 +104,7 @@ def test_a_dry_run_only_explains(stack: Stack) -> None:
     assert stack.page.states(REPLAY, run) == {"plan": "success"} | dict.fromkeys(
         ("build", "compare", "approve", "apply"), "skipped"
     )
-    assert "partition 0 offsets 0 to" in stack.page.log(REPLAY, run, "plan")
+    assert "partition 0 offsets" in stack.page.log(REPLAY, run, "plan")
     (record,) = stack.plans(f"{REPLAY}/{run}")
     assert record.stage is Stage.CANCELLED
 
