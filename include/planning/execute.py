@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,9 +17,10 @@ from include.clients.delta_log import commits
 from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.catching_up import catch_up
 from include.ledger.writer import open_writer
-from include.places import correcting_path, correction_path, log_path, silver_path
+from include.places import correcting_path, correction_path, silver_path
 from include.planning.checks import checks_of, names_of, refuse_held
 from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
+from include.planning.job import JobFailed, Say, run_job
 from include.planning.journal import comparison_path, record_stage
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.release import refuse_in_the_way
@@ -29,8 +28,7 @@ from include.planning.report import page
 from include.planning.sides import both_sides
 from include.planning.verified import keep_verified
 from include.reading.publication import find_publication, read_publication
-from include.settings import CLONE, Settings
-from include.supervision.drivers import driver_environment
+from include.settings import Settings
 from include.supervision.observe import is_expected, observe_stream
 from include.supervision.orders import (
     CORRECT,
@@ -47,16 +45,6 @@ from include.supervision.orders import (
 from include.supervision.spawned import write_atomically
 
 ANSWER_WITHIN = 300.0
-TOLD_TO_STOP = 3
-Say = Callable[[Mapping[str, Any]], None]
-
-
-class JobFailed(Terminal):
-    """The plan's job ended without having done its work; what it had committed is used by the next attempt."""
-
-    def __init__(self, plan: str, why: str, remedy: str) -> None:
-        super().__init__(f"plan {plan}: {why}; readers see what they saw", remedy)
-        self.plan = plan
 
 
 class OrderRefused(Terminal):
@@ -125,7 +113,7 @@ class SeenOtherwise(Terminal):
 def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanRecord:
     """Build beside production: a release, up to a batch that readers see; or what a slice is when it is done again.
 
-    JobFailed; a release goes on where it was killed, a slice is done again.
+    JobFailed, JobDied; a release goes on where it was killed, a slice is done again.
     """
     validate_stage(record, Stage.BUILT)
     plan, began = record.plan, time.monotonic()
@@ -336,51 +324,3 @@ def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
             break
         time.sleep(0.05)
     raise NoAnswer(plan.id, time.monotonic() - began)
-
-
-def run_job(settings: Settings, plan: Plan, job: Sequence[str], say: Say) -> Mapping[str, Any]:
-    """Run a job of `spark_jobs`, name and arguments, and pass on what it says; return its last word.
-
-    It ends with this process.
-    """
-    argv = [sys.executable, "-m", f"spark_jobs.{job[0]}", *job[1:]]
-    log = log_path(settings, f"plan:{plan.id}")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            argv,
-            cwd=CLONE,
-            env=driver_environment(settings),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-    last: Mapping[str, Any] = {}
-    try:
-        for last in _said(process):
-            say(last)
-        code = process.wait()
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
-    if code != 0 and "failed" not in last:
-        why = "the job was told to stop" if code == TOLD_TO_STOP else f"the job ended with {code}, see {log}"
-        last = {"failed": why}
-    return last
-
-
-def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict):
-            yield said
