@@ -2,7 +2,8 @@
 
 The form says which: by Kafka's time, by bronze batches, or by offsets. Each record is read from Kafka where that still
 has it, from bronze where not; what bronze lacks is filled. With *Only explain* nothing is done. A second replay of
-records that an open plan is about is refused.
+records that an open plan is about is refused. When rows have changed since the comparison, `apply` is refused and says
+so: `headrace plan compare ID` compares again, then clear `approve`.
 
 **Reads** Kafka, bronze, the published tables. **Writes** the plan; once approved, the stream replaces the rows that
 differ. **Guarantee**: all tables change in one move, or none; success when the tables say so. **After a crash** a retry

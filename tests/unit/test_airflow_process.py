@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from include.cli.main import app
 from include.settings import CLONE, Settings
 from include.supervision import airflow, airflow_parts
 from include.supervision.airflow import (
@@ -83,6 +85,11 @@ def test_without_its_packages_it_says_how_to_get_them(settings: Settings, monkey
     monkeypatch.setattr(airflow, "find_spec", lambda name: None)
     with pytest.raises(AirflowMissing, match="make setup"):
         bring_up_airflow(settings, lambda line: None)
+
+
+def test_streams_are_named_or_left_to_airflow_not_both() -> None:
+    refused = CliRunner().invoke(app, ["up", "flights", "--no-streams"])
+    assert (refused.exit_code, "either datasets" in refused.output) == (2, True)
 
 
 SLEEPER = """

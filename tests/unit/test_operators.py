@@ -12,9 +12,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from include.errors import Terminal, Transient
-from include.operators import approval, plans, runs, stages
+from include.operators import approval, days, plans, runs, stages
 from include.operators.approval import ApprovePlan
-from include.operators.days import complete_days, told_before
+from include.operators.days import TellDays, complete_days, told_before
+from include.operators.declared import asset
 from include.operators.plans import NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
 from include.places import log_path
@@ -24,6 +25,7 @@ from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
 from include.planning.release import PlanInTheWay
 from include.planning.slices import NothingThere
 from include.settings import Settings
+from include.supervision import health
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WISH = "replay__flights/manual__1"
@@ -36,7 +38,7 @@ FORM: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Every operator works in the test's own state folder."""
-    for module in (approval, plans, runs, stages):
+    for module in (approval, days, plans, runs, stages):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     return settings
 
@@ -165,6 +167,30 @@ def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
     assert told_before(told, "audit/8") == date(2013, 1, 3)
     assert told_before(told, "audit/7") == date(2013, 1, 1)
     assert told_before(None, "audit/7") is None
+
+
+def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    boundary = datetime(2013, 1, 4, 1, tzinfo=UTC)
+    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
+    tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
+    operator = TellDays(task_id="days", dataset="flights", outlets=tables)
+    memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
+    told: dict[str, list[str]] = {}
+
+    def seen(run: str) -> Any:
+        events = {t: SimpleNamespace(add_partitions=lambda days, t=t: told.__setitem__(t.name, days)) for t in tables}
+        stored = SimpleNamespace(get=memory.get, set=memory.__setitem__)
+        return context(run_id=run) | {"outlet_events": events, "asset_state_store": {tables[0]: stored}}
+
+    days = ["2013-01-02", "2013-01-03"]
+    assert operator.execute(seen("7")) == days
+    assert told == {"bronze.flights": days, "gold.carrier_hours": days}
+    assert operator.execute(seen("7")) == days, "a retry tells them again"
+    with pytest.raises(AirflowSkipException, match="no day has become complete"):
+        operator.execute(seen("8"))
+    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=None))
+    with pytest.raises(AirflowSkipException, match="nothing is complete"):
+        operator.execute(seen("9"))
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from include.operators.health import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
 from include.operators.triggers import PlanClosed, StreamWatch
+from include.planning.journal import keep_plan, record_stage
+from include.planning.plan import REPLAY, Plan, Prediction, Stage
 from include.settings import Settings
 from include.supervision.health import StreamHealth
 from include.supervision.states import ProcessState
-from include.supervision.wanted import last_said, want
+from include.supervision.wanted import last_said, unwant, want
 
 WELL = StreamHealth(
     dataset="flights",
@@ -109,3 +114,40 @@ def test_a_trigger_is_made_again_of_what_it_says(trigger: PlanClosed | StreamWat
     path, facts = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
     assert type(trigger)(**facts).serialize() == trigger.serialize()
+
+
+def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], object]) -> dict[str, Any]:
+    """Run a trigger as the triggerer does, do something while it looks, and return what it fires with."""
+
+    async def fired() -> dict[str, Any]:
+        events = trigger.run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.3)
+        assert not waiting.done(), "it fired at once"
+        meanwhile()
+        event = await asyncio.wait_for(waiting, 30)
+        return dict(event.payload)
+
+    return asyncio.run(fired())
+
+
+def test_the_watch_ends_when_somebody_lets_the_stream_go(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a site where nothing runs yet: everything that is unknown is no reason to end."""
+    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
+    said = want(settings, "flights", "stream__flights/1")
+    trigger = StreamWatch("flights", "stream__flights/1", said.since.isoformat(), 60, 3600)
+    event = first_event(trigger, lambda: unwant(settings, "flights", "headrace down"))
+    assert (event["outcome"], "headrace down" in event["why"]) == (LET_GO, True)
+
+
+def test_a_plan_in_the_way_is_waited_for_until_it_is_closed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
+    keep_plan(settings, plan)
+    closed = first_event(PlanClosed(plan.id), lambda: record_stage(settings, plan.id, Stage.CANCELLED, "ann"))
+    assert closed == {"plan": plan.id}
