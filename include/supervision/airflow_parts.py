@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LIVED = 60.0
 ASK_WITHIN = 15.0
-IDLE = "LocalExecutor: <idle>"
+WORKER, IDLE = "airflow worker -- LocalExecutor:", "<idle>"
 PR_SET_PDEATHSIG = 1
 
 
@@ -86,13 +86,14 @@ def members() -> Iterator[psutil.Process]:
                 yield process
 
 
-def end_strays() -> None:
-    """End idle workers whose scheduler is gone: nobody will give them work. One that has work left finishes it."""
+def end_orphans() -> None:
+    """End what a part that died has left behind: nobody hears it. Only a worker that has a task finishes that first."""
     for process in members():
-        with suppress(psutil.Error):
-            parent = process.parent()
-            if IDLE in " ".join(process.cmdline()) and (parent is None or os.getsid(parent.pid) != os.getsid(0)):
-                say(f"pid {process.pid}: an idle worker without a scheduler, ended")
+        with suppress(psutil.Error, ProcessLookupError):
+            parent, line = process.parent(), " ".join(process.cmdline())
+            lost = parent is None or os.getsid(parent.pid) != os.getsid(0)
+            if lost and not (WORKER in line and IDLE not in line):
+                say(f"pid {process.pid}: left behind, ended: {line[:100]}")
                 process.terminate()
 
 
@@ -126,7 +127,7 @@ def main() -> int:
     parts = [started(name) for name in PARTS]
     while not stop.wait(1.0):
         parts = [kept(part, stop) for part in parts]
-        end_strays()
+        end_orphans()
     say("stopping")
     end_all()
     return 0

@@ -94,18 +94,20 @@ def test_streams_are_named_or_left_to_airflow_not_both() -> None:
 
 SLEEPER = """
 import sys, include.supervision.airflow_parts as parts
-part = 'import signal, time; {first}; time.sleep(600)'
+part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
 parts.ASK_WITHIN = 2
 sys.exit(parts.main())
 """
+PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 @pytest.fixture
 def keeper(settings: Settings, request: pytest.FixtureRequest) -> Iterator[RunFile]:
     """The process that keeps the parts, with sleepers for parts, as Airflow's run file names it."""
-    script = SLEEPER.format(first=getattr(request, "param", "pass"))
+    first = getattr(request, "param", "pass")
+    script = SLEEPER.format(part=f"import signal, time; {first}; time.sleep(600)")
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=CLONE, start_new_session=True, stdout=subprocess.DEVNULL
     )
@@ -129,14 +131,14 @@ def session(run: RunFile) -> list[psutil.Process]:
     return found
 
 
-def await_parts(run: RunFile, without: int = 0) -> list[psutil.Process]:
+def await_parts(run: RunFile, without: int = 0, many: int = len(airflow_parts.PARTS)) -> list[psutil.Process]:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         parts = [process for process in session(run) if process.pid not in (run.pid, without)]
-        if len(parts) == len(airflow_parts.PARTS):
+        if len(parts) == many:
             return parts
         time.sleep(0.1)
-    raise AssertionError(f"there are not {len(airflow_parts.PARTS)} parts")
+    raise AssertionError(f"there are not {many} processes of parts")
 
 
 def test_a_part_that_dies_comes_back(keeper: RunFile) -> None:
@@ -145,6 +147,17 @@ def test_a_part_that_dies_comes_back(keeper: RunFile) -> None:
     os.kill(victim, signal.SIGKILL)
     after = {process.pid for process in await_parts(keeper, victim)}
     assert before & after == before - {victim}
+
+
+@pytest.mark.parametrize("keeper", [PARENT], indirect=True)
+def test_what_a_dead_part_leaves_behind_is_ended(keeper: RunFile) -> None:
+    before = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
+    parts = [process for process in before if process.ppid() == keeper.pid]
+    (child,) = parts[0].children()
+    parts[0].kill()
+    child.wait(15)
+    after = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
+    assert {process.pid for process in parts[1:]} <= {process.pid for process in after}
 
 
 def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
