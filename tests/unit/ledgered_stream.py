@@ -58,6 +58,10 @@ class Stream:
         extra = {
             "reasons": {"type": 2 * batches, "null": batches, "duplicate": batches},
             "dispositions": {"invalid": 2 * batches, "duplicate": batches},
+            "warnings": {
+                "late": {"judged": 17 * batches, "broken": batches, "first": [1, first]},
+                "odd": {"judged": 9 * batches, "broken": 0, "first": None},
+            },
         }
         path = rejected_path(self.settings, self.dataset, self.release)
         self._refined(path, "rejected", (first, last), 3 * batches, extra)

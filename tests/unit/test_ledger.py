@@ -19,6 +19,7 @@ from ledgered_stream import RELEASE, Stream, commit
 
 from include.clients.delta_log import LogDamaged, commits, read_commit
 from include.ledger.catching_up import CaughtUp, catch_up, table_paths
+from include.ledger.counting import Warned
 from include.ledger.failures import (
     CommitUnexplained,
     LedgerBehind,
@@ -74,8 +75,23 @@ def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Sett
     release = totals.releases[RELEASE]
     assert (release.rows_in, release.accepted, release.invalid, release.duplicate) == (40, 34, 4, 2)
     assert release.reasons == {"type": 4, "null": 2, "duplicate": 2}
+    assert release.warned == {"late": 2, "odd": 0}
     assert release.gold == {"carrier_hours": 101, "route_days": 101}
     assert (release.last_batch, release.published_batch) == (1, 1)
+
+
+def test_what_rules_counted_is_asked_run_by_run(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+    stream.run(0, 0)
+    stream.run(1, 1)
+    catch_up(writer, settings, FLIGHTS)
+    reader = open_reader(settings)
+    first, second = reader.counted_runs(FLIGHTS)
+    assert (first.first_batch, first.last_batch, first.rows_in) == (0, 0, 20)
+    assert second.reasons == {"type": 2, "null": 1, "duplicate": 1}
+    assert second.warnings == {"late": Warned(17, 1, (1, 1)), "odd": Warned(9, 0, None)}
+    assert reader.counted_runs("weather") == []
+    assert [run.last_batch for run in reader.counted_runs(FLIGHTS, since=second.judged_at)][-1] == 1
+    assert reader.counted_runs(FLIGHTS, until=first.judged_at) == []
 
 
 def test_publication_names_what_the_batch_committed(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
