@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-dev demo demo-change test check up down bench-demo bench-change bench-rules lock jars-lock clean setup-airflow test-stack
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-stack check up down bench-demo bench-change bench-rules lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
