@@ -22,7 +22,7 @@ setup-runtime:
 	@bash infra/setup.sh runtime
 
 setup-airflow:
-	@bash infra/setup.sh runtime airflow
+	@bash infra/setup.sh runtime quality airflow
 
 # Tests compare our verdicts with those of Great Expectations, and look at the DAGs.
 setup-dev:

@@ -33,7 +33,8 @@ class ApprovePlan(ApprovalOperator):
         self.dataset = dataset
 
     def execute(self, context: Context) -> Any:
-        """Approve by policy, or wait for a person."""
+        """Approve by policy, or wait for a person; PlanHeld."""
+        from include.planning.checks import refuse_held
         from include.planning.execute import approve, needs_approval
         from include.planning.journal import sole_worker
         from include.planning.plan import Stage
@@ -43,6 +44,8 @@ class ApprovePlan(ApprovalOperator):
             record = plan_of(settings, origin(context))
             if record.stage in (Stage.APPROVED, Stage.APPLIED):
                 return self._said(record)
+            # What a rule holds back nobody can approve, so nobody is asked.
+            refuse_held(record)
             if not needs_approval(record):
                 with sole_worker(settings, record.plan.id, OTHERS_WITHIN):
                     return self._said(approve(settings, record, "policy"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from include.planning.plan import Plan, PlanRecord
@@ -59,6 +59,7 @@ def comparison_in_markdown(found: Mapping[str, Any]) -> str:
         counts = " | ".join(f"{table[name]:,}" for name in columns)
         lines.append(f"| {literal(table['name'])} | {mark} | {counts} |")
     lines += [line for table in found["tables"] for line in _moved(table)]
+    lines += _checked(found.get("checks", ()))
     return "\n".join(lines)
 
 
@@ -73,6 +74,16 @@ def _moved(table: Mapping[str, Any]) -> Iterator[str]:
         for sample in samples[:SAMPLES_SHOWN]:
             key = ", ".join(f"{name}={value}" for name, value in sample["key"].items())
             yield f"- {literal(table['name'])}, {kind}: {literal(key)}"
+
+
+def _checked(checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the built tables answered to the contract's rules, those that are not kept first."""
+    marks = {True: "kept", False: "**broken**", None: "not asked"}
+    if checks:
+        yield ""
+    for check in sorted(checks, key=lambda check: check["is_kept"] is True):
+        rule = f"{literal(check['table'])}: rule {literal(check['rule'])} ({check['action']})"
+        yield f"- {rule} {marks[check['is_kept']]}, seen {literal(check['seen'])}"
 
 
 def literal(text: object) -> str:

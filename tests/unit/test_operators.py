@@ -20,6 +20,7 @@ from include.operators.plans import NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
 from include.places import log_path
 from include.planning import confirm, execute, slices
+from include.planning.explain import comparison_in_markdown
 from include.planning.journal import find_plan, keep_plan, load_plan, new_id, record_stage
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
 from include.planning.release import PlanInTheWay
@@ -236,6 +237,26 @@ def test_the_policy_approves_what_is_equal(here: Settings) -> None:
     said = ApprovePlan(task_id="approve", dataset="flights").execute(context())
     assert said == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
     assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == said, "asked again: nothing more"
+
+
+def test_nobody_is_asked_about_what_a_rule_holds_back(here: Settings) -> None:
+    record = planned(here, *WAY[:2], verdict="held", held=["gold.route_days: few_rows"])
+    with pytest.raises(AirflowFailException, match="few_rows"):
+        ApprovePlan(task_id="approve", dataset="flights").execute(context())
+    assert load_plan(here, record.plan.id).stage is Stage.COMPARED
+
+
+def test_the_question_shows_data_as_it_is_and_rules_by_their_answer() -> None:
+    table = {
+        "name": "gold.route_days", "equal": False, "presence": "both", "share": 0.5, "old_rows": 2, "new_rows": 2,
+        "added": 0, "missing": 0, "changed": 1, "drift": [],
+        "samples": {"changed": [{"key": {"route": "a|b`c\n# big [x](y) {{ 7*7 }}"}, "old": [], "new": []}]},
+    }  # fmt: skip
+    check = {"table": "gold.route_days", "rule": "few_rows", "is_kept": False, "action": "hold", "seen": "2 < 3"}
+    found = {"verdict": "held", "batch": 1, "threshold": 0.0, "tables": [table], "checks": [check]}
+    text = comparison_in_markdown(found)
+    assert "`route=a¦b'c # big [x](y) {{ 7*7 }}`" in text
+    assert "- `gold.route_days`: rule `few_rows` (hold) **broken**, seen `2 < 3`" in text
 
 
 @pytest.mark.parametrize(("option", "stage"), [("Approve", Stage.APPROVED), ("Reject", Stage.REJECTED)])
