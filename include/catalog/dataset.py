@@ -68,6 +68,10 @@ def load_dataset(name: str, folder: Path) -> Dataset:
     for column in (pipeline.event_time, *pipeline.identity):
         if column not in columns:
             raise DeclarationRefused(f"{folder}/pipeline.yaml: {column}", "is no column of the contract")
+    known = {f"gold.{gold.name}" for gold in pipeline.gold}
+    strange = sorted(set(contract.gold) - known)
+    if strange:
+        raise DeclarationRefused(f"{folder}/contract.yaml: {strange[0]}", "is no gold table of pipeline.yaml")
     optional = {column.name for column in contract.columns if not column.required}
     for column in sorted(optional & {*time_columns(pipeline), *pipeline.identity, *latest_keys(pipeline)}):
         why = "is a time, an identity or a key of a latest table, so the contract must require it"

@@ -88,9 +88,17 @@ def _ask(settings: Settings, yes: bool) -> None:
 def _remove(console: Console, settings: Settings) -> None:
     from include.cli.up import say
     from include.demo.place import remove_state
+    from include.supervision.airflow import down_airflow
     from include.supervision.processes import down
 
-    remove_state(settings, lambda: down(settings, lambda line: say(console, line)))
+    def tell(line: str) -> None:
+        say(console, line)
+
+    def stop() -> None:
+        down_airflow(settings, tell)
+        down(settings, tell)
+
+    remove_state(settings, stop)
     console.print(f"removed what was in {escape(str(settings.state))}", highlight=False, soft_wrap=True)
 
 

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -126,22 +127,23 @@ def _account_for_all(console: Console, settings: Settings) -> bool:
 def _kill_driver(settings: Settings, killed: list[int]) -> None:
     """Kill the stream's driver, and again when the runner has brought it back; return when it is back once more."""
     for _ in range(DEATHS):
-        pid = _driver_at_work(settings)
+        pid = _driver_at_work(settings, killed)
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             killed.append(pid)
-    _driver_at_work(settings)
+    _driver_at_work(settings, killed)
 
 
-def _driver_at_work(settings: Settings) -> int | None:
-    """Return the driver's pid as soon as it is at work, None when the runner has given it up."""
+def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
+    """Return the driver's pid as soon as one that was not killed is at work, None when the runner gave it up."""
     from include.demo.changing import DATASET
     from include.supervision.observe import observe_stream
     from include.supervision.states import AT_WORK
 
     while True:
         status = observe_stream(settings, DATASET)
-        if status.state in AT_WORK or status.state.terminal:
+        if status.state.terminal or (status.state in AT_WORK and status.pid not in killed):
             return status.pid
         time.sleep(0.2)
 

@@ -14,7 +14,21 @@ from include.errors import Terminal
 from include.settings import Settings
 
 # Everything that Headrace makes in a state folder; the demo's own corner goes last, it knows what is under way.
-MADE = ("run", "logs", "leases", "spark", "checkpoints", "releases", "warehouse", "kafka", "plans", "orders", "wanted")
+MADE = (
+    "run",
+    "logs",
+    "leases",
+    "spark",
+    "checkpoints",
+    "releases",
+    "warehouse",
+    "kafka",
+    "plans",
+    "orders",
+    "wanted",
+    "airflow",
+    "quality",
+)
 LEDGER = "ledger.sqlite"
 CORNER = "demo"
 LOCK, REMOVING = "demo.lock", "removing"
@@ -128,6 +142,8 @@ def remove_state(settings: Settings, stop_streams: Callable[[], object]) -> None
         if folder.exists():
             shutil.rmtree(folder)
     for entry in [*settings.state.glob(f"{LEDGER}*"), *corner(settings).iterdir()]:
-        if entry.name not in (LOCK, REMOVING):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name not in (LOCK, REMOVING):
             entry.unlink()
     begun.unlink()

@@ -6,10 +6,20 @@ Does not: import Airflow; the forms (forms.py) have the same fields, and a test 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from include.errors import Terminal
 from include.planning.slices import Wanted
@@ -17,6 +27,7 @@ from include.planning.slices import Wanted
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
 SHOWN = 120
+WRITTEN_OUT = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 
 
 class ParamsRefused(Terminal):
@@ -28,6 +39,18 @@ class ParamsRefused(Terminal):
             f"{where}: {why} (given: {_short(given)}); nothing was done", "trigger the DAG again with other params"
         )
         self.param, self.why = param, why
+
+
+def _written_out(value: object) -> object:
+    """A bare number would be taken for seconds since 1970."""
+    if not isinstance(value, str):
+        return value
+    if not WRITTEN_OUT.match(value):
+        raise ValueError("must be a time like 2013-06-10T00:00:00Z")
+    return datetime.fromisoformat(value)
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written_out)]
 
 
 class Asked(BaseModel):
@@ -56,8 +79,8 @@ class BackfillAsked(ReleaseAsked):
     `reference`: tables that silver joins, as they were at each batch, or as they are now.
     """
 
-    start: AwareDatetime | None
-    end: AwareDatetime | None
+    start: Moment | None
+    end: Moment | None
     reference: Literal["as-of", "today"]
 
     @model_validator(mode="after")

@@ -34,6 +34,8 @@ class TellDays(BaseOperator):
         """Tell, and return the days."""
         from include.supervision.health import stream_health
 
+        if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
+            raise AirflowSkipException(f"{self.dataset}: it was not audited by this run")
         with errors_told():
             boundary = stream_health(load_settings(), self.dataset).boundary
         if boundary is None:

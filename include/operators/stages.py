@@ -193,7 +193,9 @@ class RollBack(BaseOperator):
             return named
         ours = [record for record in all_plans(settings) if record.plan.dataset == self.dataset]
         mine = [r for r in ours if any(e.stage is Stage.ROLLED_BACK and e.by == by for e in r.events)]
-        applied = sorted((r for r in ours if r.stage is Stage.APPLIED), key=lambda r: r.events[-1].at)
+        # A verified backfill is applied too, and has changed nothing that could be taken back.
+        changing = (r for r in ours if r.stage is Stage.APPLIED and r.facts_of(Stage.APPLIED).get("changed") != 0)
+        applied = sorted(changing, key=lambda r: r.events[-1].at)
         if not (mine or applied):
             raise NothingApplied(self.dataset)
         return (mine or applied)[-1].plan.id

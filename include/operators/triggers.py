@@ -84,11 +84,15 @@ class StreamWatch(BaseTrigger):
         await asyncio.to_thread(self.let_drain)
 
     def let_drain(self) -> None:
-        """Say that the stream is not wanted any more, unless somebody wanted it since."""
+        """Say that the stream is not wanted any more, unless a run of the DAG has wanted it since.
+
+        That `headrace up` has wanted it since changes nothing: who stops the run stops the stream.
+        """
         from include.supervision.wanted import last_said, unwant
 
         settings = load_settings()
         said = last_said(settings, self.dataset)
-        if said is None or said.since <= datetime.fromisoformat(self.since):
+        by_a_run = said is not None and said.by.startswith(f"stream__{self.dataset}/")
+        if said is None or not by_a_run or said.since <= datetime.fromisoformat(self.since):
             unwant(settings, self.dataset, f"{self.wish}, stopped")
             self.log.info("%s: not wanted any more, it drains", self.dataset)

@@ -107,10 +107,10 @@ class Comparison:
         """
         if any(check["blocks"] for check in self.checks):
             return HELD
-        if self.is_equal:
-            return EQUAL
         if any(check["is_kept"] is None and check["action"] in ("hold", "fail") for check in self.checks):
             return NEEDS_APPROVAL
+        if self.is_equal:
+            return EQUAL
         return WITHIN_POLICY if all(self._is_small(table) for table in self.tables) else NEEDS_APPROVAL
 
     @property

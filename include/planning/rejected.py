@@ -98,10 +98,11 @@ def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Som
     """
     named = wanted.offsets is not None or wanted.status == DISCARDED
     places = selected(settings, dataset, wanted, (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED))
-    # Before the plan: one that was discarded stays out until somebody has decided otherwise.
-    amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
     asked = f"{len(places):,} rejected records, again ({who.why})"
-    return plan_reinstatement(settings, dataset, spans(places), asked, who.by, who.at, threshold)
+    record = plan_reinstatement(settings, dataset, spans(places), asked, who.by, who.at, threshold)
+    # Only once there is a plan, and before it is built: until then what was discarded stays out.
+    amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
+    return record
 
 
 def selected(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:

@@ -69,8 +69,9 @@ class Amendment:
 
     @property
     def is_discarded(self) -> bool:
-        """Whether the record is to stay out, whatever it says: the last decision was that."""
-        return self.decisions[-1].act == DISCARD
+        """Whether the record is to stay out, whatever it says: nobody has reinstated it since that was decided."""
+        acts = [said.act for said in self.decisions if said.act != FIX]
+        return bool(acts) and acts[-1] == DISCARD
 
 
 def amendments(settings: Settings, dataset: str) -> dict[Place, Amendment]:
@@ -92,7 +93,10 @@ def amend(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> in
         known = {place: amendment.decisions[-1] for place, amendment in amendments(settings, dataset).items()}
         fresh = [said for said in decisions if not _is_same(known.get((said.partition, said.offset)), said)]
         text = path.read_bytes()
-        file.truncate(text.rfind(b"\n") + 1)
+        kept = text.rfind(b"\n") + 1
+        whole = bool(text[kept:]) and _is_whole(text[kept:])
+        file.truncate(len(text) if whole else kept)
+        file.write(b"\n" if whole else b"")
         file.write("".join(f"{_line(said)}\n" for said in fresh).encode())
         file.flush()
         os.fsync(file.fileno())
@@ -118,12 +122,20 @@ def _line(said: Decision) -> str:
 def _decisions(path: Path) -> Iterator[Decision]:
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text("utf-8").splitlines(keepends=True), 1):
-        if line.endswith("\n"):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        # An editor may leave the last line without its end; one that a crash cut off is no JSON.
+        if line.endswith(b"\n") or _is_whole(line):
             try:
                 yield _decision(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise AmendmentsUnreadable(path, number, f"{type(error).__name__}: {error}") from error
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _decision(said: Mapping[str, str]) -> Decision:

@@ -164,7 +164,8 @@ def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
         "PYTHONPATH": str(CLONE),
         "PYTHONUNBUFFERED": "1",
     }
-    return {**os.environ, **given, **mine}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**inherited, **given, **mine}
 
 
 def up_airflow(settings: Settings, report: Report) -> RunFile:
@@ -213,6 +214,9 @@ def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
         report(f"{AIRFLOW}: is there already, pid {run.pid}")
         await_healthy(settings, run, 0)
         return run
+    if run is not None:
+        # Its keeper is dead; what it has left must not work beside the new one.
+        end_session(run)
     if find_spec("airflow") is None:
         raise AirflowMissing
     began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), keep_keys(settings)

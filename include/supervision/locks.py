@@ -33,6 +33,18 @@ def take_lock(path: Path, holder: str) -> TextIO:
     return file
 
 
+def is_free(path: Path) -> bool:
+    """Tell whether nobody holds the lock of a file."""
+    if not path.exists():
+        return True
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 def is_held(file: TextIO) -> bool:
     """Tell whether the lock's path still leads to the file that we hold; it does not when somebody removed it."""
     try:

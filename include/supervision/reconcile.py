@@ -212,7 +212,7 @@ def _due(seen: Seen, tries: Tries, now: float) -> tuple[Tries, Action]:
     if seen.refused:
         return replace(tries, error=seen.refused, given_up=True), GiveUp(seen.refused)
     if not seen.ready:
-        return tries, Nothing("it waits for the broker")
+        return tries, Nothing("it waits for the broker, or for another process to let its lease go")
     again = tries.next_try is not None
     reason = f"again: {tries.error}" if again else "it is wanted"
     return replace(tries, started=now, next_try=None, restarts=tries.restarts + again), Start(reason)

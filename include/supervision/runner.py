@@ -22,10 +22,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from include.errors import HeadraceError, Terminal
+from include.places import lease_path
 from include.settings import Settings, list_settings, load_settings
 from include.supervision.broker import start_broker
 from include.supervision.drivers import refusal, start_driver
-from include.supervision.locks import LockHeld, is_held, take_lock
+from include.supervision.locks import LockHeld, is_free, is_held, take_lock
 from include.supervision.observe import process_alone, read_word, started_datasets
 from include.supervision.reconcile import (
     Action,
@@ -140,7 +141,9 @@ class Runner:
         # Declarations are read only for what may be started now.
         settled = wish is None or status.pid is not None or (tries.given_up and tries.wish == wish)
         refused = "" if settled else refusal(self.settings, dataset)
-        return self._seen(status, wish, refused=refused, ready=broker.state is ProcessState.RUNNING)
+        # A plan's job or a repair may hold the lease for a while: that is no failure of the stream.
+        free = status.pid is not None or is_free(lease_path(self.settings, dataset))
+        return self._seen(status, wish, refused=refused, ready=free and broker.state is ProcessState.RUNNING)
 
     def _seen(self, status: ProcessStatus, wish: datetime | None, *, refused: str = "", ready: bool = True) -> Seen:
         run = self._run_file(status.name)

@@ -53,6 +53,11 @@ def test_what_the_form_gives_untouched_is_understood(model: type[Asked]) -> None
     understood(model, asked(model))
 
 
+@pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
+def test_a_time_is_written_out_with_its_zone(start: object) -> None:
+    assert refusal(ReplayAsked, by="time", **{**DAY, "start": start}).param == "start"
+
+
 def test_a_replay_by_time_batches_or_offsets() -> None:
     times = understood(ReplayAsked, asked(ReplayAsked, by="time", **DAY))
     assert times.wanted == Wanted(times=(datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)))

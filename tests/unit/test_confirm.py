@@ -84,5 +84,5 @@ def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWareho
     record = applied(sales.settings, BACKFILL, changed=0)
     with pytest.raises(NotInTheTables, match="verified"):
         confirm(sales.settings, record)
-    keep_verified(sales.settings, record.plan, 0)
+    keep_verified(sales.settings, record.plan, 0, 0)
     assert confirm(sales.settings, record)["result"] == "verified"

@@ -177,11 +177,13 @@ def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pyte
     operator = TellDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
     told: dict[str, list[str]] = {}
+    audited = {"flights": "balanced"}
 
     def seen(run: str) -> Any:
         events = {t: SimpleNamespace(add_partitions=lambda days, t=t: told.__setitem__(t.name, days)) for t in tables}
         stored = SimpleNamespace(get=memory.get, set=memory.__setitem__)
-        return context(run_id=run) | {"outlet_events": events, "asset_state_store": {tables[0]: stored}}
+        ti = SimpleNamespace(xcom_pull=lambda task_ids: audited)
+        return context(run_id=run) | {"outlet_events": events, "asset_state_store": {tables[0]: stored}, "ti": ti}
 
     days = ["2013-01-02", "2013-01-03"]
     assert operator.execute(seen("7")) == days
@@ -192,6 +194,9 @@ def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pyte
     monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(seen("9"))
+    audited.clear()
+    with pytest.raises(AirflowSkipException, match="not audited"):
+        operator.execute(seen("10"))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def check(action: str, is_kept: bool | None) -> dict[str, Any]:
         ([check("warn", False)], 0, EQUAL),
         ([check("hold", False)], 0, HELD),
         ([check("fail", False), check("warn", True)], 1, HELD),
-        ([check("hold", None)], 0, EQUAL),
+        ([check("hold", None)], 0, NEEDS_APPROVAL),
         ([check("hold", None)], 1, NEEDS_APPROVAL),
         ([check("warn", None)], 1, WITHIN_POLICY),
     ],

@@ -109,6 +109,18 @@ def test_a_later_wish_is_not_undone_by_the_end_of_an_earlier_run(
     assert said.wanted
 
 
+def test_the_end_of_a_run_stops_the_stream_though_up_has_wanted_it_since(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
+    mine = want(settings, "flights", "stream__flights/1")
+    want(settings, "flights", "headrace up")
+    StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).let_drain()
+    said = last_said(settings, "flights")
+    assert said is not None
+    assert not said.wanted
+
+
 @pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
 def test_a_trigger_is_made_again_of_what_it_says(trigger: PlanClosed | StreamWatch) -> None:
     path, facts = trigger.serialize()
