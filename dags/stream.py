@@ -14,6 +14,8 @@ fails when the runner gave the stream up, or when it is too far behind for too l
 **After a crash** of Airflow the run is deferred still. **Does not** run Spark.
 """
 
+from datetime import UTC, datetime
+
 from airflow.sdk import DAG
 
 from include.operators.declared import DEFAULTS, declared_datasets
@@ -26,6 +28,8 @@ for dataset in declared_datasets():
         doc_md=__doc__,
         description=f"Keep the stream of {dataset.name} running",
         schedule="@continuous",
+        # Without it the first run's interval has no length, and the next run would get the same date: there is none.
+        start_date=datetime(2020, 1, 1, tzinfo=UTC),
         max_active_runs=1,
         # A stream that cannot live is not tried for ever.
         max_consecutive_failed_dag_runs=3,

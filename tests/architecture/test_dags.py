@@ -33,6 +33,8 @@ seconds = time.process_time() - began
 def told(dag):
     facts = {"file": dag.fileloc, "doc": dag.doc_md or "", "tags": sorted(dag.tags), "catchup": dag.catchup}
     facts["params"] = {name: dag.params.get_param(name).schema for name in dag.params}
+    facts["continuous"] = type(dag.timetable).__name__ == "ContinuousTimetable"
+    facts["started"] = dag.start_date is not None
     facts["tasks"] = {task.task_id: {
         "owner": task.owner, "retries": task.retries, "type": task.task_type,
         "callback": bool(task.on_failure_callback), "templates": list(task.template_fields),
@@ -95,6 +97,12 @@ def test_each_says_what_it_does_and_whose_it_is(bag: dict[str, Any]) -> None:
         dataset = dag.partition("__")[2]
         assert not dataset or dataset in said["tags"], f"{dag} is not tagged with its dataset"
         assert said["catchup"] is False, f"{dag} would do the past at once when it is unpaused"
+
+
+def test_a_continuous_dag_has_a_start_or_it_would_run_only_once(bag: dict[str, Any]) -> None:
+    found = {dag: said["started"] for dag, said in bag["dags"].items() if said["continuous"]}
+    assert found
+    assert all(found.values())
 
 
 def test_each_task_has_owner_callback_and_retries_or_a_reason(bag: dict[str, Any]) -> None:
