@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from psutil import Process
+from psutil import STATUS_ZOMBIE, Process
 from site_of_stack import Stack
 
 from include.settings import Settings
@@ -26,7 +26,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     finally:
         parts += place.session()
         place.command("down")
-        left = [process for process in parts if process.is_running()]
+        left = [process for process in parts if process.is_running() and process.status() != STATUS_ZOMBIE]
         for process in left:
             process.kill()
     assert left == [], "down left processes of Airflow behind"
