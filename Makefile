@@ -35,7 +35,10 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 	@.venv/bin/headrace demo-change
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
-	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
+	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder --ignore tests/recovery/test_runner.py)
+
+test-runner: setup-dev ## what the runner promises in seconds, measured with nothing beside it: kills of runner, driver, broker
+	@.venv/bin/python -m pytest -s tests/recovery/test_runner.py $(ARGS)
 
 test-stack: setup-dev ## set up, then the whole platform through Airflow: REST, browser, faults; about half an hour
 	@.venv/bin/python -m pytest -v $(if $(ARGS),$(ARGS),tests/stack)

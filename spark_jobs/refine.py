@@ -161,8 +161,11 @@ def _commit_silver(release: Release, first: int, last: int, facts: dict[str, Any
     refinery = release.refinery
     silver_id, rejected_id = release.app_id("silver"), release.app_id("rejected")
     if refinery.rejected.committed(rejected_id) < last:
-        known = _run_files(release, first, last) if refinery.silver.committed(silver_id) >= last else None
-        judged = judge_batches(refinery, first, last, facts["epoch"], known)
+        known, until = None, None
+        if refinery.silver.committed(silver_id) >= last:
+            known = _run_files(release, first, last)
+            until = int(_metadata(_commit_of(refinery.silver, silver_id, last)).get("decided_until", 0))
+        judged = judge_batches(refinery, first, last, facts["epoch"], known, until)
         if known is None:
             refinery.silver.commit(silver_id, last, _silver_metadata(release, judged, facts), judged.silver)
             pass_step(Step.SILVER_COMMITTED, last)
@@ -203,6 +206,7 @@ def _silver_metadata(release: Release, judged: Judged, facts: dict[str, Any]) ->
         "app_id": release.app_id("silver"),
         "rows": judged.accepted,
         "rows_in": judged.rows_in,
+        "decided_until": judged.decided_until,
         "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
     }
 

@@ -28,11 +28,14 @@ def up(
     """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
     from include.catalog.dataset import dataset_names
     from include.settings import load_settings
+    from include.supervision.airflow import refuse_missing
     from include.supervision.processes import NotStarted, up_runner
     from include.supervision.processes import up as bring_up
 
     if no_streams and datasets:
         raise typer.BadParameter("either datasets, or --no-streams")
+    if airflow:
+        refuse_missing()
     settings, console = load_settings(), Console()
     try:
         if no_streams:

@@ -74,10 +74,19 @@ class Amendment:
         return bool(acts) and acts[-1] == DISCARD
 
 
-def amendments(settings: Settings, dataset: str) -> dict[Place, Amendment]:
-    """Return what is decided about each record that anything is decided about; AmendmentsUnreadable."""
+def decided_until(settings: Settings, dataset: str) -> int:
+    """Return how far the list of decisions reaches by now, in bytes: lines are only ever added."""
+    path = amendments_path(settings, dataset)
+    return path.stat().st_size if path.exists() else 0
+
+
+def amendments(settings: Settings, dataset: str, until: int | None = None) -> dict[Place, Amendment]:
+    """Return what is decided about each record that anything is decided about; AmendmentsUnreadable.
+
+    With `until` only what was when the list reached so far (`decided_until`).
+    """
     found: dict[Place, list[Decision]] = defaultdict(list)
-    for said in _decisions(amendments_path(settings, dataset)):
+    for said in _decisions(amendments_path(settings, dataset), until):
         found[said.partition, said.offset].append(said)
     return {place: Amendment(decisions) for place, decisions in found.items()}
 
@@ -119,10 +128,10 @@ def _line(said: Decision) -> str:
     return json.dumps({**said.__dict__, "at": said.at.isoformat(), "payload": payload})
 
 
-def _decisions(path: Path) -> Iterator[Decision]:
+def _decisions(path: Path, until: int | None) -> Iterator[Decision]:
     if not path.exists():
         return
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+    for number, line in enumerate(path.read_bytes()[:until].splitlines(keepends=True), 1):
         # An editor may leave the last line without its end; one that a crash cut off is no JSON.
         if line.endswith(b"\n") or _is_whole(line):
             try:

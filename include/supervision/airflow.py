@@ -207,6 +207,12 @@ def end_session(run: RunFile) -> None:
                 process.kill()
 
 
+def refuse_missing() -> None:
+    """Raise AirflowMissing unless its packages are installed."""
+    if find_spec("airflow") is None:
+        raise AirflowMissing
+
+
 def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
     """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
@@ -217,8 +223,7 @@ def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
     if run is not None:
         # Its keeper is dead; what it has left must not work beside the new one.
         end_session(run)
-    if find_spec("airflow") is None:
-        raise AirflowMissing
+    refuse_missing()
     began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), keep_keys(settings)
     report(f"{AIRFLOW}: starting …")
     argv = [sys.executable, "-m", "include.supervision.airflow_parts"]

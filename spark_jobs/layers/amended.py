@@ -5,18 +5,37 @@ Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.reading.amendments import Amendment, Place
+from include.reading.amendments import Amendment, Place, amendments, decided_until
+from include.settings import Settings
 from spark_jobs.contract.judge import REASONS, Judge
 
-Amendments = Callable[[], Mapping[Place, Amendment]]
-"""What is decided by now, asked for each time that records are judged."""
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"
 DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cast(null as string)))"
+
+
+@dataclass
+class Decided:
+    """What is decided about a dataset's records, read again only when the list has grown."""
+
+    settings: Settings
+    dataset: str
+    _known: dict[int, Mapping[Place, Amendment]] = field(default_factory=dict)
+
+    def until(self) -> int:
+        """How far the list of decisions reaches now."""
+        return decided_until(self.settings, self.dataset)
+
+    def about(self, batches: tuple[int, int], until: int) -> dict[Place, Amendment]:
+        """Return what was decided about records of these batches when the list reached `until`."""
+        if until not in self._known:
+            self._known = {until: amendments(self.settings, self.dataset, until) if until else {}}
+        return of_batches(self._known[until], *batches)
 
 
 def judged_as_amended(judge: Judge, records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -23,12 +23,11 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold
 from include.places import rejected_path, release_path, silver_path
-from include.reading.amendments import amendments
 from include.settings import Settings
 from spark_jobs.contract.counts import Counting, Counts, compiled_counting
 from spark_jobs.contract.judge import Judge, compiled_judge
 from spark_jobs.failpoints import Step, pass_step
-from spark_jobs.layers.amended import Amendments, judged_as_amended, of_batches
+from spark_jobs.layers.amended import Decided, judged_as_amended
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
 from spark_jobs.layers.counted import rejected_counts
@@ -88,7 +87,7 @@ class Refinery:
     silver: Table
     rejected: Table
     bench: Path
-    amendments: Amendments
+    decided: Decided
     counting: Counting
     inheritance: Inheritance | None = None
 
@@ -112,6 +111,8 @@ class Judged:
     reasons: dict[str, int]
     dispositions: dict[str, int]
     warnings: Counts
+    decided_until: int = 0
+    """How far the list of decisions reached that the records were judged by."""
 
     @property
     def accepted(self) -> int:
@@ -141,7 +142,7 @@ def open_refinery(
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    decided, counting = partial(amendments, settings, dataset.name), compiled_counting(dataset.contract)
+    decided, counting = Decided(settings, dataset.name), compiled_counting(dataset.contract)
     tables = (bronze, silver, rejected)
     return Refinery(spark, dataset, judge, empty.schema, transform, reference, *tables, bench, decided, counting)
 
@@ -164,25 +165,34 @@ def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
 
 
 def judge_batches(
-    refinery: Refinery, first: int, last: int, epoch: int, committed: Sequence[DataFile] | None = None
+    refinery: Refinery,
+    first: int,
+    last: int,
+    epoch: int,
+    committed: Sequence[DataFile] | None = None,
+    decided_until: int | None = None,
 ) -> Judged:
     """Judge bronze batches [first, last] and write the files of both tables; RowsUnaccounted when rows are missing.
 
-    `committed` are silver's files of this run when silver has them already: they are never written again.
+    `committed` are silver's files of this run when silver has them already: they are never written again, and
+    `decided_until` says by which decisions they were judged, so that rejected is judged by the same.
     """
+    until = refinery.decided.until() if decided_until is None else decided_until
     folder, inheritance = f"b{last:08d}-{epoch}", refinery.inheritance
     if inheritance is not None and first < inheritance.until:
         result = _inherited(refinery, inheritance, (first, last), folder, committed)
     else:
-        result = _judged(refinery, (first, last), folder, committed)
+        result = _judged(refinery, (first, last), folder, committed, until)
     validate_balance(refinery.silver.spec.name, (first, last), result)
     pass_step(Step.SILVER_WRITTEN, last)
     return result
 
 
-def _judged(refinery: Refinery, batches: tuple[int, int], folder: str, committed: Sequence[DataFile] | None) -> Judged:
+def _judged(
+    refinery: Refinery, batches: tuple[int, int], folder: str, committed: Sequence[DataFile] | None, until: int
+) -> Judged:
     sources = batch_files(refinery.bronze, *batches)
-    files = _judged_files(refinery, sources, *batches)
+    files = _judged_files(refinery, sources, *batches, until)
     rejected = _written_rejected(refinery, files, batches[0], folder)
     reasons, dispositions = rejected_counts(refinery.rejected, rejected)
     if committed is None:
@@ -190,7 +200,7 @@ def _judged(refinery: Refinery, batches: tuple[int, int], folder: str, committed
     else:
         silver = list(committed)
     shutil.rmtree(refinery.bench, ignore_errors=True)
-    return Judged(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings)
+    return Judged(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings, until)
 
 
 def _inherited(
@@ -236,17 +246,19 @@ def validate_balance(name: str, batches: tuple[int, int], judged: Judged) -> Non
         raise RowsUnaccounted(name, batches, why)
 
 
-def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, last: int) -> JudgedFiles:
+def _judged_files(refinery: Refinery, sources: Sequence[DataFile], first: int, last: int, until: int) -> JudgedFiles:
     """Judge once and keep the verdicts as files: what follows reads columns, and plans in no time."""
     if not sources:
         return JudgedFiles((), ())
     records = refinery.bronze.read_batches(refinery.spark, sources, first, last)
-    return judged_files(refinery, records, (first, last), refinery.bench)
+    return judged_files(refinery, records, (first, last), refinery.bench, until)
 
 
-def judged_files(refinery: Refinery, records: DataFrame, batches: tuple[int, int], folder: Path) -> JudgedFiles:
+def judged_files(
+    refinery: Refinery, records: DataFrame, batches: tuple[int, int], folder: Path, until: int
+) -> JudgedFiles:
     """Judge bronze rows of `batches` and write the verdicts into `folder`, in the place of what is there."""
-    decided = of_batches(refinery.amendments(), *batches)
+    decided = refinery.decided.about(batches, until)
     verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
     judged, counts = refinery.counting.observed(judged_as_amended(refinery.judge, records, decided))
     judged.select("*", verdict).write.partitionBy("_verdict").mode("overwrite").parquet(str(folder))

@@ -76,11 +76,13 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     closure is not in bronze, or when the rows do not add up.
     """
     refinery = release.refinery
-    core = judged_files(refinery, records, EVERY_BATCH, folder.bench("core"))
+    # The whole slice by the same decisions, whatever is decided meanwhile.
+    until = refinery.decided.until()
+    core = judged_files(refinery, records, EVERY_BATCH, folder.bench("core"), until)
     _write_chosen(refinery, core, wanted, folder)
     broken = rows_in(folder.bench("core") / INVALID_FOLDER)
     asked = rows_in(folder.bench("chosen")) + broken
-    kin = _judged_kin(refinery, core, wanted, folder)
+    kin = _judged_kin(refinery, core, wanted, folder, until)
     _write_after(refinery, [*core.invalid, *kin.invalid], folder)
     differing = {
         table.spec.name: _write_before(refinery, table, folder) for table in (refinery.silver, refinery.rejected)
@@ -143,7 +145,7 @@ def _valid_rows(refinery: Refinery, judged: JudgedFiles) -> DataFrame:
     return rows.select(*refinery.silver.spec.data_schema.fieldNames())
 
 
-def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> JudgedFiles:
+def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder, until: int) -> JudgedFiles:
     """The records outside that share an identity with a chosen one, judged as well."""
     silver, rejected, places = refinery.silver, refinery.rejected, folder.bench("kin_places")
     with looking_up() as lookup:
@@ -165,7 +167,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
     kin = read(refinery.spark, places, _places_schema(refinery))
     at = kin.select(F.col("_partition").alias("partition"), F.col("_offset").alias("offset"))
     records = refinery.bronze.read(refinery.spark, files).join(F.broadcast(at), ["partition", "offset"], "left_semi")
-    judged = judged_files(refinery, records, (first, last), folder.bench("kin"))
+    judged = judged_files(refinery, records, (first, last), folder.bench("kin"), until)
     keep(_valid_rows(refinery, judged), folder.bench("kin_valid"))
     found = rows_in(folder.bench("kin_valid")) + rows_in(folder.bench("kin") / INVALID_FOLDER)
     if found != count:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from deaths import Died, dying_at
 from histories import History
 from pyspark.sql import SparkSession
 from small_events import departed
@@ -26,6 +28,7 @@ from include.reading.rejected import (
 )
 from include.reading.tables import Reading
 from include.settings import Settings
+from spark_jobs.failpoints import Step
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 BROKEN, FAR, WINNER, LOSER = (0, 101), (0, 102), (0, 100), (1, 5000)
@@ -171,3 +174,18 @@ def test_what_is_selected(told: History) -> None:
     first = told.production.rejected()["first_seen"].min()
     assert places(until=first) == set()
     assert places(since=first) == {BROKEN, FAR, LOSER}
+
+
+def test_a_decision_between_silver_and_rejected_waits_for_the_next_judgement(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Another release takes the record over, dies half way, and the record is fixed meanwhile: each record once."""
+    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    told = History(release, tmp_path)
+    with pytest.raises(Died), dying_at(Step.SILVER_COMMITTED):
+        release.take(BATCHES[0])
+    assert decide(told, FIX, BROKEN, departed(9, 1).value) == 1
+    release.restart()
+    release.refine(0, 0)
+    everywhere(told)
+    assert statuses(told)[BROKEN] == FIXED
