@@ -34,11 +34,14 @@ demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, a
 demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, undo; replay three days; audit
 	@.venv/bin/headrace demo-change
 
-test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
-	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder --ignore tests/recovery/test_runner.py)
+# Minutes of real kills, one after the other: apart, so that what is run for each change stays short.
+KILLS := tests/recovery/test_kills.py tests/recovery/test_slices_beside_the_stream.py tests/recovery/test_runner.py
 
-test-runner: setup-dev ## what the runner promises in seconds, measured with nothing beside it: kills of runner, driver, broker
-	@.venv/bin/python -m pytest -s tests/recovery/test_runner.py $(ARGS)
+test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
+	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder $(KILLS:%=--ignore %))
+
+test-kills: setup-dev ## drivers, jobs, runner and broker killed at each step, one after the other; prints what it measured
+	@.venv/bin/python -m pytest -s --durations=0 $(KILLS) $(ARGS)
 
 test-stack: setup-dev ## set up, then the whole platform through Airflow: REST, browser, faults; about half an hour
 	@.venv/bin/python -m pytest -v $(if $(ARGS),$(ARGS),tests/stack)
