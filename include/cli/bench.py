@@ -28,7 +28,6 @@ class Part(StrEnum):
     both = "both"
     throughput = "throughput"
     latency = "latency"
-    change = "change"
 
 
 @app.callback()
@@ -73,18 +72,18 @@ def change(
     Exit codes as of `bench demo`.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
-    _bench(f"bench change {options}", Part.change, (warm_up, events), (rate, seconds), json_file, keep)
+    _bench(f"bench change {options}", None, (warm_up, events), (rate, seconds), json_file, keep)
 
 
 def _bench(
     command: str,
-    part: Part,
+    part: Part | None,
     counts: tuple[int, int],
     steady: tuple[float, float],
     json_file: Path | None,
     keep: bool,
 ) -> None:
-    """Measure, tell, and exit with what came of it."""
+    """Measure a part of the demo, or without one the changing of history; tell, and exit with what came of it."""
     console = Console()
     # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -100,7 +99,7 @@ def _bench(
 
 
 def _measure(
-    console: Console, command: str, part: Part, counts: tuple[int, int], steady: tuple[float, float], keep: bool
+    console: Console, command: str, part: Part | None, counts: tuple[int, int], steady: tuple[float, float], keep: bool
 ) -> Report:
     from include.bench.changing import measure_changing
     from include.bench.latency import measure_latency
@@ -124,7 +123,7 @@ def _measure(
                 measured = measure_throughput(settings, bootstrap, supply, counts[1], say)
             if part in (Part.both, Part.latency):
                 latency = measure_latency(settings, bootstrap, supply, *steady, say)
-            if part is Part.change:
+            if part is None:
                 changing = measure_changing(settings, bootstrap, supply, *steady, say)
             balanced = _audit(settings, bootstrap, say)
     return Report(command, machine, at, warm, measured, latency, balanced, changing)

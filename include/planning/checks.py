@@ -6,20 +6,16 @@ are asked; of a slice only the rows that came out, so only what each row can ans
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.catalog.expectations import ROW
 from include.catalog.rules import FAIL, HOLD, Rule
 from include.errors import Terminal
-from include.places import log_path
 from include.planning.compare import Side
+from include.planning.job import run_job
 from include.planning.plan import Plan, PlanRecord, Stage
-from include.settings import CLONE, Settings
-from include.supervision.drivers import driver_environment
+from include.settings import Settings
 
 BLOCKING = (HOLD, FAIL)
 INSTALL = 'make setup GROUPS="runtime quality"'
@@ -56,12 +52,12 @@ def asked_rules(plan: Plan, built: Side) -> dict[str, list[Rule]]:
 def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
     """Return what the built tables answer, as `Check.as_json`; nothing is started when there is nothing to ask.
 
-    `is_kept` is None where the packages that ask are not installed. ChecksFailed.
+    `is_kept` is None where the packages that ask are not installed. ChecksFailed, JobDied.
     """
     rules = asked_rules(plan, built)
     if not rules:
         return []
-    said = _job(settings, plan)
+    said = run_job(settings, plan, ("include.quality.plan_job", plan.id), lambda _: None)
     if "checks" in said:
         return list(said["checks"])
     if not said.get("not_installed"):
@@ -84,25 +80,3 @@ def names_of(checks: Sequence[Mapping[str, Any]]) -> list[str]:
 def _unasked(table: str, rule: Rule) -> Mapping[str, Any]:
     facts = {"table": table, "rule": rule.name, "expectation": rule.expectation, "severity": rule.severity}
     return facts | {"action": rule.action, "is_kept": None, "blocks": False, "seen": f"not asked: {INSTALL}"}
-
-
-def _job(settings: Settings, plan: Plan) -> Mapping[str, Any]:
-    log = log_path(settings, f"plan:{plan.id}")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as errors:
-        done = subprocess.run(
-            [sys.executable, "-m", "include.quality.plan_job", plan.id],
-            cwd=CLONE,
-            env=driver_environment(settings),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-        )
-    lines = done.stdout.splitlines()
-    try:
-        said = json.loads(lines[-1]) if lines else {}
-    except ValueError:
-        said = {}
-    return said if isinstance(said, dict) and said else {"failed": f"it ended with {done.returncode}, see {log}"}

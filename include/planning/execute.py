@@ -120,9 +120,9 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
     _refuse_corrected(settings, plan)
     _withdraw(settings, plan)
     if plan.slice is None:
-        done = run_job(settings, plan, ("follow", plan.dataset, plan.release), say)
+        done = run_job(settings, plan, ("spark_jobs.follow", plan.dataset, plan.release), say)
     else:
-        done = run_job(settings, plan, ("rebuild", plan.dataset, plan.id), say)
+        done = run_job(settings, plan, ("spark_jobs.rebuild", plan.dataset, plan.id), say)
     if "built" not in done:
         why = str(done.get("failed", "the build was stopped"))
         raise JobFailed(plan.id, why, str(done.get("remedy") or f"headrace plan apply {plan.id} goes on with it"))
@@ -275,7 +275,7 @@ def _freshen(settings: Settings, record: PlanRecord, release: str) -> None:
     built = record.facts_of(Stage.BUILT).get("built", {})
     behind = sum(seen.offsets.values()) - sum(built.get("offsets", {}).values())
     if record.stage is Stage.APPROVED and release != seen.release and behind > settings.refine_records:
-        done = run_job(settings, record.plan, ("follow", record.plan.dataset, release), lambda _: None)
+        done = run_job(settings, record.plan, ("spark_jobs.follow", record.plan.dataset, release), lambda _: None)
         if "built" not in done:
             raise JobFailed(record.plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
@@ -306,7 +306,7 @@ def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
 
 
 def _obeyed_by_job(settings: Settings, plan: Plan, order: Order) -> Answer:
-    done = run_job(settings, plan, ("obey", plan.dataset), lambda _: None)
+    done = run_job(settings, plan, ("spark_jobs.obey", plan.dataset), lambda _: None)
     answer = find_answer(settings, plan.dataset, order)
     bring_ledger_on(settings, plan.dataset)
     if answer is None:

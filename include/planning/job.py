@@ -35,11 +35,11 @@ class JobDied(Transient):
 
 
 def run_job(settings: Settings, plan: Plan, job: Sequence[str], say: Say) -> Mapping[str, Any]:
-    """Run a job of `spark_jobs`, name and arguments, and pass on what it says; return its last word; JobDied.
+    """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
 
     It ends with this process.
     """
-    argv = [sys.executable, "-m", f"spark_jobs.{job[0]}", *job[1:]]
+    argv = [sys.executable, "-m", *job]
     log = log_path(settings, f"plan:{plan.id}")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as errors:

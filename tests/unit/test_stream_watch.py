@@ -96,29 +96,18 @@ def test_stopping_the_run_lets_the_stream_drain(settings: Settings, monkeypatch:
     assert (said.wanted, said.by) == (False, "stream__flights/1, stopped")
 
 
-def test_a_later_wish_is_not_undone_by_the_end_of_an_earlier_run(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("later", "goes_on"), [("stream__flights/1", True), ("headrace up", False)])
+def test_the_end_of_a_run_stops_the_stream_unless_a_run_has_wanted_it_since(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, goes_on: bool
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     mine = want(settings, "flights", "stream__flights/1")
-    want(settings, "flights", "stream__flights/1")
+    want(settings, "flights", later)
     StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).let_drain()
     said = last_said(settings, "flights")
     assert said is not None
-    assert said.wanted
-
-
-def test_the_end_of_a_run_stops_the_stream_though_up_has_wanted_it_since(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    mine = want(settings, "flights", "stream__flights/1")
-    want(settings, "flights", "headrace up")
-    StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).let_drain()
-    said = last_said(settings, "flights")
-    assert said is not None
-    assert not said.wanted
+    assert said.wanted is goes_on
 
 
 @pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
