@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
 from include.places import correcting_path, correction_path, live_path, release_lease_path
+from include.reading.amendments import decided_until
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from include.supervision.orders import CORRECT, PROMOTE, RETIRE, UNDO, Answer, Order, find_order
@@ -162,8 +163,14 @@ class LiveReleases:
         if order.release != self.seen.name:
             what = f"plan {order.plan} is about release {order.release}, readers see {self.seen.name}"
             raise Terminal(what, "headrace plan list")
-        if self._built(order.plan)["attempt"] != order.attempt:
+        built = self._built(order.plan)
+        if built["attempt"] != order.attempt:
             what = f"plan {order.plan} was built again after it was approved"
+            raise Terminal(what, f"headrace plan compare {order.plan}")
+        # A plan of before has no such word. Taking rows back judges nothing.
+        judged_by = built.get("decided_until")
+        if order.kind == CORRECT and judged_by not in (None, decided_until(self.settings, self._dataset)):
+            what = f"something was decided about rejected records after plan {order.plan} was built"
             raise Terminal(what, f"headrace plan compare {order.plan}")
         # A run that was begun is finished first: a correction is made between two runs.
         while unfinished_run(self.seen.release) is not None:

@@ -99,6 +99,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         "kin": done.kin,
         "filled": rows_in(folder.rows("added", release.refinery.bronze.spec.name)),
         "differing": differing,
+        "decided_until": done.decided_until,
         "seconds": round(time.monotonic() - began, 1),
     }
     shutil.rmtree(folder.path / "_bench", ignore_errors=True)

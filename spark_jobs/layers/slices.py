@@ -62,11 +62,15 @@ class Folder:
 
 @dataclass(frozen=True)
 class Redone:
-    """How many records a slice has: `core` as asked, `kin` by closure; and of each table the rows that differ."""
+    """How many records a slice has: `core` as asked, `kin` by closure; and of each table the rows that differ.
+
+    `decided_until`: how far the list of decisions about rejected records reached that they were judged by.
+    """
 
     core: int
     kin: int
     differing: dict[str, int]
+    decided_until: int
 
 
 def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Folder) -> Redone:
@@ -92,7 +96,7 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     if came_out != total:
         why = f"{total} records were done again, {came_out} rows came out"
         raise RowsUnaccounted(refinery.silver.spec.name, (0, 0), why)
-    return Redone(asked, total - asked, differing)
+    return Redone(asked, total - asked, differing, until)
 
 
 def spans_condition(wanted: Slice, partition: str, offset: str) -> str:

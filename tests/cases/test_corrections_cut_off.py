@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_dista
 
 from include.catalog.dataset import snapshot_dataset
 from include.places import correcting_path
+from include.reading.amendments import DISCARD, Decision, amend
 from include.settings import Settings
 from include.supervision.orders import CORRECT, UNDO, Order, find_order, give_answer, give_order
 from spark_jobs import live
@@ -82,7 +84,7 @@ def lives(release: SmallRelease, order: Order, states: tuple[Visible, Visible]) 
 
 
 def orders(release: SmallRelease, correction: Correction) -> tuple[Order, Order]:
-    built = {"attempt": "one", "batch": correction.built, "filled": 0}
+    built = {"attempt": "one", "batch": correction.built, "filled": 0, "decided_until": 0}
     (correction.folder.path / "built.json").write_text(json.dumps(built))
     name = release.dataset.release
     return Order(correction.plan, CORRECT, name, "one"), Order(correction.plan, UNDO, name, "one")
@@ -99,3 +101,18 @@ def test_cut_off_at_each_step_and_finished(told: History) -> None:
     release.restart()
     assert release.versions() == versions
     lives(release, back, (expected, before))
+
+
+def test_what_was_decided_since_is_not_passed_over(told: History) -> None:
+    """A record is discarded between the build and its apply: the rows that were built know nothing of it."""
+    release, before = told.production, visible(told.production)
+    correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
+    there, _ = orders(release, correction)
+    discarded = Decision(DISCARD, 0, 103, batch=0, at=datetime(2026, 12, 1, tzinfo=UTC), by="ann", why="a test")
+    assert amend(release.settings, "flights", [discarded]) == 1
+    give_order(release.settings, "flights", there)
+    with locks_go_with_it():
+        answer = open_all(release.spark, release.settings, release.dataset, release.bronze).obey(there)
+    assert "decided about rejected records" in answer.refused
+    assert answer.remedy == f"headrace plan compare {correction.plan}"
+    assert visible(release) == before
