@@ -140,10 +140,10 @@ def plan_release(
         refuse_unusable(settings, declared)
         if beginning is not None:
             _refuse_other_shape(base, declared)
+        _refuse_kept(settings, declared, beginning)
         wanted = predicted(settings, seen)
         refuse_small_disk(settings, dataset, wanted)
         fresh = snapshot_dataset(settings, dataset, beginning)
-        _refuse_known(settings, fresh, seen)
         plan = _plan(settings, base, fresh, wanted, by, now, threshold)
         return keep_plan(settings, replace(plan, origin=origin))
 
@@ -171,13 +171,17 @@ def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
         raise PointRefused(fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now")
 
 
-def _refuse_known(settings: Settings, fresh: Dataset, seen: Publication) -> None:
-    """Raise when readers see this release, or the stream keeps it fresh: there is nothing to build."""
-    if fresh.release == seen.release:
-        raise NothingToRelease(fresh.name, seen.release)
-    kept = live_path(settings, fresh.name)
-    if kept.exists() and fresh.release in kept.read_text("utf-8"):
-        raise ReleaseKept(fresh.name, fresh.release)
+def _refuse_kept(settings: Settings, declared: Dataset, beginning: Beginning | None) -> None:
+    """Raise when the stream keeps a release of this code fresh that begins at the same place."""
+    path = live_path(settings, declared.name)
+    for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
+        kept = released_dataset(settings, declared.name, release)
+        if (kept.code, _start(kept.beginning)) == (declared.code, _start(beginning)):
+            raise ReleaseKept(declared.name, release)
+
+
+def _start(beginning: Beginning | None) -> tuple[str, int] | None:
+    return beginning and (beginning.base, beginning.batch)
 
 
 def _plan(
