@@ -181,7 +181,7 @@ def _refuse_kept(settings: Settings, declared: Dataset, beginning: Beginning | N
 
 
 def _start(beginning: Beginning | None) -> tuple[str, int] | None:
-    return beginning and (beginning.base, beginning.batch)
+    return (beginning.base, beginning.batch) if beginning else None
 
 
 def _plan(
