@@ -67,6 +67,11 @@ def quality_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "quality" / dataset
 
 
+def docs_path(settings: Settings, dataset: str) -> Path:
+    """The site of Data Docs, anew with each `headrace quality run`."""
+    return quality_path(settings, dataset) / "docs"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
     return warehouse(settings) / dataset / "publication.json"

@@ -103,10 +103,10 @@ def run(
 @app.command()
 def docs(dataset: Dataset) -> None:
     """Say where Data Docs of the last `headrace quality run` are."""
-    from include.places import quality_path
+    from include.places import docs_path
     from include.settings import load_settings
 
-    index = quality_path(load_settings(), dataset) / "docs" / "index.html"
+    index = docs_path(load_settings(), dataset) / "index.html"
     if not index.is_file():
         Console().print(f"there are none yet: headrace quality run --dataset {dataset}", highlight=False)
         raise typer.Exit(1)

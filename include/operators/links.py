@@ -1,4 +1,4 @@
-"""The link from a task to its plan's comparison."""
+"""The links from a task to our pages: its plan's comparison, the Data Docs of its dataset."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperatorLink
 from include.settings import load_settings
 
 PAGES = "/headrace"
+INDEX = "index.html"
 
 
 class ComparisonLink(BaseOperatorLink):
@@ -25,3 +26,16 @@ class ComparisonLink(BaseOperatorLink):
         if record is None or not comparison_path(settings, record.plan.id, "html").is_file():
             return ""
         return f"{PAGES}/plans/{record.plan.id}"
+
+
+class DataDocsLink(BaseOperatorLink):
+    """A button to what the dataset's published tables answered last."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return where Data Docs of the task's dataset are, "" when there are none yet."""
+        from include.places import docs_path
+
+        dataset = ti_key.dag_id.partition("__")[2]
+        return f"{PAGES}/docs/{dataset}/{INDEX}" if (docs_path(load_settings(), dataset) / INDEX).is_file() else ""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
     from include.settings import Settings
 
+# A plan that waits for its approval over a weekend is no reason to fail; one that nobody will ever close is.
+PATIENCE = timedelta(days=3)
+
 
 class NoRange(Terminal):
     """A run by hand that names neither a range nor a partition."""
@@ -34,6 +37,16 @@ class NoRange(Terminal):
             "the run has neither start and end nor a partition; nothing was planned",
             "trigger it with start and end, or with a partition key like 2013-01-02",
         )
+
+
+class NoDay(Terminal):
+    """The partition of a run is no day."""
+
+    def __init__(self, partition: str) -> None:
+        super().__init__(
+            f"partition {partition!r} is no day; nothing was planned", "trigger it with a partition key like 2013-01-02"
+        )
+        self.partition = partition
 
 
 class MakePlan(BaseOperator):
@@ -111,15 +124,24 @@ class PlanBackfill(MakePlan):
             return plan_backfill(settings, self.dataset, since, until, *who), asked.dry_run
         except PlanInTheWay as error:
             self.log.info("%s: waiting until it is closed", error.what)
-            raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute") from error
+            raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute", timeout=PATIENCE) from error
         except NothingThere as error:
+            if asked.start is not None:
+                raise
             raise AirflowSkipException(error.what) from error
 
 
 def day_of(context: Context) -> tuple[datetime, datetime]:
-    """Return the day of the run's partition, half-open; NoRange."""
+    """Return the day of the run's partition, half-open; NoRange, NoDay."""
     run = context["dag_run"]
     if run.partition_date is None and not run.partition_key:
         raise NoRange
-    start = run.partition_date or datetime.fromisoformat(str(run.partition_key)).replace(tzinfo=UTC)
+    start = run.partition_date or _midnight(str(run.partition_key))
     return start, start + timedelta(days=1)
+
+
+def _midnight(partition: str) -> datetime:
+    try:
+        return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise NoDay(partition) from error

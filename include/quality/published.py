@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +14,7 @@ from typing import Any
 from include.catalog.contract import Contract
 from include.catalog.dataset import released_dataset
 from include.catalog.rules import Rule
-from include.places import quality_path
+from include.places import docs_path, quality_path
 from include.quality.checkpoint import Check, check_tables
 from include.reading.publication import read_publication, tables_of
 from include.reading.tables import open_dataset
@@ -53,13 +55,24 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
 
     NothingPublished; QualityNotInstalled.
     """
-    seen, folder = read_publication(settings, dataset), quality_path(settings, dataset)
+    seen, site = read_publication(settings, dataset), docs_path(settings, dataset)
     contract = released_dataset(settings, dataset, seen.release).contract
     rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
-    checks = check_tables(asked_tables(contract, rows), folder / "docs")
-    found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, folder / "docs")
-    (folder / "last.json").write_text(json.dumps(found.as_json(), indent=1), "utf-8")
+    fresh = site.with_name(f".docs.{os.getpid()}")
+    checks = check_tables(asked_tables(contract, rows), fresh)
+    _take_the_place_of(site, fresh)
+    found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
+    (quality_path(settings, dataset) / "last.json").write_text(json.dumps(found.as_json(), indent=1), "utf-8")
     return found
+
+
+def _take_the_place_of(site: Path, fresh: Path) -> None:
+    """Swap in the new site, so that whoever reads meanwhile finds one that is whole."""
+    old = site.with_name(f".old.{os.getpid()}")
+    if site.exists():
+        site.rename(old)
+    fresh.rename(site)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def asked_tables(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:

@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
         "asks whole tables, in a process of its own; reports what rules counted",
     ),
     "include.operators": (
-        (*GROUND, *JUDGE, "include.audit", "include.supervision", "include.planning"),
+        (*GROUND, *JUDGE, "include.audit", "include.supervision", "include.planning", "include.quality"),
         "thin Airflow adapters",
     ),
     "include.demo": (

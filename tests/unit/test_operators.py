@@ -12,12 +12,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from include.errors import Terminal, Transient
-from include.operators import approval, days, plans, runs, stages
+from include.operators import approval, days, plans, runs, stages, tables
 from include.operators.approval import ApprovePlan
 from include.operators.days import TellDays, complete_days, told_before
 from include.operators.declared import asset
-from include.operators.plans import NoRange, PlanBackfill, PlanReplay, day_of
+from include.operators.plans import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
+from include.operators.tables import AskTables
 from include.places import log_path
 from include.planning import confirm, execute, slices
 from include.planning.explain import comparison_in_markdown
@@ -25,6 +26,9 @@ from include.planning.journal import find_plan, keep_plan, load_plan, new_id, re
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
 from include.planning.release import PlanInTheWay
 from include.planning.slices import NothingThere
+from include.quality import published
+from include.quality.checkpoint import Check
+from include.quality.published import PublishedCheck
 from include.settings import Settings
 from include.supervision import health
 
@@ -39,7 +43,7 @@ FORM: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Every operator works in the test's own state folder."""
-    for module in (approval, days, plans, runs, stages):
+    for module in (approval, days, plans, runs, stages, tables):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     return settings
 
@@ -147,6 +151,9 @@ def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypat
     monkeypatch.setattr(slices, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
+    asked = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
+    with pytest.raises(AirflowFailException, match="no published event"):
+        operator.execute(context(asked))
 
 
 def test_the_day_of_a_partition() -> None:
@@ -155,6 +162,9 @@ def test_the_day_of_a_partition() -> None:
     assert day_of(context(partition_key="x", partition_date=day[0])) == day
     with pytest.raises(NoRange):
         day_of(context())
+    for strange in ("2013-01-02T03:00:00+02:00", "2013-02-30", "20130102", "{{ ds }}"):
+        with pytest.raises(NoDay):
+            day_of(context(partition_key=strange))
 
 
 def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
@@ -300,3 +310,27 @@ def test_a_plan_of_another_dataset_is_not_taken_back(here: Settings) -> None:
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": record.plan.id}))
     with pytest.raises(AirflowFailException, match="no plan is applied"):
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": ""}))
+
+
+def answered(here: Settings, *actions: str) -> PublishedCheck:
+    """What the tables answer when a rule of each action is broken."""
+    checks = [Check("gold.days", "sums", "expect_x", action, "critical", is_kept=False, seen="7") for action in actions]
+    kept = Check("gold.days", "kept", "expect_x", "fail", "critical", is_kept=True, seen="7")
+    return PublishedCheck("flights", "aaa", 3, NOON, [kept, *checks], here.state)
+
+
+@pytest.mark.parametrize(("action", "fails"), [("warn", False), ("hold", True), ("fail", True)])
+def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool) -> None:
+    monkeypatch.setattr(published, "check_published", lambda *args: answered(here, action))
+    asking = AskTables(task_id="ask", dataset="flights")
+    if not fails:
+        said = asking.execute(context())
+        assert said == {"release": "aaa", "batch": 3, "asked": 2, "broken": ["gold.days, sums (warn): 7"]}
+        return
+    with pytest.raises(AirflowFailException, match=rf"1 rules are broken.*gold.days, sums \({action}\): 7"):
+        asking.execute(context())
+
+
+def test_tables_that_nobody_sees_yet_are_not_asked() -> None:
+    with pytest.raises(AirflowSkipException, match="flights"):
+        AskTables(task_id="ask", dataset="flights").execute(context())

@@ -1,4 +1,4 @@
-"""A plan's comparison on Airflow's page: only for who is logged in, only for plans, and nothing of it runs."""
+"""Our pages beside Airflow's: only for who is logged in, only what is there, and nothing of it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from include.operators import links, plugin
-from include.operators.links import ComparisonLink
+from include.operators.links import ComparisonLink, DataDocsLink
+from include.places import docs_path
 from include.planning.journal import comparison_path, keep_plan
 from include.planning.plan import REPLAY, Plan, Prediction
 from include.settings import Settings
@@ -56,3 +57,31 @@ def test_the_page_is_shown_alone(here: Settings, somebody: TestClient) -> None:
 @pytest.mark.parametrize("plan", ["replay-flights-2", "..%2F..%2Fkeys", "%2e%2e", "replay-flights-1%00", "{{7*7}}"])
 def test_what_is_no_plan_is_not_found(somebody: TestClient, plan: str) -> None:
     assert somebody.get(f"/plans/{plan}").status_code == 404
+
+
+ASKED = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
+
+
+def test_data_docs_are_shown_to_who_is_logged_in(here: Settings, somebody: TestClient) -> None:
+    assert DataDocsLink().get_link(None, ti_key=ASKED) == ""
+    site = docs_path(here, "flights")
+    (site / "static").mkdir(parents=True)
+    (site / "index.html").write_text("<h1>kept</h1>")
+    (site / "static" / "site.css").write_text("h1 {}")
+    link = DataDocsLink().get_link(None, ti_key=ASKED)
+    assert link == "/headrace/docs/flights/index.html"
+    answer = somebody.get(link.removeprefix("/headrace"))
+    assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
+    assert "script" not in answer.headers["content-security-policy"]
+    assert somebody.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
+    plugin.pages.dependency_overrides.clear()
+    assert TestClient(plugin.pages).get("/docs/flights/index.html").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "page", ["flights/..%2Flast.json", "flights/%2Fetc%2Fpasswd", "..%2Fquality/flights/last.json", "flights/", "x/y"]
+)
+def test_what_is_not_of_the_site_is_not_found(here: Settings, somebody: TestClient, page: str) -> None:
+    docs_path(here, "flights").mkdir(parents=True)
+    (docs_path(here, "flights").parent / "last.json").write_text("secret")
+    assert somebody.get(f"/docs/{page}").status_code == 404
