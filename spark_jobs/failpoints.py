@@ -28,6 +28,7 @@ class Step(StrEnum):
     CORRECTED_REJECTED = "correction.rejected-committed"
     CORRECTED_GOLD = "correction.gold-committed"
     CORRECTION_PUBLISHED = "correction.published"
+    PUT_TOGETHER = "maintain.put-together"
 
 
 def pass_step(step: Step, batch: int = 0) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from include.places import correcting_path, correction_path, live_path, release_
 from include.reading.amendments import decided_until
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
-from include.supervision.orders import CORRECT, PROMOTE, RETIRE, UNDO, Answer, Order, find_order
+from include.supervision.orders import CORRECT, MAINTAIN, PROMOTE, RETIRE, UNDO, Answer, Order, find_order
 from include.supervision.spawned import write_atomically
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.correct import APPLY, Correction, apply_correction, is_begun
@@ -33,11 +33,14 @@ from spark_jobs.layers.correct import UNDO as TAKE_BACK
 from spark_jobs.layers.release import Release, open_release
 from spark_jobs.layers.slices import Folder
 from spark_jobs.lease import Lease, take_lease
+from spark_jobs.maintain import maintain
 from spark_jobs.refine import RunReport, last_epoch, next_run, publication_of, refine, refined_batch, unfinished_run
 from spark_jobs.tables import NoLongerOwner, Table
 from spark_jobs.telling import log
 
 PAUSE = 30.0
+# Readers wait as long for what comes in meanwhile.
+MAINTAINED_WITHIN = 20.0
 WAYS = {CORRECT: APPLY, UNDO: TAKE_BACK}
 
 
@@ -98,17 +101,21 @@ class LiveReleases:
 
     def obey(self, order: Order) -> Answer:
         """Do what is asked, or say why not."""
+        done: Mapping[str, Any] = {}
         try:
-            self._do(order)
+            done = self._do(order)
             refused = remedy = ""
         except HeadraceError as error:
             refused, remedy = error.what, error.remedy
         except Exception as error:  # noqa: BLE001  (an order that cannot be obeyed must not end the stream)
-            log(f"the order of plan {order.plan} failed", error)
+            log(f"the order of {order.whose} failed", error)
             refused, remedy = f"{type(error).__name__}: {error}".splitlines()[0][:300], "headrace status"
-        return Answer(order.plan, order.kind, order.release, refused, refined_batch(self.seen.release), remedy)
+        return Answer(order.plan, order.kind, order.release, refused, refined_batch(self.seen.release), remedy, done)
 
-    def _do(self, order: Order) -> None:
+    def _do(self, order: Order) -> Mapping[str, Any]:
+        if order.kind == MAINTAIN:
+            releases = [live.release for live in (self.seen, *self.beside)]
+            return maintain(self.settings, self.spark, releases, MAINTAINED_WITHIN)
         if order.kind == PROMOTE:
             self.promote(order.release, lambda: find_order(self.settings, self._dataset) == order)
         elif order.kind == RETIRE:
@@ -117,6 +124,7 @@ class LiveReleases:
             self.correct(order, lambda: find_order(self.settings, self._dataset) == order)
         else:
             raise Terminal(f"{order.kind!r} is no order", "headrace plan list")
+        return {}
 
     @property
     def _dataset(self) -> str:

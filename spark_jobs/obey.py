@@ -34,7 +34,7 @@ def obey(settings: Settings, dataset: str) -> None:
     if order is None:
         return
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)
-    spark = open_session(settings, f"headrace obey {order.plan}")
+    spark = open_session(settings, f"headrace obey {order.whose}")
     live = open_all(spark, settings, declared, Table(bronze_spec(settings, dataset)))
     give_answer(settings, dataset, live.obey(order))
 

@@ -24,12 +24,13 @@ from include.errors import Terminal
 from include.places import warehouse
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
+from spark_jobs.data_files import DataFile
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import batch_files
 from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable, commit_gold
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import Judged, judge_batches
-from spark_jobs.tables import DataFile, Table
+from spark_jobs.tables import Table
 
 
 class CommitMissing(Terminal):

@@ -134,7 +134,7 @@ class Driver:
             give_answer(self.settings, self.dataset.name, answer)
         except OSError as error:
             # The order stays, and obeying it twice is obeying it once.
-            log(f"the order of plan {order.plan} could not be answered", error)
+            log(f"the order of {order.whose} could not be answered", error)
         if self.live.seen is not before:
             log(f"plan {order.plan}: readers see release {self.live.seen.name} now, not {before.name}")
             self.teller.word.release = self.live.seen.name

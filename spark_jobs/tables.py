@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
@@ -30,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.errors import Terminal
+from spark_jobs.data_files import DataFile, TableSpec, actions, files_of, written_file
 
 # The log is the ledger's truth, so it is kept; VACUUM's own retention is what bounds a slow reader.
 PROPERTIES = {
@@ -38,9 +34,6 @@ PROPERTIES = {
     "delta.checkpointInterval": "50",
     "delta.enableDeletionVectors": "false",
 }
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-Bound = int | str | datetime | date
-Bounds = Mapping[str, Bound]
 
 
 class NoLongerOwner(Terminal):
@@ -67,44 +60,14 @@ class RowsUnaccounted(Terminal):
         self.batches = batches
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """One Parquet file of a table: path relative to it, rows, and the bounds of the declared columns."""
+class RowsRearranged(Terminal):
+    """Files that were to stand for others hold another number of rows; they were not committed."""
 
-    path: str
-    partition: str
-    rows: int
-    size: int
-    low: Mapping[str, Bound] = field(default_factory=dict)
-    high: Mapping[str, Bound] = field(default_factory=dict)
-
-    def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
-        """Whether the file may have rows with `column` in [low, high]; true where its bounds are not known."""
-        if column not in self.low or column not in self.high:
-            return True
-        return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
-
-    def lies_within(self, column: str, low: Bound, high: Bound) -> bool:
-        """Whether every row has `column` in [low, high]; false where its bounds are not known."""
-        if column not in self.low or column not in self.high:
-            return False
-        return bool(self.low[column] >= low and self.high[column] <= high)  # type: ignore[operator]
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """What a table is: its name for people, folder, columns (with the partition column last) and bounded columns."""
-
-    name: str
-    path: Path
-    schema: StructType
-    partition: str
-    bounded: tuple[str, ...]
-
-    @property
-    def data_schema(self) -> StructType:
-        """The columns that stand in the files: all but the partition column."""
-        return StructType([f for f in self.schema.fields if f.name != self.partition])
+    def __init__(self, table: str, rows: int, written: int) -> None:
+        super().__init__(
+            f"{table}: {written} rows were written in the place of {rows}; nothing was committed", "headrace audit"
+        )
+        self.table = table
 
 
 class Table:
@@ -124,7 +87,7 @@ class Table:
 
     def _load(self) -> None:
         """Take the log's state over from `_delta`."""
-        self._files = {file.path: file for file in _files_of(self._delta, self.spec)}
+        self._files = {file.path: file for file in files_of(self._delta, self.spec)}
         self._committed: dict[str, int] = {}
         self._stale = False
 
@@ -186,7 +149,7 @@ class Table:
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
         chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
-        found = (_written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
+        found = (written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
         return [file for file in found if file.rows > 0]
 
     def commit(
@@ -201,7 +164,6 @@ class Table:
 
         Raises NoLongerOwner when another process has committed with this app id or removed the same files.
         """
-        actions = [_add(self.spec, file) for file in added] + [_remove(self.spec, file) for file in removed]
         properties = CommitProperties(
             app_transactions=[Transaction(app_id, version)],
             custom_metadata={"userMetadata": json.dumps(metadata, sort_keys=True)},
@@ -209,26 +171,68 @@ class Table:
         )
         with self._lock:
             self._refresh()
-            self._write(actions, properties, app_id, version)
-            for file in removed:
-                self._files.pop(file.path, None)
-            self._files |= {file.path: file for file in added}
+            self._write(actions(self.spec, added, removed), properties, app_id, version)
+            self._replace(added, removed)
             self._committed[app_id] = version
             return self._delta.version()
+
+    def rearrange(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
+        """Let files stand for others that hold the same rows; who follows the table's changes sees none.
+
+        RowsRearranged when the rows are not as many. It is nobody's batch, so it has no transaction.
+        """
+        rows = [sum(file.rows for file in files) for files in (removed, added)]
+        if rows[0] != rows[1]:
+            raise RowsRearranged(self.spec.name, *rows)
+        properties = CommitProperties(max_commit_retries=0)
+        with self._lock:
+            self._refresh()
+            self._stale = True
+            self._create(actions(self.spec, added, removed, data_change=False), properties)
+            self._replace(added, removed)
+            self._stale = False
+
+    def vacuum(self, keep_versions: Sequence[int], retention: timedelta) -> int:
+        """Remove files that no version in `keep_versions` has, nor the head's within `retention`; return how many.
+
+        Files of an attempt that never committed are among them once they are as old.
+        """
+        with self._lock:
+            self._refresh()
+            self._stale = True
+            gone = self._delta.vacuum(
+                retention_hours=int(retention / timedelta(hours=1)),
+                dry_run=False,
+                full=True,
+                enforce_retention_duration=False,
+                keep_versions=sorted({self._delta.version(), *keep_versions}),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+            self._delta.update_incremental()
+            self._stale = False
+            return len(gone)
+
+    def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
+        for file in removed:
+            self._files.pop(file.path, None)
+        self._files |= {file.path: file for file in added}
+
+    def _create(self, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
+        self._delta.create_write_transaction(
+            actions,
+            "append",
+            self._delta.schema(),
+            partition_by=[self.spec.partition],
+            commit_properties=properties,
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+        self._delta.update_incremental()
 
     def _write(
         self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str, version: int
     ) -> None:
         try:
-            self._delta.create_write_transaction(
-                actions,
-                "append",
-                self._delta.schema(),
-                partition_by=[self.spec.partition],
-                commit_properties=properties,
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-            )
-            self._delta.update_incremental()
+            self._create(actions, properties)
         except CommitFailedError as error:
             raise NoLongerOwner(self.spec.name, app_id, str(error)) from error
         except (DeltaError, OSError):
@@ -276,85 +280,3 @@ def _open_or_create(spec: TableSpec) -> DeltaTable:
         )
     except DeltaError as error:
         raise Terminal(f"{spec.name} at {spec.path} cannot be opened: {error}", "headrace audit") from error
-
-
-def _files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
-    # Not pa.table: it imports pandas first, two seconds, to see whether it was given a frame of it.
-    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all()
-    return [_known_file(row, spec) for row in files.to_pylist()]
-
-
-def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
-    low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
-    high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
-    return DataFile(
-        unquote(row["path"]), row[f"partition.{spec.partition}"], row["num_records"], row["size_bytes"], low, high
-    )
-
-
-def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
-    """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
-    footer = pq.read_metadata(path)
-    return [_bounds([footer.row_group(group)], columns) for group in range(footer.num_row_groups)]
-
-
-def _written_file(spec: TableSpec, path: Path) -> DataFile:
-    """Read a fresh file's footer: its rows and the bounds of the declared columns."""
-    footer = pq.read_metadata(path)
-    value = unquote(path.parent.name.partition("=")[2])
-    low, high = _bounds([footer.row_group(group) for group in range(footer.num_row_groups)], spec.bounded)
-    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
-
-
-def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bound], dict[str, Bound]]:
-    """Return the bounds over all groups; a column that one of them has no bounds of (a very long text) has none."""
-    low: dict[str, Bound] = {}
-    high: dict[str, Bound] = {}
-    unknown: set[str] = set()
-    for group in groups:
-        for index in range(group.num_columns):
-            column = group.column(index)
-            name, statistics = column.path_in_schema, column.statistics
-            if name not in columns:
-                continue
-            if statistics is None or not statistics.has_min_max:
-                unknown.add(name)
-                continue
-            low[name] = min(low.get(name, statistics.min), statistics.min)
-            high[name] = max(high.get(name, statistics.max), statistics.max)
-    for name in unknown:
-        low.pop(name, None)
-        high.pop(name, None)
-    return low, high
-
-
-def _add(spec: TableSpec, file: DataFile) -> AddAction:
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": {name: _stat(value, timedelta()) for name, value in file.low.items()},
-        "maxValues": {name: _stat(value, timedelta(microseconds=999)) for name, value in file.high.items()},
-        "nullCount": {},
-    }
-    partition = None if file.partition == HIVE_NULL else file.partition
-    now = int(time.time() * 1000)
-    return AddAction(
-        quote(file.path, safe="/="), file.size, {spec.partition: partition}, now, True, json.dumps(statistics)
-    )
-
-
-def _remove(spec: TableSpec, file: DataFile) -> RemoveAction:
-    now = int(time.time() * 1000)
-    return RemoveAction(
-        path=quote(file.path, safe="/="),
-        data_change=True,
-        deletion_timestamp=now,
-        size=file.size,
-        partition_values={spec.partition: file.partition},
-    )
-
-
-def _stat(value: Bound, round_up: timedelta) -> int | str:
-    """Delta keeps times in milliseconds: rounded outwards, so that a bound never excludes a row."""
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    return value.isoformat() if isinstance(value, date) else value

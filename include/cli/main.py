@@ -14,6 +14,7 @@ from include.cli.demo import demo
 from include.cli.demo_change import demo_change
 from include.cli.doctor import doctor
 from include.cli.grains import grains
+from include.cli.maintain import maintain
 from include.cli.produce import produce
 from include.cli.query import query, tables
 from include.cli.rejected_decisions import discard_rejected, fix_rejected, reinstate_rejected
@@ -54,6 +55,7 @@ app.command()(produce)
 app.command()(up)
 app.command()(down)
 app.command()(doctor)
+app.command()(maintain)
 app.command()(repair)
 app.command()(status)
 app.command()(wait)

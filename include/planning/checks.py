@@ -57,7 +57,7 @@ def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, 
     rules = asked_rules(plan, built)
     if not rules:
         return []
-    said = run_job(settings, plan, ("include.quality.plan_job", plan.id), lambda _: None)
+    said = run_job(settings, plan.id, ("include.quality.plan_job", plan.id), lambda _: None)
     if "checks" in said:
         return list(said["checks"])
     if not said.get("not_installed"):

@@ -9,19 +9,17 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from include.clients.delta_log import commits
-from include.errors import HeadraceError, Terminal, Transient
-from include.ledger.catching_up import catch_up
-from include.ledger.writer import open_writer
+from include.errors import Terminal
 from include.places import correcting_path, correction_path, silver_path
 from include.planning.checks import checks_of, names_of, refuse_held
 from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.job import JobFailed, Say, run_job
 from include.planning.journal import comparison_path, record_stage
+from include.planning.owner import ask_owner, bring_ledger_on
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.release import refuse_in_the_way
 from include.planning.report import page
@@ -30,41 +28,8 @@ from include.planning.verified import keep_verified
 from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
 from include.supervision.observe import is_expected, observe_stream
-from include.supervision.orders import (
-    CORRECT,
-    PROMOTE,
-    RETIRE,
-    UNDO,
-    Answer,
-    Order,
-    find_answer,
-    find_order,
-    give_order,
-    withdraw_order,
-)
+from include.supervision.orders import CORRECT, PROMOTE, RETIRE, UNDO, Order, find_order, withdraw_order
 from include.supervision.spawned import write_atomically
-
-ANSWER_WITHIN = 300.0
-
-
-class OrderRefused(Terminal):
-    """The owner of the publication did not obey; `why` is what it said."""
-
-    def __init__(self, plan: str, why: str, remedy: str) -> None:
-        what = f"plan {plan}: the stream refused: {why}; readers see what they saw"
-        super().__init__(what, remedy or "headrace status")
-        self.plan, self.why = plan, why
-
-
-class NoAnswer(Transient):
-    """The owner has not answered in time; the order was taken back."""
-
-    def __init__(self, plan: str, seconds: float) -> None:
-        super().__init__(
-            f"plan {plan}: the stream did not answer within {seconds:.0f} s, or is gone; the order was taken back",
-            "headrace status, then the same command again",
-        )
-        self.plan = plan
 
 
 class StreamNeeded(Terminal):
@@ -120,9 +85,9 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
     _refuse_corrected(settings, plan)
     _withdraw(settings, plan)
     if plan.slice is None:
-        done = run_job(settings, plan, ("spark_jobs.follow", plan.dataset, plan.release), say)
+        done = run_job(settings, plan.id, ("spark_jobs.follow", plan.dataset, plan.release), say)
     else:
-        done = run_job(settings, plan, ("spark_jobs.rebuild", plan.dataset, plan.id), say)
+        done = run_job(settings, plan.id, ("spark_jobs.rebuild", plan.dataset, plan.id), say)
     if "built" not in done:
         why = str(done.get("failed", "the build was stopped"))
         raise JobFailed(plan.id, why, str(done.get("remedy") or f"headrace plan apply {plan.id} goes on with it"))
@@ -152,12 +117,6 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     facts = {"verdict": found.verdict, "differing": counts, "held": names_of(found.checks)}
     record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
     return record, found
-
-
-def bring_ledger_on(settings: Settings, dataset: str) -> None:
-    """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
-    with suppress(HeadraceError):
-        catch_up(open_writer(settings), settings, dataset)
 
 
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -275,7 +234,7 @@ def _freshen(settings: Settings, record: PlanRecord, release: str) -> None:
     built = record.facts_of(Stage.BUILT).get("built", {})
     behind = sum(seen.offsets.values()) - sum(built.get("offsets", {}).values())
     if record.stage is Stage.APPROVED and release != seen.release and behind > settings.refine_records:
-        done = run_job(settings, record.plan, ("spark_jobs.follow", record.plan.dataset, release), lambda _: None)
+        done = run_job(settings, record.plan.id, ("spark_jobs.follow", record.plan.dataset, release), lambda _: None)
         if "built" not in done:
             raise JobFailed(record.plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
@@ -289,38 +248,4 @@ def _seen(settings: Settings, plan: Plan) -> str:
 
 
 def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
-    """Ask the publication's owner, the stream or a job of our own, and wait; OrderRefused, NoAnswer, JobFailed."""
-    give_order(settings, plan.dataset, order)
-    try:
-        if is_expected(observe_stream(settings, plan.dataset)):
-            answer = _awaited(settings, plan, order)
-        else:
-            answer = _obeyed_by_job(settings, plan, order)
-    except BaseException:
-        # An order that nobody waits for must not be obeyed some day.
-        withdraw_order(settings, plan.dataset)
-        raise
-    if answer.refused:
-        raise OrderRefused(plan.id, answer.refused, answer.remedy)
-    return {"batch": answer.batch}
-
-
-def _obeyed_by_job(settings: Settings, plan: Plan, order: Order) -> Answer:
-    done = run_job(settings, plan, ("spark_jobs.obey", plan.dataset), lambda _: None)
-    answer = find_answer(settings, plan.dataset, order)
-    bring_ledger_on(settings, plan.dataset)
-    if answer is None:
-        raise JobFailed(plan.id, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
-    return answer
-
-
-def _awaited(settings: Settings, plan: Plan, order: Order) -> Answer:
-    began = time.monotonic()
-    while time.monotonic() < began + ANSWER_WITHIN:
-        answer = find_answer(settings, plan.dataset, order)
-        if answer is not None:
-            return answer
-        if not is_expected(observe_stream(settings, plan.dataset)):
-            break
-        time.sleep(0.05)
-    raise NoAnswer(plan.id, time.monotonic() - began)
+    return {"batch": ask_owner(settings, plan.dataset, order).batch}

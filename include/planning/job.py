@@ -1,4 +1,4 @@
-"""A plan's job as a process: started, heard, ended with the command that started it."""
+"""A bounded job as a process: started, heard, ended with the command that started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from include.errors import Terminal, Transient
 from include.places import log_path
-from include.planning.plan import Plan
 from include.settings import CLONE, Settings
 from include.supervision.drivers import driver_environment
 
@@ -19,28 +18,29 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class JobFailed(Terminal):
-    """The plan's job ended without having done its work; what it had committed is used by the next attempt."""
+    """A job ended without having done its work; what it had committed is used by the next attempt."""
 
-    def __init__(self, plan: str, why: str, remedy: str) -> None:
-        super().__init__(f"plan {plan}: {why}; readers see what they saw", remedy)
-        self.plan = plan
+    def __init__(self, job: str, why: str, remedy: str) -> None:
+        super().__init__(f"{job}: {why}; readers see what they saw", remedy)
+        self.job = job
 
 
 class JobDied(Transient):
-    """The plan's job ended without a word: killed, out of memory, or told to stop; the same command goes on with it."""
+    """A job ended without a word: killed, out of memory, or told to stop; the same command goes on with it."""
 
-    def __init__(self, plan: str, how: str) -> None:
-        super().__init__(f"plan {plan}: the job {how}; readers see what they saw", f"headrace plan apply {plan}")
-        self.plan = plan
+    def __init__(self, job: str, how: str, again: str) -> None:
+        super().__init__(f"{job}: the job {how}; readers see what they saw", again)
+        self.job = job
 
 
-def run_job(settings: Settings, plan: Plan, job: Sequence[str], say: Say) -> Mapping[str, Any]:
+def run_job(settings: Settings, name: str, job: Sequence[str], say: Say, again: str = "") -> Mapping[str, Any]:
     """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
 
-    It ends with this process.
+    `name` is the plan that it belongs to, or what it does; `again` the command that goes on with it. It ends with this
+    process.
     """
     argv = [sys.executable, "-m", *job]
-    log = log_path(settings, f"plan:{plan.id}")
+    log = log_path(settings, f"plan:{name}")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as errors:
         process = subprocess.Popen(
@@ -66,7 +66,8 @@ def run_job(settings: Settings, plan: Plan, job: Sequence[str], say: Say) -> Map
             process.kill()
         raise
     if code != 0 and "failed" not in last:
-        raise JobDied(plan.id, "was told to stop" if code == TOLD_TO_STOP else f"ended with {code}, see {log}")
+        how = "was told to stop" if code == TOLD_TO_STOP else f"ended with {code}, see {log}"
+        raise JobDied(name, how, again or f"headrace plan apply {name}")
     return last
 
 

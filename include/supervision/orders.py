@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from include.places import order_path
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
 
-PROMOTE, RETIRE, CORRECT, UNDO = "promote", "retire", "correct", "undo"
+PROMOTE, RETIRE, CORRECT, UNDO, MAINTAIN = "promote", "retire", "correct", "undo", "maintain"
 
 
 class OrderPending(Transient):
-    """The owner has not answered the order before; `plan` is whose it is."""
+    """The owner has not answered the order before; `whose` says whose it is."""
 
-    def __init__(self, dataset: str, plan: str) -> None:
-        super().__init__(f"{dataset}: the order of plan {plan} is not answered yet; nothing was asked", "try again")
-        self.dataset, self.plan = dataset, plan
+    def __init__(self, dataset: str, whose: str) -> None:
+        super().__init__(f"{dataset}: the order of {whose} is not answered yet; nothing was asked", "try again")
+        self.dataset, self.whose = dataset, whose
 
 
 class OrderUnreadable(Terminal):
@@ -41,6 +41,7 @@ class Order:
     """`kind` PROMOTE: let readers see `release`; RETIRE: stop keeping it fresh; `plan` is who asks.
 
     CORRECT: put what `plan` has done again in the place of what `release` has; UNDO: take that back.
+    MAINTAIN: put small files together and remove old ones; it is nobody's plan.
     """
 
     plan: str
@@ -49,12 +50,17 @@ class Order:
     attempt: str = ""
     """Which build of the plan is meant, of CORRECT and UNDO."""
 
+    @property
+    def whose(self) -> str:
+        """Who asks, for people."""
+        return f"plan {self.plan}" if self.plan else self.kind
+
 
 @dataclass(frozen=True)
 class Answer:
     """What came of the order of `plan`: `refused` says why not, "" when it was obeyed; `batch` as published then.
 
-    `remedy` is the next command after a refusal.
+    `remedy` is the next command after a refusal; `done` what else is to be told.
     """
 
     plan: str
@@ -63,6 +69,7 @@ class Answer:
     refused: str
     batch: int
     remedy: str = ""
+    done: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_order(settings: Settings, dataset: str) -> Order | None:
@@ -86,7 +93,7 @@ def give_order(settings: Settings, dataset: str, order: Order) -> None:
     """Ask; the same order again is no other order. OrderPending when another one waits."""
     waiting = find_order(settings, dataset)
     if waiting is not None and waiting != order:
-        raise OrderPending(dataset, waiting.plan)
+        raise OrderPending(dataset, waiting.whose)
     answer_path(settings, dataset).unlink(missing_ok=True)
     write_atomically(order_path(settings, dataset), json.dumps(asdict(order)))
 

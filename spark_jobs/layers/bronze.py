@@ -26,9 +26,10 @@ from pyspark.sql.types import (
 
 from include.places import bronze_path
 from include.settings import Settings
+from spark_jobs.data_files import DataFile, TableSpec
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.history import batch_number
-from spark_jobs.tables import DataFile, RowsUnaccounted, Table, TableSpec
+from spark_jobs.tables import RowsUnaccounted, Table
 
 SCHEMA = (
     StructType()

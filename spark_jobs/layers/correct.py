@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.errors import Terminal
+from spark_jobs.data_files import DataFile, bounds_of
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable
@@ -27,7 +28,7 @@ from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import MONTH
 from spark_jobs.layers.slices import PLACE, Folder, files_sharing
-from spark_jobs.tables import DataFile, Table, bounds_of
+from spark_jobs.tables import Table
 
 APPLY, UNDO = 1, 2
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_jobs.tables import DataFile, Table
+from spark_jobs.data_files import DataFile
+from spark_jobs.tables import Table
 
 
 def rejected_counts(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:

@@ -23,13 +23,14 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window, grain_columns
 from include.places import gold_path
 from include.settings import Settings
+from spark_jobs.data_files import Bound, DataFile, TableSpec
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.additive import additive_rows, merged_additive
 from spark_jobs.layers.latest import latest_rows, merged_latest
 from spark_jobs.layers.query import affected_grains, merged_query, query_rows
 from spark_jobs.layers.silver import MONTH
 from spark_jobs.layers.windows import window_end, window_of
-from spark_jobs.tables import Bound, DataFile, Table, TableSpec, partitioned_schema
+from spark_jobs.tables import Table, partitioned_schema
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2

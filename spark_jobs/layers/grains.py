@@ -14,12 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
+from spark_jobs.data_files import Bound, DataFile, bounds_of
 from spark_jobs.layers.gold import GoldTable, gold_rows
 from spark_jobs.layers.history import HISTORY, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.lookup import files_in, keep, looking_up, read, rows_in
 from spark_jobs.layers.slices import PLACE, Folder
 from spark_jobs.layers.windows import window_end, window_start
-from spark_jobs.tables import Bound, DataFile, Table, bounds_of
+from spark_jobs.tables import Table
 
 Spans = Sequence[tuple[Bound, Bound]] | None
 """None: the bounds are not known, so every file may be concerned."""

@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.reading.sql import memory_database
-from spark_jobs.tables import DataFile, Table, read_files
+from spark_jobs.data_files import DataFile
+from spark_jobs.tables import Table, read_files
 
 
 class Lookup:

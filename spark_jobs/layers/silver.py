@@ -26,23 +26,14 @@ from include.places import rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.counts import Counting, Counts, compiled_counting
 from spark_jobs.contract.judge import Judge, compiled_judge
+from spark_jobs.data_files import Bounds, DataFile, TableSpec, bounds_of
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.amended import Decided, judged_as_amended
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.bronze import batch_files
 from spark_jobs.layers.counted import rejected_counts
 from spark_jobs.layers.reference import ReferenceBook
-from spark_jobs.tables import (
-    Bounds,
-    DataFile,
-    RowsUnaccounted,
-    Table,
-    TableSpec,
-    bounds_of,
-    no_rows,
-    partitioned_schema,
-    read_files,
-)
+from spark_jobs.tables import RowsUnaccounted, Table, no_rows, partitioned_schema, read_files
 
 MONTH = "_month"
 VALID, INVALID = "valid", "invalid"

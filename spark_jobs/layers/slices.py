@@ -22,6 +22,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
+from spark_jobs.data_files import DataFile, bounds_of
 from spark_jobs.layers.lookup import Lookup, files_in, keep, looking_up, read, rows_in
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import (
@@ -34,7 +35,7 @@ from spark_jobs.layers.silver import (
     rejected_rows,
     silver_rows,
 )
-from spark_jobs.tables import DataFile, RowsUnaccounted, Table, bounds_of
+from spark_jobs.tables import RowsUnaccounted, Table
 
 PLACE = ("_partition", "_offset")
 PLACES = StructType().add("_partition", IntegerType()).add("_offset", LongType())

@@ -21,7 +21,7 @@ MOST_SECONDS = 2.0
 HEAVY = ("pyspark", "great_expectations", "pyarrow", "polars", "duckdb", "deltalake", "confluent_kafka")
 FILES = sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
 # Without a dataset of their own.
-PLATFORM = {"audit"}
+PLATFORM = {"audit", "maintain"}
 LOOK = """
 import json, sys, time
 import airflow.sdk

@@ -41,8 +41,15 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
         "asks whole tables, in a process of its own; reports what rules counted",
     ),
     "include.operators": (
-        (*GROUND, *JUDGE, "include.audit", "include.supervision", "include.planning", "include.quality"),
+        (
+            *(*GROUND, *JUDGE, "include.audit", "include.supervision", "include.planning"),
+            *("include.quality", "include.maintenance"),
+        ),
         "thin Airflow adapters",
+    ),
+    "include.maintenance": (
+        (*GROUND, *JUDGE, "include.planning", "include.supervision"),
+        "asks the owners of tables, and looks after logs; between plans",
     ),
     "include.demo": (
         (*GROUND, *JUDGE, "include.audit", "include.doctor", "include.feeds", "include.supervision"),
@@ -57,13 +64,17 @@ ROOMS: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.failpoints": ((), "places to die; knows nothing"),
     "spark_jobs.telling": (("include.errors",), "writes one small file"),
     "spark_jobs.session": (("include.errors", "include.settings"), "the way to a Spark session"),
-    "spark_jobs.tables": (("include.errors",), "how a table is written; knows neither layers nor datasets"),
+    "spark_jobs.data_files": ((), "a table's files; knows neither layers nor datasets"),
+    "spark_jobs.tables": (
+        ("include.errors", "spark_jobs.data_files"),
+        "how a table is written; knows neither layers nor datasets",
+    ),
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
     "spark_jobs.layers": (
         (
             *(*GROUND, "include.catalog", "include.clients.delta_log", "include.reading.sql", "include.reference"),
             "include.reading.amendments",
-            *("spark_jobs.contract", "spark_jobs.tables", "spark_jobs.failpoints"),
+            *("spark_jobs.contract", "spark_jobs.tables", "spark_jobs.data_files", "spark_jobs.failpoints"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
@@ -83,6 +94,7 @@ ONLY: dict[tuple[str, str], tuple[str, ...]] = {
             "RETIRE",
             "CORRECT",
             "UNDO",
+            "MAINTAIN",
             "Answer",
             "Order",
             "OrderUnreadable",

@@ -27,7 +27,7 @@ def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tup
         return start([sys.executable, "-c", script], **how)
 
     monkeypatch.setattr(job.subprocess, "Popen", instead)
-    return said, run_job(settings, PLAN, ("spark_jobs.rebuild", "flights", PLAN.id), said.append)
+    return said, run_job(settings, PLAN.id, ("spark_jobs.rebuild", "flights", PLAN.id), said.append)
 
 
 def test_what_it_says_is_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

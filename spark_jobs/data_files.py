@@ -1,0 +1,157 @@
+"""The Parquet files of a table: what the log says of them, what their footers say, and how they are committed.
+
+Reads: a table's log, the footers of files.
+Does not: write a file or a commit (tables.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.types import StructType
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+Bound = int | str | datetime | date
+Bounds = Mapping[str, Bound]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One Parquet file of a table: path relative to it, rows, and the bounds of the declared columns."""
+
+    path: str
+    partition: str
+    rows: int
+    size: int
+    low: Mapping[str, Bound] = field(default_factory=dict)
+    high: Mapping[str, Bound] = field(default_factory=dict)
+
+    def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether the file may have rows with `column` in [low, high]; true where its bounds are not known."""
+        if column not in self.low or column not in self.high:
+            return True
+        return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
+
+    def lies_within(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether every row has `column` in [low, high]; false where its bounds are not known."""
+        if column not in self.low or column not in self.high:
+            return False
+        return bool(self.low[column] >= low and self.high[column] <= high)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a table is: its name for people, folder, columns (with the partition column last) and bounded columns."""
+
+    name: str
+    path: Path
+    schema: StructType
+    partition: str
+    bounded: tuple[str, ...]
+
+    @property
+    def data_schema(self) -> StructType:
+        """The columns that stand in the files: all but the partition column."""
+        return StructType([f for f in self.schema.fields if f.name != self.partition])
+
+
+def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
+    """Return the files that a table has now, as its log tells them."""
+    # Not pa.table: it imports pandas first, two seconds, to see whether it was given a frame of it.
+    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all()
+    return [_known_file(row, spec) for row in files.to_pylist()]
+
+
+def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
+    low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
+    high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
+    return DataFile(
+        unquote(row["path"]), row[f"partition.{spec.partition}"], row["num_records"], row["size_bytes"], low, high
+    )
+
+
+def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
+    """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
+    footer = pq.read_metadata(path)
+    return [_bounds([footer.row_group(group)], columns) for group in range(footer.num_row_groups)]
+
+
+def written_file(spec: TableSpec, path: Path) -> DataFile:
+    """Read a fresh file's footer: its rows and the bounds of the declared columns."""
+    footer = pq.read_metadata(path)
+    value = unquote(path.parent.name.partition("=")[2])
+    low, high = _bounds([footer.row_group(group) for group in range(footer.num_row_groups)], spec.bounded)
+    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
+
+
+def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bound], dict[str, Bound]]:
+    """Return the bounds over all groups; a column that one of them has no bounds of (a very long text) has none."""
+    low: dict[str, Bound] = {}
+    high: dict[str, Bound] = {}
+    unknown: set[str] = set()
+    for group in groups:
+        for index in range(group.num_columns):
+            column = group.column(index)
+            name, statistics = column.path_in_schema, column.statistics
+            if name not in columns:
+                continue
+            if statistics is None or not statistics.has_min_max:
+                unknown.add(name)
+                continue
+            low[name] = min(low.get(name, statistics.min), statistics.min)
+            high[name] = max(high.get(name, statistics.max), statistics.max)
+    for name in unknown:
+        low.pop(name, None)
+        high.pop(name, None)
+    return low, high
+
+
+def actions(
+    spec: TableSpec, added: Sequence[DataFile], removed: Sequence[DataFile], *, data_change: bool = True
+) -> list[AddAction | RemoveAction]:
+    """Return what a commit says of files; without `data_change` they are the same rows, arranged otherwise."""
+    new = [_add(spec, file, data_change) for file in added]
+    return [*new, *(_remove(spec, file, data_change) for file in removed)]
+
+
+def _add(spec: TableSpec, file: DataFile, data_change: bool) -> AddAction:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {name: _stat(value, timedelta()) for name, value in file.low.items()},
+        "maxValues": {name: _stat(value, timedelta(microseconds=999)) for name, value in file.high.items()},
+        "nullCount": {},
+    }
+    partition = None if file.partition == HIVE_NULL else file.partition
+    now = int(time.time() * 1000)
+    return AddAction(
+        quote(file.path, safe="/="), file.size, {spec.partition: partition}, now, data_change, json.dumps(statistics)
+    )
+
+
+def _remove(spec: TableSpec, file: DataFile, data_change: bool) -> RemoveAction:
+    now = int(time.time() * 1000)
+    return RemoveAction(
+        path=quote(file.path, safe="/="),
+        data_change=data_change,
+        deletion_timestamp=now,
+        size=file.size,
+        partition_values={spec.partition: file.partition},
+    )
+
+
+def _stat(value: Bound, round_up: timedelta) -> int | str:
+    """Delta keeps times in milliseconds: rounded outwards, so that a bound never excludes a row."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,191 @@
+"""Small files put together, old ones removed: the same rows, for who reads on and for what comes after."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from histories import History
+from polars.testing import assert_frame_equal
+from pyspark.sql import SparkSession
+from small_release import Record, SmallRelease, small_release
+
+from include.catalog.slice import BRONZE, Slice, Span
+from include.clients.delta_log import commits
+from include.ledger.rebuild import rebuild
+from include.reading import pinned
+from include.settings import Settings
+from spark_jobs import maintain as maintaining
+from spark_jobs.data_files import DataFile
+from spark_jobs.maintain import Size, maintain, small_groups
+from spark_jobs.tables import RowsRearranged
+
+METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
+EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+EARLY = Size(fewest=3)
+LONG_AGO = timedelta(days=8)
+
+
+def reading(minute: int, litres: int | str) -> Record:
+    said = {"event_id": f"e{minute}", "device": f"d{minute % 2}", "litres": litres}
+    return Record(json.dumps(said | {"read_at": f"2024-02-27T10:{minute:02}:00Z"}).encode())
+
+
+def doubled(folder: Path) -> None:
+    path = folder / "silver.py"
+    path.write_text(
+        path.read_text().replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)')
+    )
+
+
+@pytest.fixture(scope="module")
+def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    """Five batches, a file of each in every table; bronze has the last three on one day."""
+    place = tmp_path_factory.mktemp("maintenance")
+    shutil.copytree(METER, place / "meter", ignore=shutil.ignore_patterns("__pycache__"))
+    release = small_release(spark, Settings(state=place / "production"), "meter", place / "meter")
+    for batch in range(5):
+        release.take([reading(4 * batch, batch), reading(4 * batch + 1, 7), reading(4 * batch + 2, "seven")])
+    return release
+
+
+@pytest.fixture
+def told(production: SmallRelease, tmp_path: Path) -> History:
+    """The production in a place of the test's own."""
+    state = tmp_path / "production"
+    shutil.copytree(production.settings.state, state)
+    ends, batches = dict(production.ends), production.batches
+    release = SmallRelease(production.spark, Settings(state=state), production.dataset, 1, ends, batches)
+    return History(release, tmp_path)
+
+
+def everything(release: SmallRelease) -> dict[str, pl.DataFrame]:
+    reading = pinned(release.settings)
+    return {name: sorted_rows(reading.read(name).collect()) for name in reading.tables}
+
+
+def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    order = [name for name in frame.columns if not isinstance(frame.schema[name], pl.List)]
+    return frame.sort(order)
+
+
+def refuse_other_rows(release: SmallRelease, before: dict[str, pl.DataFrame]) -> None:
+    after = everything(release)
+    assert set(after) == set(before)
+    for name, rows in before.items():
+        assert_frame_equal(after[name], rows)
+
+
+def aged(release: SmallRelease) -> None:
+    """Let everything in the tables be eight days old, for the file system and for the logs."""
+    for path in (release.settings.state / "warehouse").rglob("*"):
+        if path.suffix == ".parquet":
+            then = path.stat().st_mtime - LONG_AGO.total_seconds()
+            os.utime(path, (then, then))
+
+
+def test_the_same_rows_in_fewer_files(told: History) -> None:
+    release, spark = told.production, told.production.spark
+    before = everything(release)
+    done = maintain(release.settings, spark, [release.release], 600, EARLY)
+    assert {facts["left"] for facts in done.values()} == {0}
+    fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
+    assert any(table.endswith("/silver") for table in fewer)
+    assert any(table.endswith("/bronze") for table in fewer)
+    refuse_other_rows(release, before)
+
+    # Whoever opens the tables anew finds them so, and the next batch is written and read as ever.
+    release.restart()
+    release.take([reading(40, 5), reading(41, "five")])
+    assert release.silver().height == before["silver.meter"].height + 1
+    twice = maintain(release.settings, spark, [release.release], 600, EARLY)
+    assert all(twice[table]["files"] <= done[table]["now"] + 1 for table in fewer)
+    assert not any(told.redo(EVERYTHING)[2].values()), "done again it is the same"
+    correction, _, differing = told.redo(EVERYTHING, doubled)
+    told.apply(correction)
+    assert differing["silver.meter"] > 0
+    assert release.silver()["litres"].sum() == 2 * (before["silver.meter"]["litres"].sum() + 5)
+    rebuild(release.settings)
+
+
+def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
+    silver = told.production.release.refinery.silver
+    version = silver.version
+    maintain(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
+    log = silver.spec.path / "_delta_log"
+    actions = [json.loads(line) for line in (log / f"{version + 1:020}.json").read_text().splitlines()]
+    changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert changes
+    assert not any(changes)
+    assert all(commit.metadata is None for commit in commits(silver.spec.path, version))
+
+
+def test_what_is_published_stays_readable_however_old(told: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = told.production
+    before, settings = everything(release), release.settings
+    silver = release.release.refinery.silver
+    first = 2
+    monkeypatch.setattr(maintaining, "RETENTION", timedelta())
+    aged(release)
+    done = maintain(settings, release.spark, [release.release], 600, EARLY)
+    # The publication names versions from before: their files are kept, those of attempts and of earlier ones are not.
+    refuse_other_rows(release, before)
+    release.take([reading(50, 1)])
+    aged(release)
+    done = maintain(settings, release.spark, [release.release], 600, EARLY)
+    path = str(silver.spec.path.relative_to(settings.state / "warehouse"))
+    assert done[path]["removed"] > 0
+    assert everything(release)["silver.meter"].height == before["silver.meter"].height + 1
+    with pytest.raises(OSError, match="not found|No such file"):
+        DeltaTable(str(silver.spec.path), version=first).to_pyarrow_table()
+
+
+def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
+    release = told.production
+    orphan = release.release.refinery.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"half")
+    young = maintain(release.settings, release.spark, [release.release], 600)
+    assert orphan.exists()
+    assert not any(facts["removed"] for facts in young.values())
+    then = orphan.stat().st_mtime - LONG_AGO.total_seconds()
+    os.utime(orphan, (then, then))
+    maintain(release.settings, release.spark, [release.release], 600)
+    assert not orphan.exists()
+
+
+def test_there_is_an_end_of_time(told: History) -> None:
+    release = told.production
+    before = everything(release)
+    done = maintain(release.settings, release.spark, [release.release], 0, EARLY)
+    assert sum(facts["left"] for facts in done.values()) > 0
+    assert all(facts["now"] == facts["files"] for facts in done.values())
+    refuse_other_rows(release, before)
+
+
+def test_rows_that_are_not_as_many_are_refused(told: History) -> None:
+    silver = told.production.release.refinery.silver
+    version, files = silver.version, silver.files()
+    with pytest.raises(RowsRearranged, match="nothing was committed"):
+        silver.rearrange(files[:1], files[:2])
+    assert silver.version == version
+
+
+def file(name: str, size: int, batch: int, partition: str = "2024-02") -> DataFile:
+    return DataFile(name, partition, 1, size, {"_batch_id": batch}, {"_batch_id": batch})
+
+
+def test_which_files_are_put_together() -> None:
+    size = Size(small=10, whole=12, fewest=3)
+    small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
+    assert [[f.path for f in group] for group in small_groups(small, size)] == [["f4", "f3"], ["f2", "f1"]]
+    assert list(small_groups(small[:2], size)) == [], "they are few"
+    assert list(small_groups([file(f"g{n}", 10, n) for n in range(9)], size)) == [], "they are large"
+    apart = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]
+    assert list(small_groups(apart, size)) == [], "each in a partition of its own"
