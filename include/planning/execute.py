@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from include.clients.delta_log import commits
@@ -21,6 +22,7 @@ from include.planning.job import JobFailed, Say, run_job
 from include.planning.journal import comparison_path, record_stage
 from include.planning.owner import ask_owner, bring_ledger_on
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
+from include.planning.rejected import restore_discards
 from include.planning.release import refuse_in_the_way
 from include.planning.report import page
 from include.planning.sides import both_sides
@@ -148,7 +150,9 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         if record.facts_of(Stage.BUILT)["built"]["filled"]:
             raise GapFilled(record.plan.id)
         refuse_in_the_way(settings, record.plan.dataset, record.plan.slice)
-        return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
+        taken_back = _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
+        restore_discards(settings, record.plan, by, datetime.now(UTC))
+        return taken_back
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
 
 
@@ -166,6 +170,8 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Write down that the change is not wanted; what was built stays, unseen."""
+    validate_stage(record, Stage.REJECTED)
+    restore_discards(settings, record.plan, by, datetime.now(UTC))
     return record_stage(settings, record.plan.id, Stage.REJECTED, by)
 
 
@@ -178,6 +184,7 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     _withdraw(settings, record.plan)
     _refuse_corrected(settings, record.plan)
     _forget_rows(settings, record.plan)
+    restore_discards(settings, record.plan, by, datetime.now(UTC))
     return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
 
 

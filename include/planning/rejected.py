@@ -12,7 +12,8 @@ from datetime import datetime
 
 from include.catalog.slice import BRONZE, Span
 from include.errors import Terminal
-from include.planning.plan import PlanRecord
+from include.planning import plan as kinds
+from include.planning.plan import Plan, PlanRecord
 from include.planning.slices import plan_reinstatement
 from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Place, amend, amendments
 from include.reading.publication import read_publication, tables_of
@@ -103,6 +104,20 @@ def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Som
     # Only once there is a plan, and before it is built: until then what was discarded stays out.
     amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
     return record
+
+
+def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> int:
+    """Let what a reinstatement called back from being discarded be so again; return how many records that are.
+
+    Nothing came of the plan, or it was taken back. A record about which something else was decided since is left alone.
+    """
+    restored: list[Decision] = []
+    for amendment in amendments(settings, plan.dataset).values() if plan.kind == kinds.REINSTATE else ():
+        *_, before, last = [None, None, *(said for said in amendment.decisions if said.act != FIX)]
+        its_own = last is not None and (last.act, last.at, last.by) == (REINSTATE, plan.planned_at, plan.planned_by)
+        if its_own and before is not None and before.act == DISCARD:
+            restored.append(replace(before, by=by, at=at))
+    return amend(settings, plan.dataset, restored) if restored else 0
 
 
 def selected(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:

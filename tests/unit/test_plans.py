@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 from include.catalog.dataset import Beginning, Dataset, load_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import Change, changes
-from include.catalog.slice import KAFKA, Slice, Span
-from include.places import plan_path
+from include.catalog.slice import BRONZE, KAFKA, Slice, Span
+from include.places import plan_path, silver_path
 from include.planning import execute
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
 from include.planning.journal import (
@@ -30,9 +31,11 @@ from include.planning.journal import (
     record_stage,
     sole_worker,
 )
-from include.planning.plan import FOLLOWING, OPEN, Plan, Prediction, Stage, StageRefused
+from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, Prediction, Stage, StageRefused
+from include.planning.rejected import restore_discards
 from include.planning.release import DiskTooSmall, refuse_small_disk
 from include.planning.report import page
+from include.reading.amendments import DISCARD, Decision, amend, amendments
 from include.reading.publication import Publication, PublishedTable, publish
 from include.reading.tables import open_dataset
 from include.settings import CLONE, Settings
@@ -249,6 +252,38 @@ def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
     second = keep_plan(settings, plan(settings))
     assert execute.cancel(settings, second, "ann").stage is Stage.CANCELLED
     assert find_order(settings, "flights") is None
+
+
+LATER, PLACE = NOON + timedelta(hours=1), (0, 7)
+
+
+def decided(settings: Settings, act: str, at: datetime, by: str) -> None:
+    amend(settings, "flights", [Decision(act, *PLACE, batch=3, at=at, by=by, why="noise")])
+
+
+@pytest.mark.parametrize("end", [execute.cancel, execute.reject])
+def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(settings: Settings, end: Any) -> None:
+    decided(settings, DISCARD, NOON - timedelta(days=1), "bob")
+    facts = {"id": new_id(settings, REINSTATE, "flights"), "kind": REINSTATE}
+    write_deltalake(silver_path(settings, "flights", "bbb"), ROUTES)
+    record = keep_plan(settings, replace(plan(settings), slice=Slice([Span(0, 7, 8, BRONZE)]), **facts))
+    decided(settings, "reinstate", NOON, "ann")
+    assert not amendments(settings, "flights")[PLACE].is_discarded
+    for stage in (Stage.BUILT, Stage.COMPARED):
+        record = record_stage(settings, record.plan.id, stage, "ann")
+    end(settings, record, "carl")
+    found = amendments(settings, "flights")[PLACE]
+    assert (found.is_discarded, found.decisions[-1].by, found.decisions[-1].why) == (True, "carl", "noise")
+
+
+def test_what_was_decided_since_stands(settings: Settings) -> None:
+    mine = replace(plan(settings), kind=REINSTATE)
+    assert restore_discards(settings, mine, "carl", LATER) == 0, "nothing was ever decided"
+    decided(settings, "reinstate", NOON, "ann")
+    assert restore_discards(settings, mine, "carl", LATER) == 0, "it was not discarded before"
+    decided(settings, DISCARD, NOON, "bob")
+    decided(settings, "reinstate", LATER, "bob")
+    assert restore_discards(settings, mine, "carl", LATER) == 0, "it is somebody else's reinstatement"
 
 
 def test_what_takes_nothing_away_needs_no_approval(tmp_path: Path) -> None:
