@@ -1,7 +1,8 @@
 """What the built tables of a plan answer to the rules of their contract, asked before anybody may see them.
 
 A process of its own asks (include/quality/plan_job.py): Great Expectations is slow to load. Of a release whole tables
-are asked; of a slice only the rows that came out, so only what each row can answer; of an equal slice nothing.
+are asked. Of a slice the rows that came out are asked what a row can answer, and the tables as they would be the rest;
+of an equal slice nothing is asked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from include.catalog.expectations import ROW
 from include.catalog.rules import FAIL, HOLD, Rule
 from include.errors import Terminal
 from include.planning.compare import Side
@@ -40,13 +40,10 @@ class PlanHeld(Terminal):
         self.plan, self.rules = plan, tuple(rules)
 
 
-def asked_rules(plan: Plan, built: Side) -> dict[str, list[Rule]]:
+def asked_rules(built: Side) -> dict[str, list[Rule]]:
     """Return the rules that the built tables are asked, by table; empty when there are none."""
     dataset, rows = built
-    found = {name: dataset.contract.checks(name) for name in rows}
-    if plan.slice is not None:
-        found = {name: tuple(rule for rule in rules if rule.expectation in ROW) for name, rules in found.items()}
-    return {name: list(rules) for name, rules in found.items() if rules}
+    return {name: list(rules) for name in rows if (rules := dataset.contract.checks(name))}
 
 
 def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
@@ -54,7 +51,7 @@ def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, 
 
     `is_kept` is None where the packages that ask are not installed. ChecksFailed, JobDied.
     """
-    rules = asked_rules(plan, built)
+    rules = asked_rules(built)
     if not rules:
         return []
     said = run_job(settings, plan.id, ("include.quality.plan_job", plan.id), lambda _: None)

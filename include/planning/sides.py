@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from include.catalog.dataset import released_dataset
 from include.places import correction_path
-from include.planning.compare import Side, rows_in
+from include.planning.compare import Rows, Side, key_columns, quoted, rows_in
 from include.planning.plan import Plan, PlanRecord, Stage
-from include.reading.publication import publication_from_json, tables_of
+from include.reading.publication import publication_from_json, read_publication, tables_of
+from include.reading.sql import memory_database
 from include.reading.tables import open_dataset
 from include.settings import Settings
 
+RECORD = ("_partition", "_offset")
 LAYERS = ("bronze", "silver", "rejected", "gold")
 
 
@@ -43,6 +45,30 @@ def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
         return dataset, {name: rows_in(folder / state / name) for name in names}
 
     return side("before"), side("after")
+
+
+def whole_table(settings: Settings, plan: Plan, name: str, columns: Iterable[str]) -> tuple[Rows, Rows]:
+    """Return a table as readers see it now, and these columns of it as they would be with the plan's slice in it."""
+    published = open_dataset(tables_of(settings, read_publication(settings, plan.dataset))[name])
+    (dataset, before), (_, after) = _slices(settings, plan)
+    keys = RECORD if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    chosen = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
+    return published, _put_in(published, before[name], after[name], keys, chosen)
+
+
+def _put_in(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
+    import pyarrow.dataset as pd
+
+    database = memory_database()
+    for view, rows in (("published", published), ("before", before), ("after", after)):
+        database.register(view, rows)
+    same = " and ".join(f"published.{quoted(key)} is not distinct from before.{quoted(key)}" for key in keys)
+    names = ", ".join(map(quoted, columns))
+    kept = f"select {names} from published anti join before on {same}"
+    try:
+        return pd.dataset(database.execute(f"{kept} union all select {names} from after").to_arrow_table())
+    finally:
+        database.close()
 
 
 def _layer(table: str) -> tuple[int, str]:

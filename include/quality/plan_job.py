@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from include.catalog.expectations import ROW
+from include.catalog.rules import Rule, looked_at
 from include.errors import HeadraceError
 from include.planning.checks import asked_rules
 from include.planning.journal import load_plan
-from include.planning.sides import both_sides
-from include.quality.checkpoint import check_tables
+from include.planning.plan import Plan
+from include.planning.sides import both_sides, whole_table
+from include.quality.checkpoint import Check, check_tables
 from include.quality.installed import QualityNotInstalled
 from include.settings import Settings, load_settings
 
@@ -24,9 +28,38 @@ from include.settings import Settings, load_settings
 def asked(settings: Settings, plan: str) -> dict[str, Any]:
     """Return what the built tables of a plan answer."""
     record = load_plan(settings, plan)
-    _, built = both_sides(settings, record)
-    tables = {name: (built[1][name], rules) for name, rules in asked_rules(record.plan, built).items()}
-    return {"checks": [check.as_json() for check in check_tables(tables)]}
+    dataset, rows = both_sides(settings, record)[1]
+    rules = asked_rules((dataset, rows))
+    if record.plan.slice is None:
+        checks = check_tables({name: (rows[name], found) for name, found in rules.items()})
+    else:
+        checks = check_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})
+        whole = {name: found for name, those in rules.items() if (found := _of(those, a_row=False))}
+        checks += [check for name in whole for check in asked_whole(settings, record.plan, name, whole[name])]
+    return {"checks": [check.as_json() for check in checks]}
+
+
+def asked_whole(settings: Settings, plan: Plan, name: str, rules: Sequence[Rule]) -> list[Check]:
+    """Return what a table would answer with the slice's rows in it; what it breaks now is not the plan's doing."""
+    columns = {column for rule in rules for column in looked_at(rule)}
+    published, as_it_would_be = whole_table(settings, plan, name, columns)
+    checks = check_tables({name: (as_it_would_be, rules)})
+    broken = {check.rule for check in checks if check.blocks}
+    if not broken:
+        return checks
+    before = check_tables({name: (published, [rule for rule in rules if rule.name in broken])})
+    since_ever = {check.rule for check in before if not check.is_kept}
+    return [
+        replace(check, was_broken=True, seen=f"{check.seen}; broken without the plan too")
+        if check.rule in since_ever
+        else check
+        for check in checks
+    ]
+
+
+def _of(rules: Sequence[Rule], *, a_row: bool) -> list[Rule]:
+    """Those that each row answers for itself, or the others."""
+    return [rule for rule in rules if (rule.expectation in ROW and rule.mostly == 1.0) is a_row]
 
 
 def main(arguments: Sequence[str]) -> int:

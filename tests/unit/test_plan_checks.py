@@ -24,6 +24,7 @@ from include.planning.checks import PlanHeld
 from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
 from include.planning.journal import comparison_path, keep_plan, record_stage
 from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction, Stage
+from include.reading.publication import Publication, TableVersion, publish
 from include.settings import CLONE, Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -122,7 +123,11 @@ def built_release(settings: Settings, dataset: Dataset, scheduled: list[int]) ->
     return record_stage(settings, record.plan.id, Stage.BUILT, "ann", built=seen(1), seen=seen(0))
 
 
-def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int]) -> PlanRecord:
+def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], others: int = 0) -> PlanRecord:
+    """A slice of three days, and so many other days in the table that readers see."""
+    days = settings.state / "warehouse" / "route_days"
+    write_deltalake(str(days), route_days([5, 6, 7, *range(others)]).to_arrow())
+    publish(settings, Publication("flights", dataset.release, 1, NOON, {}, {TABLE: TableVersion("route_days", 0)}))
     record = planned(settings, dataset, BACKFILL, Slice([Span(0, 0, 9, BRONZE)], NOON, NOON))
     folder = correction_path(settings, "flights", dataset.release, record.plan.id)
     for state, rows in (("before", [5, 6, 7]), ("after", scheduled)):
@@ -154,12 +159,31 @@ def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset:
     assert execute.approve(settings, record, "ann").stage is Stage.APPROVED
 
 
-def test_of_a_slice_only_what_rows_can_answer(settings: Settings, dataset: Dataset) -> None:
-    record, found = execute.compare_built(settings, built_slice(settings, dataset, [5, -1, 7]), "ann", lambda _: None)
-    assert [c["rule"] for c in found.checks] == ["negative"]
+def test_of_a_slice_the_rows_and_the_table_as_it_would_be(settings: Settings, dataset: Dataset) -> None:
+    record = built_slice(settings, dataset, [5, -1, 7], others=2)
+    record, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    assert {c["rule"]: c["seen"] for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
     assert found.verdict == HELD
     with pytest.raises(PlanHeld):
         execute.approve(settings, record, "ann")
+
+
+@pytest.mark.parametrize(("others", "verdict"), [(0, HELD), (1, WITHIN_POLICY)])
+def test_a_slice_is_not_held_for_what_is_broken_without_it(
+    settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, others: int, verdict: str
+) -> None:
+    """Three rows are allowed; the slice makes four of three, or four of the four that there are."""
+    path = dataset.folder / "contract.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("max_value: 2", "max_value: 3").replace("value: warn", "value: hold"), "utf-8")
+    changed = load_dataset("flights", dataset.folder)
+    dataset.folder.rename(snapshot_path(settings, "flights", changed.release))
+    changed = load_dataset("flights", snapshot_path(settings, "flights", changed.release))
+    after = [5, 6, 8, 9] if others == 0 else [5, 6, 8]
+    _, found = execute.compare_built(settings, built_slice(settings, changed, after, others), "ann", lambda _: None)
+    many = next(c for c in found.checks if c["rule"] == "many")
+    assert (many["is_kept"], many["blocks"], found.verdict) == (False, others == 0, verdict)
+    assert many["seen"] == ("4" if others == 0 else "4; broken without the plan too")
 
 
 def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
