@@ -36,28 +36,31 @@ def demo(
     until: Annotated[
         datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="Only events before, UTC.")
     ] = None,
+    weather: Annotated[bool, typer.Option("--weather", help="And the weather, a second stream.")] = False,
 ) -> None:
     """Show it all: the flights of 2013, with faults put in, from Kafka to gold; answers, score, audit.
 
     Again in the same state folder: nothing is sent twice, a stopped demo goes on, a finished one is shown again.
     Exit code 0: every fault found and nothing else, the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
     """
+    from include.demo.feeding import demo_runs
+
     console = Console()
     try:
-        good = _tell(console, fresh, yes, since, until)
+        good = _tell(console, fresh, yes, demo_runs(since, until, weather=weather))
     except KeyboardInterrupt:
         console.print(STOPPED, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if good else FAILED)
 
 
-def _tell(console: Console, fresh: bool, yes: bool, since: datetime | None, until: datetime | None) -> bool:
-    from include.demo.feeding import demo_runs, sent_before
+def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
+    from include.demo.feeding import sent_before
     from include.demo.place import DemoRefused, refuse_unfit, removal_under_way, sole_demo
     from include.errors import HeadraceError
     from include.settings import load_settings
 
-    began, settings, runs = time.monotonic(), load_settings(), demo_runs(since, until)
+    began, settings = time.monotonic(), load_settings()
     refuse_unfit()
     afresh = fresh or removal_under_way(settings)
     if fresh and not removal_under_way(settings):
@@ -104,19 +107,22 @@ def _remove(console: Console, settings: Settings) -> None:
 
 def _story(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
     """Tell it all; return whether the score is perfect and the audit balanced."""
+    from include.demo.feeding import Feeding
     from include.reading import pinned
 
-    _chapter(console, "1  A broker, and a stream for each dataset")
-    bootstrap = _bring_up(console, settings, runs)
-    _chapter(console, "2  Flights and weather on their way to gold, some records bad on purpose")
-    _feed_and_watch(console, settings, runs, bootstrap)
+    names, feeding = " and ".join(run.feed.name for run in runs), Feeding(settings, runs)
+    with _sending(feeding):
+        _chapter(console, f"1  A broker, and a stream for {names}")
+        _bring_up(console, settings, runs, feeding)
+        _chapter(console, f"2  The {names} of 2013 on their way to gold, some records bad on purpose")
+        _watch(console, settings, feeding, began)
     reading = pinned(settings)
-    _chapter(console, "3  Four answers from gold")
+    _chapter(console, "3  Answers from gold")
     _answer(console, reading)
     _chapter(console, "4  Was every bad record found, for its reason, and none wrongly?")
     perfect = _score(console, settings, runs, reading)
     _chapter(console, "5  Is every record of Kafka accounted for? Counted from outside, without Spark")
-    balanced = _audit(console, settings, runs, bootstrap)
+    balanced = _audit(console, settings, runs)
     _chapter(console, f"6  Done after {time.monotonic() - began:.0f} s. The streams stay up; what to try next")
     _suggest(console, settings)
     return perfect and balanced
@@ -126,33 +132,32 @@ def _chapter(console: Console, title: str) -> None:
     console.print(f"\n[bold cyan]{title}[/]", highlight=False)
 
 
-def _bring_up(console: Console, settings: Settings, runs: Sequence[Run]) -> str:
-    """Bring broker and streams up; return the broker's address."""
+def _bring_up(console: Console, settings: Settings, runs: Sequence[Run], feeding: Feeding) -> None:
+    """Bring broker and streams up; what is not sent yet is sent as soon as there is a broker."""
     from include.cli.up import say
-    from include.demo.feeding import refuse_strange_records
+    from include.demo.feeding import open_topics
     from include.supervision.processes import bootstrap_servers, up
 
-    up(settings, [run.feed.name for run in runs], lambda line: say(console, line))
-    bootstrap = bootstrap_servers(settings)
-    refuse_strange_records(settings, runs, bootstrap)
-    return bootstrap
+    def begin() -> None:
+        bootstrap = bootstrap_servers(settings)
+        open_topics(settings, runs, bootstrap)
+        feeding.open(bootstrap)
+
+    up(settings, [run.feed.name for run in runs], lambda line: say(console, line), begin)
 
 
-def _feed_and_watch(console: Console, settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
-    """Send what is not sent yet, and show how it travels until all of it is published."""
-    from include.demo.feeding import Feeding
+def _watch(console: Console, settings: Settings, feeding: Feeding, began: float) -> None:
+    """Show how what is sent travels until all of it is published."""
     from include.demo.showing import shown_progress
     from include.demo.watching import Patience, looks_every, take_look, watch
 
-    feeding, began = Feeding(settings, runs, bootstrap), time.monotonic()
-    there = feeding.sent
-    if feeding.finished:
-        console.print(f"{there:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
-    with _sending(feeding), shown_progress(console, began) as show:
+    if feeding.found_all:
+        console.print(f"{feeding.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
+    with shown_progress(console, began) as show:
         look = watch(looks_every(take_look(settings, feeding)), Patience(settings), show, feeding.raise_error)
-    records, seconds = feeding.sent - there, look.at - began
+    records, seconds = feeding.sent - feeding.found, look.at - began
     if records:
-        rate = f"{records / seconds:,.0f} a second, deriving and sending included"
+        rate = f"{records / seconds:,.0f} a second, deriving, sending and the start of the streams included"
         console.print(f"{records:,} records are in gold, or rejected, after {seconds:.1f} s: {rate}", highlight=False)
 
 
@@ -191,12 +196,13 @@ def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: R
     return all(score.perfect for score in found.values())
 
 
-def _audit(console: Console, settings: Settings, runs: Sequence[Run], bootstrap: str) -> bool:
+def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
     from include.cli.audit import print_audits
     from include.demo.judging import audits
+    from include.supervision.processes import bootstrap_servers
 
     with console.status("audit") as shown:
-        found = audits(settings, runs, bootstrap, shown.update)
+        found = audits(settings, runs, bootstrap_servers(settings), shown.update)
     print_audits(found)
     return all(audit.balanced for audit in found)
 

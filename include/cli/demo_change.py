@@ -38,7 +38,7 @@ def demo_change() -> None:
     with sole_demo(settings):
         if find_publication(settings, "flights") is None:
             raise NoDemo(settings.state)
-        up(settings, ["flights", "weather"], lambda _: None)
+        up(settings, ["flights"], lambda _: None)
         with feed_running(settings):
             _ship_a_wrong_rule(console, settings)
             _replay_three_days(console, settings)

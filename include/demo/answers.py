@@ -43,6 +43,16 @@ SELECT s.carrier || ' ' || s.flight AS flight, s.origin, s.dest,
 FROM gold.worst_delays w JOIN gold.flight_status s USING (flight_id)
 ORDER BY minutes DESC, flight_id LIMIT 10""",
 )
+LATEST_DESTINATION = Question(
+    "Where does one arrive latest? (2,000 arrivals or more)",
+    """\
+SELECT dest, sum(arrived) AS arrivals,
+       round(sum(arrival_delay_minutes) / sum(arrived), 1) AS average_delay,
+       CAST(round(sum(distance_miles) / sum(departed)) AS INTEGER) AS miles
+FROM gold.route_days
+GROUP BY dest HAVING sum(arrived) >= 2000
+ORDER BY average_delay DESC LIMIT 5""",
+)
 RAIN = Question(
     "Is it the rain? Two streams in one question (very wet: half an inch a day)",
     """\
@@ -60,9 +70,10 @@ FROM flown f JOIN gold.weather_days w ON w.station = f.origin AND w.day = f.day
 GROUP BY 1 HAVING sum(departed) > 0 AND sum(scheduled) > 0
 ORDER BY average_delay DESC""",
 )
-QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, RAIN)
+QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, LATEST_DESTINATION)
 
 
 def answered(reading: Reading) -> list[tuple[Question, Answer]]:
-    """Return each question with its answer, all from one look at the publications."""
-    return [(question, answer(reading, question.sql)) for question in QUESTIONS]
+    """Return each question with its answer, all from one look; about the rain where there is weather."""
+    questions = (*QUESTIONS, RAIN) if "gold.weather_days" in reading.tables else QUESTIONS
+    return [(question, answer(reading, question.sql)) for question in questions]

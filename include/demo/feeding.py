@@ -1,4 +1,4 @@
-"""What the demo sends, each run once: the weather, then the flights with faults.
+"""What the demo sends, each run once: the flights with faults, and the weather when it is asked for.
 
 Reads: the feeds, the topics' ends.  Writes: the topics, `<state>/demo/<feed>.manifest.jsonl` and `<feed>.ends.json`.
 Guarantee: a run whose manifest is finished is not sent again; a stopped one goes on where it was.
@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.clients.kafka import log_end_offsets
+from include.catalog.dataset import declared_dataset
+from include.clients.kafka import ensure_topic, log_end_offsets
 from include.demo.place import DemoRefused, corner
 from include.feeds.faults import Shares
 from include.feeds.flights import FLIGHTS
 from include.feeds.manifest import journal_path, read_manifest
 from include.feeds.producer import Progress
-from include.feeds.sending import Run, send
+from include.feeds.sending import Run, deliveries, send
 from include.feeds.weather import WEATHER
 from include.settings import Settings
 from include.supervision.spawned import write_atomically
@@ -75,9 +77,12 @@ class Fed:
     before: bool = False
 
 
-def demo_runs(since: datetime | None = None, until: datetime | None = None) -> tuple[Run, ...]:
-    """Return what the demo sends, in order: the little weather first, it is refined while flights are derived."""
-    return Run(WEATHER, since, until, seed=SEED), Run(FLIGHTS, since, until, shares=FAULTS, seed=SEED)
+def demo_runs(
+    since: datetime | None = None, until: datetime | None = None, *, weather: bool = False
+) -> tuple[Run, ...]:
+    """Return what the demo sends, in order."""
+    flights = Run(FLIGHTS, since, until, shares=FAULTS, seed=SEED)
+    return (flights, Run(WEATHER, since, until, seed=SEED)) if weather else (flights,)
 
 
 def manifest_path(settings: Settings, run: Run) -> Path:
@@ -101,6 +106,13 @@ def sent_before(settings: Settings, run: Run) -> int | None:
     return int(head["sent"]) if head["finished"] else None
 
 
+def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
+    """See to the runs' topics, and that nobody else has written to them; errors of `refuse_strange_records`."""
+    for run in runs:
+        ensure_topic(bootstrap, run.feed.topic, declared_dataset(settings, run.feed.name).pipeline.partitions)
+    refuse_strange_records(settings, runs, bootstrap)
+
+
 def refuse_strange_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
     """Raise StrangeRecords, RecordsGone or OtherRange when a topic is not as the demo left it, or empty."""
     for run in runs:
@@ -114,14 +126,16 @@ def refuse_strange_records(settings: Settings, runs: Sequence[Run], bootstrap: s
 
 
 class Feeding:
-    """The runs being sent, one after the other, by a thread of their own."""
+    """The runs being derived and, once there is a broker, sent, one after the other, by a thread of their own."""
 
-    def __init__(self, settings: Settings, runs: Sequence[Run], bootstrap: str, now: datetime | None = None) -> None:
-        self._settings, self._runs, self._bootstrap = settings, runs, bootstrap
+    def __init__(self, settings: Settings, runs: Sequence[Run], now: datetime | None = None) -> None:
+        self._settings, self._runs = settings, runs
         self._now = now or datetime.now(UTC)
+        self._bootstrap: Future[str] = Future()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="feeding", daemon=True)
         self.fed = {run.feed.name: _fed_before(settings, run) for run in runs}
+        self.found, self.found_all = self.sent, self.finished
         self.error: Exception | None = None
 
     @property
@@ -140,12 +154,17 @@ class Feeding:
             raise self.error
 
     def start(self) -> None:
-        """Begin to send."""
+        """Begin to derive."""
         self._thread.start()
+
+    def open(self, bootstrap: str) -> None:
+        """Begin to send: the broker is there, and the topics are as they should be."""
+        self._bootstrap.set_result(bootstrap)
 
     def stop(self) -> None:
         """Stop after what was handed over is delivered and written down; returns when that is done."""
         self._stop.set()
+        self._bootstrap.cancel()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -154,16 +173,20 @@ class Feeding:
             for run in self._runs:
                 if not self._stop.is_set():
                     self._send(run)
+        except CancelledError:
+            return
         except Exception as error:  # noqa: BLE001  (the thread that watches raises it)
             self.error = error
 
     def _send(self, run: Run) -> None:
         name, manifest = run.feed.name, manifest_path(self._settings, run)
         if not self.fed[name].before:
+            rows = deliveries(run, self._now)
             sent = send(
                 run,
-                self._bootstrap,
+                self._bootstrap.result(),
                 now=self._now,
+                rows=rows,
                 manifest=manifest,
                 on_progress=self._noting(name),
                 stop=self._stop.is_set,
@@ -172,7 +195,7 @@ class Feeding:
             if not sent.finished:
                 return
         if not self.fed[name].finished:
-            keep_ends(self._settings, run, self._bootstrap)
+            keep_ends(self._settings, run, self._bootstrap.result())
         self.fed[name] = replace(self.fed[name], finished=True)
 
     def _noting(self, name: str) -> Callable[[Progress], None]:

@@ -92,6 +92,7 @@ def send(
     bootstrap: str,
     *,
     now: datetime,
+    rows: pl.DataFrame | None = None,
     manifest: Path | None = None,
     rate: float | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
@@ -100,12 +101,14 @@ def send(
 ) -> Sent:
     """Send the run to its topic (which must exist) and write the manifest of what was delivered.
 
+    `rows`: its `deliveries(run, now)`, where they are made already.
+
     With `manifest`, an interrupted run is continued; ManifestExists when the file belongs to another run or to this
     one and it is finished. When `stop` says so or delivery fails, the manifest holds what is surely delivered.
     """
     if manifest:
         refuse_other_run(manifest, run.facts())
-    rows = deliveries(run, now)
+    rows = deliveries(run, now) if rows is None else rows
     if not manifest:
         done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
         return Sent(done, rows.height, done.next_row == rows.height)

@@ -112,8 +112,15 @@ def bootstrap_servers(settings: Settings) -> str:
     return str(run.extra["bootstrap"])
 
 
-def up(settings: Settings, datasets: Sequence[str], report: Report = print) -> list[ProcessStatus]:
+def up(
+    settings: Settings,
+    datasets: Sequence[str],
+    report: Report = print,
+    with_broker: Callable[[], None] = lambda: None,
+) -> list[ProcessStatus]:
     """Want the datasets' streams, see to a runner, wait until broker and streams are at work, return how they are.
+
+    `with_broker` is called as soon as there is a broker, before the streams are.
 
     Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `refuse_unstartable`, and NotStarted
     for the first process that did not come (the other streams are waited for first).
@@ -132,6 +139,7 @@ def up(settings: Settings, datasets: Sequence[str], report: Report = print) -> l
         bring_up_runner(settings, report)
         # Without a broker no stream comes; without one stream the others do.
         raise_first([await_at_work(settings, broker, since[BROKER], report)])
+        with_broker()
         failures = [await_at_work(settings, stream, since[stream.name], report) for stream in streams]
     raise_first(failures)
     return observe(settings, list(datasets))

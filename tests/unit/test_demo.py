@@ -47,7 +47,7 @@ from include.feeds.sending import Run, Sent
 from include.settings import Settings, load_settings
 
 FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
-WEATHER, FLIGHTS = demo_runs(FROM, TO)
+FLIGHTS, WEATHER = demo_runs(FROM, TO, weather=True)
 
 
 # --- the place ---------------------------------------------------------------------------------------------------
@@ -135,12 +135,14 @@ class Topics:
         self.sent: list[str] = []
         self.failure: Exception | None = None
         self.hold: threading.Event | None = None
+        self.begun = threading.Event()
 
     def log_end_offsets(self, bootstrap: str, topic: str) -> dict[int, int]:
         return self.ends[topic]
 
     def send(self, run: Run, bootstrap: str, *, manifest: Path, stop: Callable[[], bool], **_: Any) -> Sent:
         self.sent.append(run.feed.name)
+        self.begun.set()
         if self.failure is not None:
             raise self.failure
         while self.hold is not None and not stop():
@@ -166,8 +168,9 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
 
 
 def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> Feeding:
-    found = Feeding(settings, runs, "127.0.0.1:9")
+    found = Feeding(settings, runs)
     found.start()
+    found.open("127.0.0.1:9")
     found._thread.join(10)
     return found
 
@@ -182,8 +185,10 @@ def test_both_runs_are_sent_once(settings: Settings, topics: Topics) -> None:
 
 def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: Topics) -> None:
     topics.hold = threading.Event()
-    first = Feeding(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    first = Feeding(settings, (WEATHER, FLIGHTS))
     first.start()
+    first.open("127.0.0.1:9")
+    assert topics.begun.wait(10)
     first.stop()
     assert (first.finished, topics.sent) == (False, ["weather"])
     topics.hold = None
@@ -191,10 +196,18 @@ def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: T
     assert (second.finished, topics.sent) == (True, ["weather", "weather", "flights"])
 
 
+def test_nothing_is_sent_before_there_is_a_broker(settings: Settings, topics: Topics) -> None:
+    early = Feeding(settings, (WEATHER, FLIGHTS))
+    early.start()
+    early.stop()
+    assert (early.finished, topics.sent) == (False, [])
+    early.raise_error()
+
+
 def test_a_crash_between_manifest_and_ends_is_made_good(settings: Settings, topics: Topics) -> None:
     fed(settings)
     ends_path(settings, FLIGHTS).unlink()
-    assert not Feeding(settings, (WEATHER, FLIGHTS), "127.0.0.1:9").finished
+    assert not Feeding(settings, (WEATHER, FLIGHTS)).finished
     assert fed(settings).finished
     assert ends_path(settings, FLIGHTS).exists()
     assert topics.sent == ["weather", "flights"]
@@ -241,7 +254,7 @@ def test_another_range_is_another_demo(settings: Settings) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     assert sent_before(settings, FLIGHTS) == 10
     with pytest.raises(OtherRange):
-        sent_before(settings, demo_runs(FROM, TO + timedelta(days=1))[1])
+        sent_before(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
 
 
 # --- the score ---------------------------------------------------------------------------------------------------
@@ -289,7 +302,7 @@ def test_the_exit_code_is_the_verdict(
 def test_a_good_end_needs_the_score_and_the_audit(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, good: bool
 ) -> None:
-    for chapter in ("_bring_up", "_feed_and_watch", "_answer", "_suggest"):
+    for chapter in ("_bring_up", "_watch", "_answer", "_suggest"):
         monkeypatch.setattr(cli, chapter, lambda *_: None)
     monkeypatch.setattr(cli, "_score", lambda *_: perfect)
     monkeypatch.setattr(cli, "_audit", lambda *_: balanced)

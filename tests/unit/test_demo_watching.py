@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from include.demo.answers import QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
+from include.demo.answers import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
 from include.demo.feeding import Fed
 from include.demo.showing import line, live_table, score_table, shown_progress, verdict
 from include.demo.watching import Look, NothingMoves, Patience, Rates, Recent, RefineHalted, StreamLost, watch
@@ -218,8 +218,10 @@ create table gold.carrier_hours as from (values
   (timestamptz '2013-02-09 13:00Z', 'F9', 'JFK', 10, 10, 0, 10, 9000))
   t(hour, carrier, origin, scheduled, departed, cancelled, delayed, departure_delay_minutes);
 create table gold.route_days as from (values
-  (date '2013-02-08', 9000, 1000), (date '2013-02-09', 24010, 0), (date '2013-02-07', 0, 3))
-  t(day, scheduled, cancelled);
+  (date '2013-02-08', 'DEN', 9000, 1000, 8000, 1900, 7600, 16000),
+  (date '2013-02-09', 'DEN', 24010, 0, 200, 100, 400, 0),
+  (date '2013-02-07', 'HNL', 0, 3, 1, 1, 900, 4963))
+  t(day, dest, scheduled, cancelled, departed, arrived, arrival_delay_minutes, distance_miles);
 create table gold.worst_delays as from (values ('a', 1301), ('b', 12)) t(flight_id, departure_delay);
 create table gold.flight_status as from (values
   ('a', 'HA', 51, 'JFK', 'HNL', timestamptz '2013-01-09 14:00Z'),
@@ -254,6 +256,10 @@ def test_the_worst_departures(gold: duckdb.DuckDBPyConnection) -> None:
     assert [(row[0], row[4], row[5]) for row in rows] == [("HA 51", 1301, 21.7), ("EV 1", 12, 0.2)]
 
 
+def test_the_destination_that_is_reached_latest(gold: duckdb.DuckDBPyConnection) -> None:
+    assert gold.sql(LATEST_DESTINATION.sql).fetchall() == [("DEN", 2000, 4.0, 2)]
+
+
 def test_rain_joins_by_day_and_airport(gold: duckdb.DuckDBPyConnection) -> None:
     assert gold.sql(RAIN.sql).fetchall() == [("very wet", 1, 20.0, 11.1), ("dry", 1, 2.9, 0.0)]
 
@@ -262,7 +268,7 @@ def test_the_questions_are_ones_that_query_takes_and_fit_a_terminal() -> None:
     known = [
         f"gold.{name}" for name in ("carrier_hours", "route_days", "worst_delays", "flight_status", "weather_days")
     ]
-    for question in QUESTIONS:
+    for question in (*QUESTIONS, RAIN):
         validate_reading(question.sql)
         assert tables_mentioned(question.sql, known)
         assert max(len(text) for text in [question.words, *question.sql.splitlines()]) <= 80
