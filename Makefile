@@ -35,7 +35,8 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 	@.venv/bin/headrace demo-change
 
 # Minutes of real kills, one after the other: apart, so that what is run for each change stays short.
-KILLS := tests/recovery/test_kills.py tests/recovery/test_slices_beside_the_stream.py tests/recovery/test_runner_kills.py
+KILLS := $(addprefix tests/recovery/test_,kills.py slices_beside_the_stream.py runner_kills.py release_from_a_batch.py \
+  rejected_records.py maintenance_beside.py)
 
 test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
 	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder $(KILLS:%=--ignore %))

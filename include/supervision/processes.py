@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset
@@ -45,7 +45,7 @@ from include.supervision.spawned import (
     wait_gone,
 )
 from include.supervision.states import AT_WORK, BROKER, RUNNER, STREAM, ProcessState, ProcessStatus
-from include.supervision.wanted import spoken_of, unwant, want
+from include.supervision.wanted import WantedUnreadable, last_said, spoken_of, unwant, want
 
 RUNNER_READY_WITHIN = 30.0
 READY_WITHIN = 90.0
@@ -253,11 +253,23 @@ def down(settings: Settings, report: Report = print, datasets: Collection[str] =
         names = list(datasets) or known
         before = observe(settings, names)
         for name in names:
+            if datasets and _wanted_by_airflow(settings, name):
+                report(
+                    f"{STREAM}{name}: its DAG in Airflow wants it; unless that is paused, its next run brings it back"
+                )
             unwant(settings, name, "headrace down")
         left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
         bring_down(settings, runs, frozenset(datasets), report)
     return before
+
+
+def _wanted_by_airflow(settings: Settings, dataset: str) -> bool:
+    """Whether a run of `stream__<dataset>` has wanted the stream last."""
+    with suppress(WantedUnreadable):
+        said = last_said(settings, dataset)
+        return said is not None and said.wanted and said.by.startswith("stream__")
+    return False
 
 
 def bring_down(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Report) -> None:

@@ -46,7 +46,7 @@ from include.supervision.spawned import (
     write_run_file,
 )
 from include.supervision.states import RUNNER, ProcessState
-from include.supervision.wanted import wanted
+from include.supervision.wanted import want, wanted
 
 
 @pytest.fixture
@@ -199,6 +199,20 @@ def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) 
     assert said[1].startswith("stream:flights: stopped after")
     assert list(wanted(settings)) == ["weather"]
     assert observe(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
+
+
+def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins: StandIns) -> None:
+    said: list[str] = []
+    stand_ins.started("flights")
+    stand_ins.started("weather")
+    want(settings, "flights", "stream__flights/scheduled__1")
+    down(settings, said.append, ["flights"])
+    assert [line for line in said if "unless paused" in line] == [
+        "stream:flights: Airflow's stream__flights wants it; unless paused, its next run brings it back"
+    ]
+    said.clear()
+    down(settings, said.append, ["weather"])
+    assert not [line for line in said if "unless paused" in line]
 
 
 def test_down_kills_a_deaf_driver_and_says_so(
