@@ -254,9 +254,7 @@ def down(settings: Settings, report: Report = print, datasets: Collection[str] =
         before = observe(settings, names)
         for name in names:
             if datasets and _wanted_by_airflow(settings, name):
-                report(
-                    f"{STREAM}{name}: its DAG in Airflow wants it; unless that is paused, its next run brings it back"
-                )
+                report(f"{STREAM}{name}: Airflow's stream__{name} wants it; unless paused, its next run brings it back")
             unwant(settings, name, "headrace down")
         left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]

@@ -1,0 +1,57 @@
+"""Logs kept short: the end stays, the writer goes on, and a plan that is open keeps its log."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include.maintenance import logs
+from include.maintenance.logs import OLD, Trimmed, trim_logs
+from include.places import airflow_path, log_path
+from include.planning.journal import keep_plan, record_stage
+from include.planning.plan import RELEASE, Plan, Prediction, Stage
+from include.settings import Settings
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    then = (NOW - age).timestamp()
+    os.utime(path, (then, then))
+    return path
+
+
+def test_a_long_log_is_cut_and_its_writer_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LONG", 10)
+    monkeypatch.setattr(logs, "KEPT", 6)
+    log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), OLD * 2)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"first\nlast.\n")
+        assert trim_logs(settings, NOW) == Trimmed(cut=1, removed=0)
+        writer.write(b"more\n")
+    assert log.read_bytes() == b"more\n"
+    assert log.with_name(f"{log.name}.1").read_bytes() == b"last.\n"
+    assert short.exists(), "the log of a process that may run is never removed"
+
+
+def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Settings) -> None:
+    size = Prediction(1, 1, 1, 1, 1, 1)
+    plans = [Plan(f"release-flights-{n}", RELEASE, "flights", "a", "b", NOW, "ann", 0, [], size) for n in (1, 2)]
+    for plan in plans:
+        keep_plan(settings, plan)
+    record_stage(settings, plans[0].id, Stage.CANCELLED, "ann")
+    closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), OLD * 2) for plan in plans)
+    task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", OLD * 2)
+    young = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=2" / "attempt=1.log", OLD / 2)
+    assert trim_logs(settings, NOW) == Trimmed(cut=0, removed=2)
+    assert [path.exists() for path in (closed, task, open_, young)] == [False, False, True, True]
+
+
+def test_without_any_log_there_is_nothing_to_do(settings: Settings) -> None:
+    assert trim_logs(settings, NOW) == Trimmed(0, 0)
