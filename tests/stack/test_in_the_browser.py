@@ -17,6 +17,7 @@ from include.supervision.airflow import USER
 CHROMIUM = "/usr/bin/chromium"
 SCREENSHOTS = CLONE / "build" / "screenshots"
 REPLAY, STREAM = f"replay__{DATASET}", f"stream__{DATASET}"
+QUALITY = f"quality__{DATASET}"
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -106,3 +107,15 @@ def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) 
     (record,) = stack.plans(f"{REPLAY}/{run}")
     assert (record.stage, record.plan.asked) == (Stage.APPLIED, "batches 0 to 1")
     assert stack.is_balanced()
+
+
+def test_data_docs_are_behind_the_button_of_their_task(stack: Stack, page: Page) -> None:
+    run = stack.page.trigger(QUALITY)
+    assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
+    page.goto(f"{stack.page.address}/dags/{QUALITY}/runs/{run}/tasks/ask")
+    button = page.get_by_role("link", name="Data Docs")
+    expect(button).to_be_visible()
+    keep(page, "8-quality")
+    page.goto(f"{stack.page.address}{button.get_attribute('href')}")
+    expect(page.get_by_text("gold.").first).to_be_visible()
+    keep(page, "9-data-docs")

@@ -15,6 +15,7 @@ from include.ledger.reader import open_reader
 from include.planning.plan import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
+QUALITY = f"quality__{DATASET}"
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -27,7 +28,7 @@ def last_run(stack: Stack, dag: str) -> str:
 def test_every_dag_is_there_and_asks_for_a_password(stack: Stack) -> None:
     assert stack.page.call("GET", "/importErrors")["total_entries"] == 0
     dags = {dag["dag_id"]: dag for dag in stack.page.call("GET", "/dags")["dags"]}
-    assert {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", "audit"} <= set(dags)
+    assert {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"} <= set(dags)
     # What only a person triggers needs no switch first.
     assert {name for name, dag in dags.items() if name.endswith(DATASET) and not dag["is_paused"]} == {
         REPLAY,
@@ -90,6 +91,21 @@ def test_three_days_are_backfilled_and_verified(stack: Stack) -> None:
     assert stack.publication().tables == seen.tables, "nothing differed, so no table was touched"
     events = stack.page.call("GET", "/assets/events?limit=100")["asset_events"]
     assert {event["partition_key"] for event in events if event["name"] == "gold.carrier_hours"} >= set(days)
+
+
+def test_published_tables_are_asked_their_rules_and_kept_small(stack: Stack) -> None:
+    run = stack.page.trigger(QUALITY)
+    assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
+    said = stack.page.result(QUALITY, run, "ask")
+    assert (said["asked"] > 0, said["broken"], said["batch"]) == (True, [], stack.publication().batch)
+    links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/ask/links")["extra_links"]
+    assert links == {"Data Docs": f"/headrace/docs/{DATASET}/index.html"}
+    seen = stack.publication()
+    run = stack.page.trigger("maintain")
+    assert stack.page.await_run("maintain", run) == "success", stack.page.story("maintain", run)
+    assert f"{DATASET}/bronze" in stack.page.result("maintain", run, f"tables__{DATASET}")
+    assert stack.page.states("maintain", run)["tables__weather"] == "skipped", "nothing of it is published"
+    assert stack.publication() == seen
 
 
 def test_a_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
