@@ -27,6 +27,7 @@ from include.settings import Settings
 from spark_jobs.data_files import HIVE_NULL, DataFile
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.release import Release
+from spark_jobs.refine import refined_batch, unfinished_run
 from spark_jobs.tables import Table
 
 MEGABYTE = 1 << 20
@@ -57,27 +58,34 @@ def maintain(
     root = warehouse(settings)
     named = {root / table.path: [table.version] for table in seen.tables.values()}
     done: dict[str, Any] = {}
-    for table in tables_of(releases):
+    for table, last in tables_of(releases):
         path = table.spec.path
-        done[str(path.relative_to(root))] = _maintained(spark, table, named.get(path, ()), end, size)
+        done[str(path.relative_to(root))] = _maintained(spark, table, last, named.get(path, ()), end, size)
     return done
 
 
-def _maintained(spark: SparkSession, table: Table, named: Sequence[int], end: float, size: Size) -> dict[str, int]:
-    before = len(table.files())
-    groups = list(small_groups(table.files(), size))
+def _maintained(
+    spark: SparkSession, table: Table, last: int | None, named: Sequence[int], end: float, size: Size
+) -> dict[str, int]:
+    before = table.files()
+    whole = before if last is None else [file for file in before if file.lies_within("_batch_id", 0, last)]
+    groups = list(small_groups(whole, size))
     while groups and time.monotonic() < end:
         put_together(spark, table, groups.pop(0))
     removed = table.vacuum(named, RETENTION)
-    return {"files": before, "now": len(table.files()), "removed": removed, "left": len(groups)}
+    return {"files": len(before), "now": len(table.files()), "removed": removed, "left": len(groups)}
 
 
-def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
-    """Yield bronze, and the tables of each release."""
-    yield releases[0].refinery.bronze
+def tables_of(releases: Sequence[Release]) -> Iterator[tuple[Table, int | None]]:
+    """Yield bronze with the last batch to be looked at, and the tables of each release that has no run half done.
+
+    Who counts or reads what is not refined yet goes by whole files, and so does a run that is gone on with.
+    """
+    yield releases[0].refinery.bronze, min(refined_batch(release) for release in releases)
     for release in releases:
-        yield from (release.refinery.silver, release.refinery.rejected)
-        yield from (target.table for target in release.gold)
+        if unfinished_run(release) is None:
+            for table in (release.refinery.silver, release.refinery.rejected, *(each.table for each in release.gold)):
+                yield table, None
 
 
 def small_groups(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:

@@ -22,7 +22,9 @@ from include.ledger.rebuild import rebuild
 from include.reading import pinned
 from include.settings import Settings
 from spark_jobs import maintain as maintaining
+from spark_jobs import refine as refining
 from spark_jobs.data_files import DataFile
+from spark_jobs.failpoints import Step
 from spark_jobs.maintain import Size, maintain, small_groups
 from spark_jobs.tables import RowsRearranged
 
@@ -158,6 +160,42 @@ def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
     os.utime(orphan, (then, then))
     maintain(release.settings, release.spark, [release.release], 600)
     assert not orphan.exists()
+
+
+def test_what_is_not_refined_yet_stays_as_it_is(told: History) -> None:
+    release = told.production
+    for minute in range(50, 53):
+        release.ingest([reading(minute, 1)])
+    bronze, silver = release.bronze, release.release.refinery.silver
+    late = {file.path for file in bronze.files() if file.overlaps("_batch_id", 5, 7)}
+    maintain(release.settings, release.spark, [release.release], 600, EARLY)
+    assert late <= {file.path for file in bronze.files()}
+    assert len(bronze.files()) < 5 + len(late)
+
+    # A run that was cut off is gone on with by the files that it has committed.
+    known = {file.path for file in silver.files()}
+    with pytest.raises(Died):
+        dying_before_gold(release, 5, 7)
+    assert release.begun() == (5, 7)
+    maintain(release.settings, release.spark, [release.release], 600, Size(fewest=2))
+    assert known < {file.path for file in silver.files()}
+    release.restart()
+    release.refine(5, 7)
+    assert release.silver().height == 13
+    assert not any(told.redo(EVERYTHING)[2].values())
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
+    def die(*_: object) -> None:
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refining, "pass_step", lambda step, *_: die() if step is Step.REJECTED_COMMITTED else None)
+        release.refine(first, last)
 
 
 def test_there_is_an_end_of_time(told: History) -> None:
