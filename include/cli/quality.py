@@ -37,19 +37,28 @@ def report(
     until: Annotated[
         datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="Judged before then, UTC.")
     ] = None,
+    release: Annotated[
+        str | None, typer.Option(help="As judged by this release. [default: the one that readers see]")
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="Also write it as a page with a plot a rule.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many records each rule has rejected or warned of, run by run, as the ledger has counted."""
-    from include.catalog.dataset import declared_dataset
+    """Show how many records each rule has rejected or warned of, run by run, as the ledger has counted.
+
+    Counted is what came in; what a plan has judged again stands in its comparison.
+    """
+    from include.catalog.dataset import released_dataset
     from include.ledger.reader import open_reader
     from include.quality.page import page as made
     from include.quality.report import quality_report
+    from include.reading.publication import read_publication
     from include.settings import load_settings
 
     settings = load_settings()
-    contract = declared_dataset(settings, dataset).contract
-    found = quality_report(dataset, contract, open_reader(settings).counted_runs(dataset, since, until), since, until)
+    judge = release or read_publication(settings, dataset).release
+    contract = released_dataset(settings, dataset, judge).contract
+    runs = [run for run in open_reader(settings).counted_runs(dataset, since, until) if run.release == judge]
+    found = quality_report(dataset, contract, runs, since, until)
     if page is not None:
         page.write_text(made(found), "utf-8")
     if as_json:
@@ -57,7 +66,7 @@ def report(
         return
     console = Console()
     console.print(report_table(found))
-    console.print(f"{found.records:,} records in {len(found.runs):,} runs", highlight=False)
+    console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {judge}", highlight=False)
     if page is not None:
         console.print(f"page: {page}", highlight=False, markup=False, soft_wrap=True)
 
