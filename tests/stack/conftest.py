@@ -1,4 +1,4 @@
-"""One platform for all stack tests: broker, runner, a stream of real flights, Airflow."""
+"""One platform for each file of stack tests: broker, runner, a stream of real flights, Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from include.settings import Settings
 from include.supervision.airflow_parts import PARTS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Runner and Airflow are up, no stream is wanted yet; the state folder's path has a space on purpose."""
     place = Stack(Settings(state=tmp_path_factory.mktemp("stack ground") / "state"))

@@ -78,6 +78,7 @@ def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) 
     await_that(lambda: stack.drivers() == [], "the stream has drained", 60)
     stack.lose("gold.carrier_hours", "carrier = 'B6'")
     stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs again", 120)
     stack.feed("2013-01-02", "2013-01-03")
 
     page.goto(f"{stack.page.address}/dags/{REPLAY}")
