@@ -1,8 +1,9 @@
 """Keep tables and logs small: every six hours, one dataset after the other.
 
-The owner of the tables does it between two runs of the stream, for twenty seconds at most; what is left is done the
-next time. Files of a partition that are many and small are put together; files that nothing refers to are removed a
-week later. A dataset with an open plan is skipped. Logs are cut where they are long, and removed where they are old.
+The owner of the tables does it between two runs of the stream; what is not begun within twenty seconds is left for the
+next time. Files of a partition of gold or rejected that are many and small are put together; files that nothing refers
+to are removed once they are a week old. A dataset with an open plan is skipped. Logs are cut where they are long, and
+removed where they are old.
 
 **Reads** the tables. **Writes** the same rows in fewer files. **Guarantee**: readers see the same, and what they see
 stays readable. **After a crash** the next run does the rest. **Does not** remove a commit from a table's log, or touch

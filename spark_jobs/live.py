@@ -115,7 +115,7 @@ class LiveReleases:
     def _do(self, order: Order) -> Mapping[str, Any]:
         if order.kind == MAINTAIN:
             releases = [live.release for live in (self.seen, *self.beside)]
-            return maintain(self.settings, self.spark, releases, MAINTAINED_WITHIN)
+            return maintain(self.settings, self.spark, releases, MAINTAINED_WITHIN, is_owner=self.seen.lease.is_held)
         if order.kind == PROMOTE:
             self.promote(order.release, lambda: find_order(self.settings, self._dataset) == order)
         elif order.kind == RETIRE:

@@ -1,21 +1,21 @@
-"""Maintenance of a dataset's tables by their owner: small files put together, old ones removed.
+"""Maintenance of a dataset's tables by their owner: small files of gold and rejected put together, old ones removed.
 
 Reads / Writes: bronze, and silver, rejected and gold of each live release.
-Guarantee: the same rows. What readers see stays readable, however old; any other version as long as the retention of
-the tables says. At most `seconds` at a time: the stream waits meanwhile.
+Guarantee: the same rows. What readers see, or would see after a rollback, stays readable, however old; any other
+version as long as the retention of the tables says. The stream waits meanwhile, for new groups at most `seconds`.
 After a crash: files that were not committed are removed once they are as old as the retention; the next time does the
 rest.
-Does not: remove anything from a table's log (the ledger is made of it), look at a release that is no longer kept up, or
-make the new files visible by itself: the next publication does.
+Does not: put files of bronze and silver together (adr-0004); remove anything from a table's log (the ledger is made of
+it); look at a release that is no longer kept up; make the new files visible by itself: the next publication does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -27,85 +27,93 @@ from include.settings import Settings
 from spark_jobs.data_files import HIVE_NULL, DataFile
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.release import Release
-from spark_jobs.refine import refined_batch, unfinished_run
+from spark_jobs.refine import publication_of, refined_batch, unfinished_run
 from spark_jobs.tables import Table
 
 MEGABYTE = 1 << 20
-# What PROPERTIES of the tables promises to whoever reads an older version.
-RETENTION = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Size:
-    """Files below `small` bytes are put together to `whole` bytes, when a partition has `fewest` of them or more."""
+    """Files below `small` bytes are put together to `whole` bytes, when a partition has `fewest` of them or more.
+
+    `most` at a time, so that one step is short.
+    """
 
     small: int = 32 * MEGABYTE
     whole: int = 128 * MEGABYTE
     fewest: int = 8
+    most: int = 500
 
 
 SIZE = Size()
 
 
 def maintain(
-    settings: Settings, spark: SparkSession, releases: Sequence[Release], seconds: float, size: Size = SIZE
+    settings: Settings,
+    spark: SparkSession,
+    releases: Sequence[Release],
+    seconds: float,
+    size: Size = SIZE,
+    is_owner: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Put small files together and remove old ones; return by table: files before and after, files removed, left.
 
-    `left`: groups of small files for which there was no time.
+    `releases`: the one that readers see, then those kept up beside it. `left`: groups of small files for which there
+    was no time. Nothing more is begun once this process is not the owner.
     """
-    end, seen = time.monotonic() + seconds, read_publication(settings, releases[0].dataset.name)
-    root = warehouse(settings)
-    named = {root / table.path: [table.version] for table in seen.tables.values()}
+    end, kept, root = time.monotonic() + seconds, versions_kept(settings, releases), warehouse(settings)
     done: dict[str, Any] = {}
-    for table, last in tables_of(releases):
-        path = table.spec.path
-        done[str(path.relative_to(root))] = _maintained(spark, table, last, named.get(path, ()), end, size)
+    for table, together in tables_of(releases):
+        path, before = table.spec.path, table.files()
+        groups = list(small_groups(before, size)) if together else []
+        while groups and time.monotonic() < end and is_owner():
+            put_together(spark, table, groups.pop(0))
+        removed = table.vacuum(sorted(kept.get(path, ()))) if is_owner() else 0
+        facts = {"files": len(before), "now": len(table.files()), "removed": removed, "left": len(groups)}
+        done[str(path.relative_to(root))] = facts
     return done
 
 
-def _maintained(
-    spark: SparkSession, table: Table, last: int | None, named: Sequence[int], end: float, size: Size
-) -> dict[str, int]:
-    before = table.files()
-    whole = before if last is None else [file for file in before if file.lies_within("_batch_id", 0, last)]
-    groups = list(small_groups(whole, size))
-    while groups and time.monotonic() < end:
-        put_together(spark, table, groups.pop(0))
-    removed = table.vacuum(named, RETENTION)
-    return {"files": len(before), "now": len(table.files()), "removed": removed, "left": len(groups)}
+def versions_kept(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
+    """Return by table the versions that readers see, or would see if another release of these were published."""
+    root, kept = warehouse(settings), dict[Path, set[int]]()
+    named = [read_publication(settings, releases[0].dataset.name)]
+    named += [publication_of(settings, each, last) for each in releases if (last := refined_batch(each)) >= 0]
+    for table in [table for publication in named for table in publication.tables.values()]:
+        kept.setdefault(root / table.path, set()).add(table.version)
+    return kept
 
 
-def tables_of(releases: Sequence[Release]) -> Iterator[tuple[Table, int | None]]:
-    """Yield bronze with the last batch to be looked at, and the tables of each release that has no run half done.
-
-    Who counts or reads what is not refined yet goes by whole files, and so does a run that is gone on with.
-    """
-    yield releases[0].refinery.bronze, min(refined_batch(release) for release in releases)
+def tables_of(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
+    """Yield each table once, and whether its small files may be put together: not while a run is half done."""
     for release in releases:
-        if unfinished_run(release) is None:
-            for table in (release.refinery.silver, release.refinery.rejected, *(each.table for each in release.gold)):
-                yield table, None
+        whole = unfinished_run(release) is None
+        yield release.refinery.rejected, whole
+        for target in release.gold:
+            yield target.table, whole
+        yield release.refinery.silver, False
+    yield releases[0].refinery.bronze, False
 
 
 def small_groups(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:
-    """Yield the files of a partition that are to become one, in the order in which they were written."""
-    small = sorted((file for file in files if file.size < size.small), key=_place)
-    for _, those in groupby(small, key=lambda file: file.partition):
+    """Yield the files of a partition that are to become one."""
+    small = sorted((file for file in files if file.size < size.small), key=lambda file: (_partition(file), file.path))
+    for _, those in groupby(small, key=_partition):
         found = list(those)
         if len(found) >= size.fewest:
-            yield from _filled(found, size.whole)
+            yield from _filled(found, size)
 
 
-def _place(file: DataFile) -> tuple[str, int, str]:
-    batch = file.low.get("_batch_id", 0)
-    return file.partition, batch if isinstance(batch, int) else 0, file.path
+def _partition(file: DataFile) -> str:
+    """The log has no text for the partition of null, a folder has."""
+    return file.partition or HIVE_NULL
 
 
-def _filled(files: Sequence[DataFile], whole: int) -> Iterator[list[DataFile]]:
+def _filled(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
     for file in files:
-        if group and sum(each.size for each in group) + file.size > whole:
+        if group and (sum(each.size for each in group) + file.size > size.whole or len(group) == size.most):
             yield group
             group = []
         group.append(file)
@@ -115,7 +123,7 @@ def _filled(files: Sequence[DataFile], whole: int) -> Iterator[list[DataFile]]:
 
 def put_together(spark: SparkSession, table: Table, group: Sequence[DataFile]) -> None:
     """Write the rows of these files of one partition into one file, and let it stand for them."""
-    value = None if group[0].partition == HIVE_NULL else group[0].partition
+    value = None if _partition(group[0]) == HIVE_NULL else group[0].partition
     partition = F.lit(value).cast("string").alias(table.spec.partition)
     rows = table.read(spark, group).coalesce(1).select("*", partition)
     added = table.write(rows, f"maintained-{table.version}")

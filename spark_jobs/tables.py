@@ -28,9 +28,10 @@ from include.errors import Terminal
 from spark_jobs.data_files import DataFile, TableSpec, actions, files_of, written_file
 
 # The log is the ledger's truth, so it is kept; VACUUM's own retention is what bounds a slow reader.
+RETENTION = timedelta(days=7)
 PROPERTIES = {
     "delta.logRetentionDuration": "interval 3650 days",
-    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": f"interval {RETENTION.days} days",
     "delta.checkpointInterval": "50",
     "delta.enableDeletionVectors": "false",
 }
@@ -188,12 +189,15 @@ class Table:
         with self._lock:
             self._refresh()
             self._stale = True
-            self._create(actions(self.spec, added, removed, data_change=False), properties)
+            try:
+                self._create(actions(self.spec, added, removed, data_change=False), properties)
+            except CommitFailedError as error:
+                raise NoLongerOwner(self.spec.name, "maintenance", str(error)) from error
             self._replace(added, removed)
             self._stale = False
 
-    def vacuum(self, keep_versions: Sequence[int], retention: timedelta) -> int:
-        """Remove files that no version in `keep_versions` has, nor the head's within `retention`; return how many.
+    def vacuum(self, keep_versions: Sequence[int], retention: timedelta = RETENTION) -> int:
+        """Remove files that no version in `keep_versions` has, nor any of the last `retention`; return how many.
 
         Files of an attempt that never committed are among them once they are as old.
         """
@@ -206,10 +210,11 @@ class Table:
                 full=True,
                 enforce_retention_duration=False,
                 keep_versions=sorted({self._delta.version(), *keep_versions}),
+                commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
             self._delta.update_incremental()
-            self._stale = False
+            self._load()
             return len(gone)
 
     def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:

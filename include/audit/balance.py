@@ -8,7 +8,6 @@ Does not: use Spark, the ledger, or any count that a driver made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,17 +100,12 @@ def dataset_audit(
     is told each step. Raises NothingJudged when Kafka cannot be read to the end.
     """
     name, counted = dataset.name, _Counted()
-    with (
-        _database(reading, name) as beside,
-        _database(reading, name) as database,
-        ThreadPoolExecutor(1, "audit") as thread,
-    ):
-        progress(f"{name}: bronze against Kafka and its commits")
-        # Taking records from Kafka is Python's work on one core, and comparing tables is DuckDB's.
-        bronze = thread.submit(lambda: list(_bronze_findings(beside, publication, reading, topic, counted)))
+    with _database(reading, name) as database:
         register_fixes(database, fixes)
+        progress(f"{name}: bronze against Kafka and its commits")
+        findings = list(_bronze_findings(database, publication, reading, topic, counted))
         progress(f"{name}: silver and rejected against bronze")
-        findings = list(split_findings(database, name, publication.batch))
+        findings += split_findings(database, name, publication.batch)
         findings += identity_findings(database, name, dataset.pipeline)
         checks = []
         for gold in dataset.pipeline.gold:
@@ -119,8 +113,6 @@ def dataset_audit(
             check, wrong = _gold_findings(database, reading, gold)
             checks.append(check)
             findings += wrong
-        progress(f"{name}: bronze against Kafka and its commits")
-        findings = [*bronze.result(), *findings]
         balances = _balances(layer_counts(database), publication, topic, counted)
     return DatasetAudit(name, publication.release, publication.batch, balances, tuple(checks), tuple(merged(findings)))
 

@@ -23,21 +23,25 @@ def maintain(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Put small files of the tables together, remove old ones, cut long logs; exit 1 when a dataset was left alone.
+    """Put small files of gold and rejected together, remove old ones, cut long logs; exit 1: a dataset was left alone.
 
     Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
     """
-    from include.errors import Transient
+    from include.errors import HeadraceError, Terminal, Transient
     from include.maintenance.logs import trim_logs
     from include.maintenance.tables import maintain_tables
     from include.reading.publication import publications
     from include.settings import load_settings
 
-    settings, done, left_alone = load_settings(), list[Maintained](), dict[str, Transient]()
+    settings, done, left_alone = load_settings(), list[Maintained](), dict[str, HeadraceError]()
     for name in [dataset] if dataset else publications(settings):
         try:
             done += maintain_tables(settings, name)
         except Transient as error:
+            left_alone[name] = error
+        except Terminal as error:
+            if dataset:
+                raise
             left_alone[name] = error
     logs = trim_logs(settings, datetime.now(UTC))
     if as_json:

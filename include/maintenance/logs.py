@@ -3,7 +3,7 @@
 Reads / Writes: `logs/` and Airflow's own logs in the state folder.
 Guarantee: the end of a log that is cut stays, beside it (`….log.1`); a process goes on writing into the same file.
 After a crash: the next time does the rest.
-Does not: touch the log of a plan that is open.
+Does not: remove the log of a plan that is open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def trim_logs(settings: Settings, now: datetime) -> Trimmed:
     """Cut logs of more than LONG bytes, remove those that nobody wrote to for as long as OLD."""
     logs = log_path(settings, "any").parent
     open_plans = {log_path(settings, f"plan:{r.plan.id}") for r in all_plans(settings) if r.is_open}
-    cut = [path for path in logs.glob("*.log") if path.stat().st_size > LONG]
+    cut = [path for path in logs.glob("*.log") if _size(path) > LONG]
     for path in cut:
         _cut(path)
     old = [path for path in _ended(settings, logs) if path not in open_plans and _age(path, now) > OLD]
@@ -46,12 +46,20 @@ def trim_logs(settings: Settings, now: datetime) -> Trimmed:
 
 def _ended(settings: Settings, logs: Path) -> Iterator[Path]:
     """Yield logs that end with what wrote them: those of plans and of Airflow's tasks."""
-    yield from logs.glob("plan-*.log")
+    yield from logs.glob("plan-*.log*")
     yield from (path for path in (airflow_path(settings) / "logs").rglob("*.log") if path.is_file())
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _age(path: Path, now: datetime) -> timedelta:
-    return timedelta(seconds=now.timestamp() - path.stat().st_mtime)
+    """How long nobody has written to it; nothing for one that is gone meanwhile."""
+    try:
+        return timedelta(seconds=now.timestamp() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return timedelta()
 
 
 def _cut(path: Path) -> None:

@@ -150,9 +150,8 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         if record.facts_of(Stage.BUILT)["built"]["filled"]:
             raise GapFilled(record.plan.id)
         refuse_in_the_way(settings, record.plan.dataset, record.plan.slice)
-        taken_back = _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
         restore_discards(settings, record.plan, by, datetime.now(UTC))
-        return taken_back
+        return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
 
 

@@ -44,17 +44,14 @@ def asked_whole(settings: Settings, plan: Plan, name: str, rules: Sequence[Rule]
     columns = {column for rule in rules for column in looked_at(rule)}
     published, as_it_would_be = whole_table(settings, plan, name, columns)
     checks = check_tables({name: (as_it_would_be, rules)})
-    broken = {check.rule for check in checks if check.blocks}
-    if not broken:
-        return checks
-    before = check_tables({name: (published, [rule for rule in rules if rule.name in broken])})
-    since_ever = {check.rule for check in before if not check.is_kept}
-    return [
-        replace(check, was_broken=True, seen=f"{check.seen}; broken without the plan too")
-        if check.rule in since_ever
-        else check
-        for check in checks
-    ]
+    # One name may stand for a rule of several columns: what belongs together is told by its place.
+    broken = [place for place, check in enumerate(checks) if check.blocks]
+    before = check_tables({name: (published, [rules[place] for place in broken])})
+    for place, check in zip(broken, before, strict=True):
+        if not check.is_kept:
+            seen = f"{checks[place].seen}; broken without the plan too"
+            checks[place] = replace(checks[place], was_broken=True, seen=seen)
+    return checks
 
 
 def _of(rules: Sequence[Rule], *, a_row: bool) -> list[Rule]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from include.errors import Terminal
 from include.reading.tables import Reading
@@ -47,7 +48,8 @@ def memory_database() -> Any:
     """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable."""
     import duckdb
 
-    spill = Path(tempfile.gettempdir()) / f"headrace-duckdb-{os.getpid()}"
+    # Two connections that spill into one folder take and remove each other's files.
+    spill = Path(tempfile.gettempdir()) / f"headrace-duckdb-{os.getpid()}-{uuid4().hex[:8]}"
     connection = duckdb.connect(":memory:")
     connection.execute("set TimeZone = 'UTC'")
     connection.execute("set temp_directory = ?", [str(spill)])

@@ -71,6 +71,10 @@ class Answer:
     remedy: str = ""
     done: Mapping[str, Any] = field(default_factory=dict)
 
+    def is_to(self, order: Order) -> bool:
+        """Whether it is this very order that is answered."""
+        return (self.plan, self.kind, self.release) == (order.plan, order.kind, order.release)
+
 
 def find_order(settings: Settings, dataset: str) -> Order | None:
     """Return the order that waits to be obeyed."""
@@ -85,8 +89,7 @@ def find_answer(settings: Settings, dataset: str, order: Order) -> Answer | None
     """Return the answer to this very order."""
     found = _read(answer_path(settings, dataset))
     answer = None if found is None else Answer(**found)
-    same = answer is not None and (answer.plan, answer.kind, answer.release) == (order.plan, order.kind, order.release)
-    return answer if same else None
+    return answer if answer is not None and answer.is_to(order) else None
 
 
 def give_order(settings: Settings, dataset: str, order: Order) -> None:
@@ -106,7 +109,10 @@ def withdraw_order(settings: Settings, dataset: str) -> None:
 def give_answer(settings: Settings, dataset: str, answer: Answer) -> None:
     """Answer, and let the order be gone: in this turn, so that a crash between leaves an order to obey again."""
     write_atomically(answer_path(settings, dataset), json.dumps(asdict(answer)))
-    withdraw_order(settings, dataset)
+    waiting = find_order(settings, dataset)
+    # Who asked may have given up meanwhile, and somebody else asked.
+    if waiting is not None and answer.is_to(waiting):
+        withdraw_order(settings, dataset)
 
 
 def answer_path(settings: Settings, dataset: str) -> Path:

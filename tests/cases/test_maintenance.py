@@ -7,6 +7,7 @@ import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,12 +22,11 @@ from include.clients.delta_log import commits
 from include.ledger.rebuild import rebuild
 from include.reading import pinned
 from include.settings import Settings
-from spark_jobs import maintain as maintaining
 from spark_jobs import refine as refining
-from spark_jobs.data_files import DataFile
+from spark_jobs.data_files import HIVE_NULL, DataFile
 from spark_jobs.failpoints import Step
 from spark_jobs.maintain import Size, maintain, small_groups
-from spark_jobs.tables import RowsRearranged
+from spark_jobs.tables import RowsRearranged, Table
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
@@ -36,7 +36,7 @@ LONG_AGO = timedelta(days=8)
 
 def reading(minute: int, litres: int | str) -> Record:
     said = {"event_id": f"e{minute}", "device": f"d{minute % 2}", "litres": litres}
-    return Record(json.dumps(said | {"read_at": f"2024-02-27T10:{minute:02}:00Z"}).encode())
+    return Record(json.dumps(said | {"read_at": f"2024-02-{10 + minute // 4:02}T10:{minute:02}:00Z"}).encode())
 
 
 def doubled(folder: Path) -> None:
@@ -98,8 +98,9 @@ def test_the_same_rows_in_fewer_files(told: History) -> None:
     done = maintain(release.settings, spark, [release.release], 600, EARLY)
     assert {facts["left"] for facts in done.values()} == {0}
     fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
-    assert any(table.endswith("/silver") for table in fewer)
-    assert any(table.endswith("/bronze") for table in fewer)
+    assert any(table.endswith("/rejected") for table in fewer)
+    assert any("/gold/" in table for table in fewer)
+    assert not any(table.endswith(("/silver", "/bronze")) for table in fewer), "plans find batches by their files"
     refuse_other_rows(release, before)
 
     # Whoever opens the tables anew finds them so, and the next batch is written and read as ever.
@@ -117,35 +118,65 @@ def test_the_same_rows_in_fewer_files(told: History) -> None:
 
 
 def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
-    silver = told.production.release.refinery.silver
-    version = silver.version
+    table = told.production.release.refinery.rejected
+    version = table.version
     maintain(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
-    log = silver.spec.path / "_delta_log"
+    log = table.spec.path / "_delta_log"
     actions = [json.loads(line) for line in (log / f"{version + 1:020}.json").read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
     assert changes
     assert not any(changes)
-    assert all(commit.metadata is None for commit in commits(silver.spec.path, version))
+    assert all(commit.metadata is None for commit in commits(table.spec.path, version))
 
 
 def test_what_is_published_stays_readable_however_old(told: History, monkeypatch: pytest.MonkeyPatch) -> None:
     release = told.production
     before, settings = everything(release), release.settings
-    silver = release.release.refinery.silver
-    first = 2
-    monkeypatch.setattr(maintaining, "RETENTION", timedelta())
+    table = release.release.refinery.rejected
+    now = vacuumed_after(monkeypatch, timedelta())
     aged(release)
-    done = maintain(settings, release.spark, [release.release], 600, EARLY)
-    # The publication names versions from before: their files are kept, those of attempts and of earlier ones are not.
+    maintain(settings, release.spark, [release.release], 600, EARLY)
+    assert now, "tables were vacuumed"
+    # The publication names versions from before: their files are kept, those of earlier ones are not.
     refuse_other_rows(release, before)
-    release.take([reading(50, 1)])
+    release.take([reading(50, 1), reading(51, "one")])
     aged(release)
     done = maintain(settings, release.spark, [release.release], 600, EARLY)
-    path = str(silver.spec.path.relative_to(settings.state / "warehouse"))
+    path = str(table.spec.path.relative_to(settings.state / "warehouse"))
     assert done[path]["removed"] > 0
     assert everything(release)["silver.meter"].height == before["silver.meter"].height + 1
     with pytest.raises(OSError, match="not found|No such file"):
-        DeltaTable(str(silver.spec.path), version=first).to_pyarrow_table()
+        DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
+
+
+# Without the last batch: of its files two are put together with the last one.
+FIRST = 4
+
+
+def vacuumed_after(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> list[str]:
+    """Have tables vacuumed with another retention; return the names of those that were."""
+    found: list[str] = []
+
+    original = Table.vacuum
+
+    def vacuum(table: Table, keep_versions: list[int]) -> int:
+        found.append(table.spec.name)
+        return original(table, keep_versions, retention)
+
+    monkeypatch.setattr(Table, "vacuum", vacuum)
+    return found
+
+
+def test_what_was_replaced_a_moment_ago_stays_for_a_week_however_old_its_files(told: History) -> None:
+    release = told.production
+    table = release.release.refinery.rejected
+    before = DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
+    aged(release)
+    maintain(release.settings, release.spark, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    maintain(release.settings, release.spark, [release.release], 600, EARLY)
+    assert len(table.files()) < 6
+    assert DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table().equals(before)
 
 
 def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
@@ -162,23 +193,17 @@ def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
     assert not orphan.exists()
 
 
-def test_what_is_not_refined_yet_stays_as_it_is(told: History) -> None:
+def test_a_run_that_is_half_done_keeps_its_files(told: History) -> None:
     release = told.production
     for minute in range(50, 53):
         release.ingest([reading(minute, 1)])
-    bronze, silver = release.bronze, release.release.refinery.silver
-    late = {file.path for file in bronze.files() if file.overlaps("_batch_id", 5, 7)}
-    maintain(release.settings, release.spark, [release.release], 600, EARLY)
-    assert late <= {file.path for file in bronze.files()}
-    assert len(bronze.files()) < 5 + len(late)
-
-    # A run that was cut off is gone on with by the files that it has committed.
-    known = {file.path for file in silver.files()}
+    tables = (release.release.refinery.silver, release.release.refinery.rejected)
     with pytest.raises(Died):
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
+    known = [{file.path for file in table.files()} for table in tables]
     maintain(release.settings, release.spark, [release.release], 600, Size(fewest=2))
-    assert known < {file.path for file in silver.files()}
+    assert [{file.path for file in table.files()} for table in tables] == known
     release.restart()
     release.refine(5, 7)
     assert release.silver().height == 13
@@ -215,14 +240,18 @@ def test_rows_that_are_not_as_many_are_refused(told: History) -> None:
     assert silver.version == version
 
 
-def file(name: str, size: int, batch: int, partition: str = "2024-02") -> DataFile:
+def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFile:
     return DataFile(name, partition, 1, size, {"_batch_id": batch}, {"_batch_id": batch})
 
 
 def test_which_files_are_put_together() -> None:
     size = Size(small=10, whole=12, fewest=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
-    assert [[f.path for f in group] for group in small_groups(small, size)] == [["f4", "f3"], ["f2", "f1"]]
+    assert [[f.path for f in group] for group in small_groups(small, size)] == [["f0", "f1"], ["f2", "f3"]]
+    few = Size(small=10, whole=1000, fewest=3, most=2)
+    assert [len(group) for group in small_groups(small, few)] == [2, 2]
+    nowhere = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
+    assert [len(group) for group in small_groups(nowhere, size)] == [4], "null has two names"
     assert list(small_groups(small[:2], size)) == [], "they are few"
     assert list(small_groups([file(f"g{n}", 10, n) for n in range(9)], size)) == [], "they are large"
     apart = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]

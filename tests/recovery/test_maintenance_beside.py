@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from site_of_recovery import Site
 
-from include.places import bronze_path
 from include.planning.journal import keep_plan, record_stage
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
 from include.reading.publication import read_publication
@@ -42,9 +41,7 @@ def test_maintained_beside_the_stream_and_through_deaths(site: Site) -> None:
     assert (killed.returncode, "ended with -9" in killed.stdout) == (LEFT_ALONE, True), killed.stderr
     assert read_publication(site.settings, site.dataset) == before
     site.refuse_any_loss()
-    bronze = str(bronze_path(site.settings, site.dataset).relative_to(site.settings.state / "warehouse"))
-    first = maintained(site)
-    assert first[bronze]["now"] < first[bronze]["files"]
+    assert any(table["now"] < table["files"] for table in maintained(site).values())
     site.refuse_any_loss()
 
     # A plan that is open looks at versions: its tables are left alone.
