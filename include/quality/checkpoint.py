@@ -6,6 +6,7 @@ Does not: keep anything of a run but the site; send anything anywhere.
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,8 @@ def check_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | 
 @lru_cache(maxsize=1)
 def _context() -> Any:
     """The context of this process."""
+    # It tells each of its own registrations, as information.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     context = imported("great_expectations").get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     for name in list(context.get_site_names()):

@@ -101,14 +101,20 @@ class Stack:
 
     def part(self, name: str) -> psutil.Process:
         """A part of Airflow: a child of the process that keeps them."""
+        pid = self.pid_of(name)
+        assert pid is not None, f"Airflow has no {name}"
+        return psutil.Process(pid)
+
+    def pid_of(self, name: str) -> int | None:
+        """The process of a part of Airflow, None while it has none."""
         run = read_run_file(self.settings, AIRFLOW)
         assert run is not None
-        word = name.replace("-", "_")
         for child in psutil.Process(run.pid).children():
-            line = " ".join(child.cmdline())
-            if name in line or word in line:
-                return child
-        raise AssertionError(f"Airflow has no {name}")
+            with suppress(psutil.Error):
+                line = " ".join(child.cmdline())
+                if name in line or name.replace("-", "_") in line:
+                    return child.pid
+        return None
 
     def supervisor(self, task: str) -> psutil.Process:
         """The process that supervises a running task."""
