@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
-from histories import History
+from histories import History, copy_of
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
@@ -60,11 +60,7 @@ def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def told(production: SmallRelease, tmp_path: Path) -> History:
     """The production in a place of the test's own."""
-    state = tmp_path / "production"
-    shutil.copytree(production.settings.state, state)
-    ends, batches = dict(production.ends), production.batches
-    release = SmallRelease(production.spark, Settings(state=state), production.dataset, 1, ends, batches)
-    return History(release, tmp_path)
+    return History(copy_of(production, tmp_path / "production"), tmp_path)
 
 
 def everything(release: SmallRelease) -> dict[str, pl.DataFrame]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from histories import History
+from histories import History, copy_of
 from pyspark.sql import SparkSession
 from small_events import departed
 from small_release import Record, SmallRelease, small_release
@@ -36,17 +36,24 @@ def renamed(folder: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def told(spark: SparkSession, tmp_path: Path) -> History:
+@pytest.fixture(scope="module")
+def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
     """Two batches before the new airlines and two after them, the third of which repeats a record of the first."""
-    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    place = tmp_path_factory.mktemp("reference")
+    release = small_release(spark, Settings(state=place / "production"), "flights")
     first = of("AS", 1)
     release.take([first, of("ZZ", 2), of("AS", 3, tailnum="N10156", dest="BQN")])
     release.take([of("AS", 4, partition=1)])
-    assert load_reference(release.settings, release.dataset, "airlines", renamed(tmp_path)).version == 1
+    assert load_reference(release.settings, release.dataset, "airlines", renamed(place)).version == 1
     release.take([first, of("AS", 5), of("ZZ", 6, partition=1)])
     release.ingest([of("AS", 7)])
-    return History(release, tmp_path)
+    return release
+
+
+@pytest.fixture
+def told(production: SmallRelease, tmp_path: Path) -> History:
+    """The production in a place of the test's own."""
+    return History(copy_of(production, tmp_path / "production"), tmp_path)
 
 
 EXPECTED: Named = [("AS1/EWR", OLD), ("ZZ2/EWR", None), ("AS3/EWR", OLD), ("AS4/EWR", OLD)]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from deaths import Died, dying_at
-from histories import History
+from histories import History, copy_of
 from pyspark.sql import SparkSession
 from small_events import departed
-from small_release import Record, small_release
+from small_release import Record, SmallRelease, small_release
 
 from include.catalog.slice import BRONZE, Slice, Span
 from include.planning.rejected import spans
@@ -39,13 +39,17 @@ BATCHES = [
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 
-@pytest.fixture
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> History:
-    place = tmp_path_factory.mktemp("life")
-    release = small_release(spark, Settings(state=place / "production"), "flights")
+@pytest.fixture(scope="module")
+def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    release = small_release(spark, Settings(state=tmp_path_factory.mktemp("life") / "production"), "flights")
     for records in BATCHES:
         release.take(records)
-    return History(release, place)
+    return release
+
+
+@pytest.fixture
+def told(production: SmallRelease, tmp_path: Path) -> History:
+    return History(copy_of(production, tmp_path / "production"), tmp_path)
 
 
 def decide(told: History, act: str, place: tuple[int, int], payload: bytes | None = None) -> int:
