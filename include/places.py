@@ -72,6 +72,11 @@ def docs_path(settings: Settings, dataset: str) -> Path:
     return quality_path(settings, dataset) / "docs"
 
 
+def docs_page(settings: Settings, dataset: str) -> Path:
+    """The page of the site to begin with: Great Expectations' own index is empty without scripts from elsewhere."""
+    return docs_path(settings, dataset) / "overview.html"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
     return warehouse(settings) / dataset / "publication.json"

@@ -91,6 +91,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
     """Ask the published tables the rules that a table as a whole must keep; exit 1 when a hold or fail is broken."""
+    from include.places import docs_page
     from include.quality.published import check_published
     from include.reading.publication import publications
     from include.settings import load_settings
@@ -104,7 +105,7 @@ def run(
         for each in found:
             Console().print(f"{each.dataset}, release {each.release}, batch {each.batch}", highlight=False)
             Console().print(checks_table([check.as_json() for check in each.checks]))
-            Console(soft_wrap=True).print(f"docs: {each.site / 'index.html'}", highlight=False, markup=False)
+            Console(soft_wrap=True).print(f"docs: {docs_page(settings, each.dataset)}", highlight=False, markup=False)
     if any(each.blocks for each in found):
         raise typer.Exit(1)
 
@@ -112,14 +113,14 @@ def run(
 @app.command()
 def docs(dataset: Dataset) -> None:
     """Say where Data Docs of the last `headrace quality run` are."""
-    from include.places import docs_path
+    from include.places import docs_page
     from include.settings import load_settings
 
-    index = docs_path(load_settings(), dataset) / "index.html"
-    if not index.is_file():
+    page = docs_page(load_settings(), dataset)
+    if not page.is_file():
         Console().print(f"there are none yet: headrace quality run --dataset {dataset}", highlight=False)
         raise typer.Exit(1)
-    Console(soft_wrap=True).print(str(index), highlight=False, markup=False)
+    Console(soft_wrap=True).print(str(page), highlight=False, markup=False)
 
 
 @app.command()

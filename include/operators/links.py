@@ -9,7 +9,6 @@ from airflow.sdk import BaseOperatorLink
 from include.settings import load_settings
 
 PAGES = "/headrace"
-INDEX = "index.html"
 
 
 class ComparisonLink(BaseOperatorLink):
@@ -35,7 +34,8 @@ class DataDocsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return where Data Docs of the task's dataset are, "" when there are none yet."""
-        from include.places import docs_path
+        from include.places import docs_page
 
         dataset = ti_key.dag_id.partition("__")[2]
-        return f"{PAGES}/docs/{dataset}/{INDEX}" if (docs_path(load_settings(), dataset) / INDEX).is_file() else ""
+        page = docs_page(load_settings(), dataset)
+        return f"{PAGES}/docs/{dataset}/{page.name}" if page.is_file() else ""

@@ -20,6 +20,8 @@ from include.quality.installed import imported
 from include.quality.standard import expectation
 
 SITE = "headrace"
+# Great Expectations names the page of a table `<source>-<table>`.
+SOURCE = "tables"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _build_site_in(folder: Path) -> None:
 def _asked(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[Check]:
     gx, context = imported("great_expectations"), _context()
     frame = pandas_frame(rows, {column for rule in rules for column in looked_at(rule)})
-    source = context.data_sources.add_or_update_pandas("tables")
+    source = context.data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
     suite = context.suites.add_or_update(gx.ExpectationSuite(name, expectations=[expectation(rule) for rule in rules]))
     asking = gx.ValidationDefinition(name=name, data=data, suite=suite)

@@ -1,9 +1,10 @@
-"""A report of quality as one self-contained page with a plot a rule: no script, no other file."""
+"""Quality as pages without scripts: the report with a plot a rule, and what whole tables answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from include.quality.report import QualityReport, RuleLine
 
@@ -20,12 +21,38 @@ WIDTH, HEIGHT, MOST_POINTS = 320.0, 48.0, 400
 
 def page(report: QualityReport) -> str:
     """Return the page of a report."""
-    title = f"{report.dataset}: quality {_range(report)}"
     head = ["rule", "", "records", "broken", "share", "wanted", "first", "share, run by run"]
-    cells = "".join(f"<th>{name}</th>" for name in head)
     rows = "".join(_row(line) for line in report.lines)
-    summary = f"<p>{report.records:,} records in {len(report.runs):,} runs.</p>"
-    body = f"<h1>{escape(title)}</h1>{summary}<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+    summary = f"{report.records:,} records in {len(report.runs):,} runs."
+    return _document(f"{report.dataset}: quality {_range(report)}", summary, head, rows)
+
+
+def overview(title: str, checks: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
+    """Return a page of what whole tables answered (`Check.as_json`), each table linked to `links` by its name."""
+    kept = sum(bool(check["is_kept"]) for check in checks)
+    rows = "".join(_answer(check, links.get(check["table"], "")) for check in checks)
+    head = ["rule", "table", "expectation", "action", "", "seen"]
+    return _document(title, f"{kept} of {len(checks)} rules are kept.", head, rows)
+
+
+def _answer(check: Mapping[str, Any], link: str) -> str:
+    table = escape(check["table"])
+    mark = "kept" if check["is_kept"] else "broken"
+    cells = [
+        f"<b>{escape(check['rule'])}</b>",
+        f"<a href='{escape(link)}'>{table}</a>" if link else table,
+        escape(check["expectation"]),
+        escape(check["action"]),
+        f"<span class='{mark}'>{mark}</span>",
+        escape(check["seen"]),
+    ]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _document(title: str, summary: str, head: Sequence[str], rows: str) -> str:
+    cells = "".join(f"<th>{name}</th>" for name in head)
+    table = f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+    body = f"<h1>{escape(title)}</h1><p>{summary}</p>{table}"
     meta = "<meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
     style = f"<style>{STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{meta}<title>{escape(title)}</title>{style}</head><body>{body}</body>"

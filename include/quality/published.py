@@ -14,8 +14,9 @@ from typing import Any
 from include.catalog.contract import Contract
 from include.catalog.dataset import released_dataset
 from include.catalog.rules import Rule
-from include.places import docs_path, quality_path
-from include.quality.checkpoint import Check, check_tables
+from include.places import docs_page, docs_path, quality_path
+from include.quality.checkpoint import SOURCE, Check, check_tables
+from include.quality.page import overview
 from include.reading.publication import read_publication, tables_of
 from include.reading.tables import open_dataset
 from include.settings import Settings
@@ -60,10 +61,19 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
     rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
     fresh = site.with_name(f".docs.{os.getpid()}")
     checks = check_tables(asked_tables(contract, rows), fresh)
-    _take_the_place_of(site, fresh)
     found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
+    (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
+    _take_the_place_of(site, fresh)
     (quality_path(settings, dataset) / "last.json").write_text(json.dumps(found.as_json(), indent=1), "utf-8")
     return found
+
+
+def _overview(found: PublishedCheck, site: Path) -> str:
+    """The page to begin with, linked to what Great Expectations says of each table."""
+    pages = {path.stem: path.relative_to(site).as_posix() for path in sorted(site.glob("validations/**/*.html"))}
+    title = f"{found.dataset}, release {found.release}, batch {found.batch}, {found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
+    links = {check.table: pages.get(f"{SOURCE}-{check.table}", "") for check in found.checks}
+    return overview(title, [check.as_json() for check in found.checks], links)
 
 
 def _take_the_place_of(site: Path, fresh: Path) -> None:

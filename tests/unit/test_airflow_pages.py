@@ -66,16 +66,16 @@ def test_data_docs_are_shown_to_who_is_logged_in(here: Settings, somebody: TestC
     assert DataDocsLink().get_link(None, ti_key=ASKED) == ""
     site = docs_path(here, "flights")
     (site / "static").mkdir(parents=True)
-    (site / "index.html").write_text("<h1>kept</h1>")
+    (site / "overview.html").write_text("<h1>kept</h1>")
     (site / "static" / "site.css").write_text("h1 {}")
     link = DataDocsLink().get_link(None, ti_key=ASKED)
-    assert link == "/headrace/docs/flights/index.html"
+    assert link == "/headrace/docs/flights/overview.html"
     answer = somebody.get(link.removeprefix("/headrace"))
     assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
     assert "script" not in answer.headers["content-security-policy"]
     assert somebody.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
     plugin.pages.dependency_overrides.clear()
-    assert TestClient(plugin.pages).get("/docs/flights/index.html").status_code == 401
+    assert TestClient(plugin.pages).get("/docs/flights/overview.html").status_code == 401
 
 
 @pytest.mark.parametrize(

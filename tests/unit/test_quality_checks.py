@@ -14,6 +14,7 @@ import pytest
 from include.catalog.reading_yaml import Node
 from include.catalog.rules import Rule, read_rules
 from include.quality.checkpoint import Check, check_tables, pandas_frame
+from include.quality.page import overview
 
 TYPES = {"day": "string", "rows": "integer", "litres": "number", "name": "string"}
 ROWS = pa.table(
@@ -108,3 +109,16 @@ def test_numbers_are_floats_and_texts_keep_none() -> None:
     assert [str(kind) for kind in frame.dtypes] == ["object", "float64", "float64"]
     assert frame["day"].tolist() == ["mon", "tue", "wed", None]
     assert frame["litres"].tolist()[:2] == [1.5, 2.5]
+
+
+def test_the_overview_names_each_rule_and_is_text() -> None:
+    checks = [check.as_json() for check in answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))]
+    shown = overview("flights <1>", checks, {"gold.days": "validations/x.html"})
+    for text in (
+        "flights &lt;1&gt;",
+        "0 of 1 rules are kept",
+        "own_rule",
+        "<a href='validations/x.html'>gold.days</a>",
+    ):
+        assert text in shown
+    assert "<script" not in overview("t", [checks[0] | {"seen": "<script>"}], {})
