@@ -12,7 +12,7 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1c2430}
 h1{font-size:1.4rem}table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #eceff3;vertical-align:middle}
-th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
+th:first-child,td:first-child,th:nth-child(2),td:nth-child(2),.texts th,.texts td{text-align:left}
 .broken{color:#a33a2c;font-weight:600}.kept{color:#2b7a4b}svg{width:20rem;height:3rem;display:block}
 @media(max-width:48rem){svg{width:9rem}}
 """
@@ -32,7 +32,7 @@ def overview(title: str, checks: Sequence[Mapping[str, Any]], links: Mapping[str
     kept = sum(bool(check["is_kept"]) for check in checks)
     rows = "".join(_answer(check, links.get(check["table"], "")) for check in checks)
     head = ["rule", "table", "expectation", "action", "", "seen"]
-    return _document(title, f"{kept} of {len(checks)} rules are kept.", head, rows)
+    return _document(title, f"{kept} of {len(checks)} rules are kept.", head, rows, "texts")
 
 
 def _answer(check: Mapping[str, Any], link: str) -> str:
@@ -49,9 +49,9 @@ def _answer(check: Mapping[str, Any], link: str) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _document(title: str, summary: str, head: Sequence[str], rows: str) -> str:
+def _document(title: str, summary: str, head: Sequence[str], rows: str, kind: str = "figures") -> str:
     cells = "".join(f"<th>{name}</th>" for name in head)
-    table = f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table class='{kind}'><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
     body = f"<h1>{escape(title)}</h1><p>{summary}</p>{table}"
     meta = "<meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
     style = f"<style>{STYLE}</style>"
