@@ -33,7 +33,9 @@ def maintain(
     from include.reading.publication import publications
     from include.settings import load_settings
 
-    settings, done, left_alone = load_settings(), list[Maintained](), dict[str, HeadraceError]()
+    settings = load_settings()
+    done: list[Maintained] = []
+    left_alone: dict[str, HeadraceError] = {}
     for name in [dataset] if dataset else publications(settings):
         try:
             done += maintain_tables(settings, name)

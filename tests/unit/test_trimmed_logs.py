@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from include.cli.main import app
 from include.maintenance import logs
 from include.maintenance.logs import OLD, Trimmed, trim_logs
 from include.places import airflow_path, log_path
 from include.planning.journal import keep_plan, record_stage
 from include.planning.plan import RELEASE, Plan, Prediction, Stage
-from include.settings import Settings
+from include.settings import Settings, load_settings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -55,3 +58,17 @@ def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Sett
 
 def test_without_any_log_there_is_nothing_to_do(settings: Settings) -> None:
     assert trim_logs(settings, NOW) == Trimmed(0, 0)
+
+
+def test_the_command_has_nothing_to_do_where_nothing_is_published(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
+    load_settings.cache_clear()
+    done = CliRunner().invoke(app, ["maintain", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (
+        0, {"tables": [], "logs": {"cut": 0, "removed": 0}, "left_alone": {}}
+    )  # fmt: skip
+    plain = CliRunner().invoke(app, ["maintain"])
+    assert (plain.exit_code, "logs: 0 cut, 0 removed" in plain.stdout) == (0, True)
+    load_settings.cache_clear()
