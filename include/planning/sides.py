@@ -47,10 +47,13 @@ def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     return side("before"), side("after")
 
 
-def whole_table(settings: Settings, plan: Plan, name: str, columns: Iterable[str]) -> tuple[Rows, Rows]:
-    """Return a table as readers see it now, and these columns of it as they would be with the plan's slice in it."""
-    published = open_dataset(tables_of(settings, read_publication(settings, plan.dataset))[name])
-    (dataset, before), (_, after) = _slices(settings, plan)
+def whole_table(settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]) -> tuple[Rows, Rows]:
+    """Return a table as readers see it now, and these columns of it as they would be with a slice in it.
+
+    `sides`: the slice before and after.
+    """
+    (dataset, before), (_, after) = sides
+    published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
     keys = RECORD if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
     chosen = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
     return published, _put_in(published, before[name], after[name], keys, chosen)

@@ -17,8 +17,8 @@ from include.catalog.expectations import ROW
 from include.catalog.rules import Rule, looked_at
 from include.errors import HeadraceError
 from include.planning.checks import asked_rules
+from include.planning.compare import Side
 from include.planning.journal import load_plan
-from include.planning.plan import Plan
 from include.planning.sides import both_sides, whole_table
 from include.quality.checkpoint import Check, check_tables
 from include.quality.installed import QualityNotInstalled
@@ -28,21 +28,22 @@ from include.settings import Settings, load_settings
 def asked(settings: Settings, plan: str) -> dict[str, Any]:
     """Return what the built tables of a plan answer."""
     record = load_plan(settings, plan)
-    dataset, rows = both_sides(settings, record)[1]
-    rules = asked_rules((dataset, rows))
+    sides = both_sides(settings, record)
+    _, (_, rows) = sides
+    rules = asked_rules(sides[1])
     if record.plan.slice is None:
         checks = check_tables({name: (rows[name], found) for name, found in rules.items()})
     else:
         checks = check_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})
         whole = {name: found for name, those in rules.items() if (found := _of(those, a_row=False))}
-        checks += [check for name in whole for check in asked_whole(settings, record.plan, name, whole[name])]
+        checks += [check for name in whole for check in asked_whole(settings, sides, name, whole[name])]
     return {"checks": [check.as_json() for check in checks]}
 
 
-def asked_whole(settings: Settings, plan: Plan, name: str, rules: Sequence[Rule]) -> list[Check]:
+def asked_whole(settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]) -> list[Check]:
     """Return what a table would answer with the slice's rows in it; what it breaks now is not the plan's doing."""
     columns = {column for rule in rules for column in looked_at(rule)}
-    published, as_it_would_be = whole_table(settings, plan, name, columns)
+    published, as_it_would_be = whole_table(settings, sides, name, columns)
     checks = check_tables({name: (as_it_would_be, rules)})
     # One name may stand for a rule of several columns: what belongs together is told by its place.
     broken = [place for place, check in enumerate(checks) if check.blocks]

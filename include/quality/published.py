@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from include.catalog.contract import Contract
 from include.catalog.dataset import released_dataset
 from include.catalog.rules import Rule
-from include.places import docs_page, docs_path, quality_path
+from include.places import docs_page, docs_path
 from include.quality.checkpoint import SOURCE, Check, check_tables
 from include.quality.page import overview
 from include.reading.publication import read_publication, tables_of
@@ -52,7 +51,7 @@ class PublishedCheck:
 
 
 def check_published(settings: Settings, dataset: str, now: datetime) -> PublishedCheck:
-    """Ask every table that readers see now, and keep the answer and its Data Docs in the state folder.
+    """Ask every table that readers see now, and keep Data Docs of the answer in the state folder.
 
     NothingPublished; QualityNotInstalled.
     """
@@ -64,7 +63,6 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
     found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
     (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
     _take_the_place_of(site, fresh)
-    (quality_path(settings, dataset) / "last.json").write_text(json.dumps(found.as_json(), indent=1), "utf-8")
     return found
 
 
