@@ -30,6 +30,16 @@ class DatasetUnknown(Terminal):
         self.known = known
 
 
+class ReleaseUnknown(Terminal):
+    """There is no snapshot of such a release, or not any more; `known` are those that there are."""
+
+    def __init__(self, dataset: str, release: str, known: list[str]) -> None:
+        super().__init__(
+            f"{dataset}: there is no snapshot of release {release!r}", f"there are: {', '.join(known) or 'none'}"
+        )
+        self.dataset, self.release, self.known = dataset, release, known
+
+
 @dataclass(frozen=True)
 class Beginning:
     """Where a release begins: of the batches before `batch` it has what release `base` has, in these table versions."""
@@ -124,8 +134,10 @@ def snapshot_dataset(settings: Settings, name: str, beginning: Beginning | None 
 
 
 def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
-    """Return the dataset as the snapshot of `release` says; Terminal when the snapshot is gone or was changed."""
+    """Return the dataset as the snapshot of `release` says; ReleaseUnknown, DeclarationRefused when it was changed."""
     place = snapshot_path(settings, name, release)
+    if not place.is_dir():
+        raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
     dataset = load_dataset(name, place)
     if dataset.release != release:
         raise DeclarationRefused(str(place), f"was changed: its content hash is {dataset.release}, not {release}")

@@ -21,7 +21,7 @@ class NothingPublished(Terminal):
     def __init__(self, dataset: str) -> None:
         super().__init__(
             f"nothing of dataset {dataset!r} is published yet; nothing was read",
-            f"headrace up && headrace produce {dataset} && headrace wait --caught-up",
+            f"headrace up {dataset} && headrace produce {dataset} && headrace wait --caught-up",
         )
         self.dataset = dataset
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from include.catalog.dataset import ReleaseUnknown, released_dataset, snapshot_dataset
 from include.places import publication_path
 from include.reading.publication import (
     NothingPublished,
@@ -70,3 +71,17 @@ def test_published_tables_are_absolute_and_know_their_publication(settings: Sett
     table = published_tables(settings)["gold.carrier_hours"]
     assert table.path == settings.state / "warehouse/flights/ab12/gold/carrier_hours"
     assert (table.version, table.dataset, table.release, table.batch) == (13, "flights", "ab12", 12)
+
+
+def test_what_is_to_be_typed_next_names_the_dataset(settings: Settings) -> None:
+    """`up` of a dataset that there is none of says which there are."""
+    with pytest.raises(NothingPublished, match="headrace up nope "):
+        read_publication(settings, "nope")
+
+
+def test_a_release_without_a_snapshot_is_named_with_those_there_are(settings: Settings) -> None:
+    kept = snapshot_dataset(settings, "flights").release
+    with pytest.raises(ReleaseUnknown) as refused:
+        released_dataset(settings, "flights", "nope")
+    assert refused.value.known == [kept]
+    assert kept in refused.value.remedy
