@@ -59,10 +59,14 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
     contract = released_dataset(settings, dataset, seen.release).contract
     rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
     fresh = site.with_name(f".docs.{os.getpid()}")
-    checks = check_tables(asked_tables(contract, rows), fresh)
-    found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
-    (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
-    _take_the_place_of(site, fresh)
+    try:
+        checks = check_tables(asked_tables(contract, rows), fresh)
+        found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
+        (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
+        _take_the_place_of(site, fresh)
+    finally:
+        # Nothing is there but what a failure left half made.
+        shutil.rmtree(fresh, ignore_errors=True)
     return found
 
 

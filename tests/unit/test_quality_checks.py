@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,17 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
+from include.catalog.dataset import snapshot_dataset
 from include.catalog.reading_yaml import Node
 from include.catalog.rules import Rule, read_rules
+from include.places import docs_path
+from include.quality import published
 from include.quality.checkpoint import Check, check_tables, pandas_frame
+from include.quality.installed import QualityNotInstalled
 from include.quality.page import overview
+from include.quality.published import check_published
+from include.reading.publication import Publication, publish
+from include.settings import Settings
 
 TYPES = {"day": "string", "rows": "integer", "litres": "number", "name": "string"}
 ROWS = pa.table(
@@ -122,3 +130,19 @@ def test_the_overview_names_each_rule_and_is_text() -> None:
     ):
         assert text in shown
     assert "<script" not in overview("t", [checks[0] | {"seen": "<script>"}], {})
+
+
+def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = snapshot_dataset(settings, "flights").release
+    publish(settings, Publication("flights", release, 1, datetime(2026, 1, 1, tzinfo=UTC), {}, {}))
+
+    def fail(tables: Any, site: Path) -> list[Check]:
+        site.mkdir(parents=True)
+        raise QualityNotInstalled("great_expectations")
+
+    monkeypatch.setattr(published, "check_tables", fail)
+    with pytest.raises(QualityNotInstalled):
+        check_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
+    assert list(docs_path(settings, "flights").parent.iterdir()) == []
