@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -34,15 +35,21 @@ from include.supervision.spawned import write_atomically
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.gold import GOLD_AT_A_TIME
 from spark_jobs.layers.grains import redo_gold
-from spark_jobs.layers.lookup import keep, read, rows_in
+from spark_jobs.layers.lookup import Lookup, files_in, keep, looking_up, rows_in
 from spark_jobs.layers.release import Release, pinned_release
-from spark_jobs.layers.slices import Folder, in_spans, redo_records, span_files
+from spark_jobs.layers.slices import Folder, redo_records, span_files, spans_condition
 from spark_jobs.plan_job import run_job
 from spark_jobs.session import open_session
-from spark_jobs.tables import no_rows
+from spark_jobs.tables import Table
 from spark_jobs.telling import tell
 
 COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
+NOT_IN = 'anti join {other} using ("partition", "offset")'
+STRANGE = f"""
+select "partition", "offset" from kafka as k join known as b using ("partition", "offset")
+where {" or ".join(f'k."{name}" is distinct from b."{name}"' for name in COMPARED)}
+order by all limit 1
+"""
 
 
 class BronzeDiffers(Terminal):
@@ -107,42 +114,41 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     return built
 
 
-def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: Folder) -> DataFrame:
-    """Return the slice's records with bronze's columns, each from where the plan says; what bronze lacks is kept."""
-    bronze, spark = release.refinery.bronze, release.refinery.spark
-    old, fresh = wanted.of(BRONZE), wanted.of(KAFKA)
-    parts = [_in_bronze(release, Slice(old), seen.batch)] if old else []
-    if fresh:
-        parts.append(_from_kafka(settings, release, Slice(fresh), seen.batch, folder))
-    else:
-        keep(no_rows(spark, bronze.spec.data_schema), folder.rows("added", bronze.spec.name))
-    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: Folder) -> list[Path]:
+    """Return files with the slice's records, each from where the plan says; what bronze lacks is kept."""
+    bronze, old, fresh = release.refinery.bronze, Slice(wanted.of(BRONZE)), Slice(wanted.of(KAFKA))
+    place = folder.bench("records")
+    with looking_up() as lookup:
+        records = []
+        if old.spans:
+            _view_bronze(lookup, "old", bronze, old, seen.batch)
+            records.append("select * from old")
+        if fresh.spans:
+            tiles = [t for t in tiles_of(bronze.spec.path, seen.batch) if any(_meet(t, s) for s in fresh.spans)]
+            keep(kafka_records(settings, release, fresh, tiles), folder.bench("kafka"))
+            lookup.folder("kafka", folder.bench("kafka"), bronze.spec.data_schema)
+            _view_bronze(lookup, "known", bronze, fresh, seen.batch)
+            refuse_other_records(lookup, bronze.spec.name)
+            # What Kafka has compacted away is still in bronze, and was judged once.
+            records += ["select * from kafka", f"select * from known {NOT_IN.format(other='kafka')}"]
+        missing = f"kafka {NOT_IN.format(other='known')}" if fresh.spans else "old where false"
+        lookup.keep(f"select * from {missing}", folder.rows("added", bronze.spec.name))
+        lookup.keep(" union all ".join(records), place)
+    return files_in(place)
 
 
-def _in_bronze(release: Release, wanted: Slice, batch: int) -> DataFrame:
-    bronze = release.refinery.bronze
+def _view_bronze(lookup: Lookup, name: str, bronze: Table, wanted: Slice, batch: int) -> None:
     files = span_files(bronze, wanted, "partition", "offset")
-    rows = in_spans(bronze.read(release.refinery.spark, files), wanted, "partition", "offset")
-    return rows.where(F.col("_batch_id") <= batch)
+    lookup.table(f"{name}_files", bronze, files)
+    inside = spans_condition(wanted, "partition", "offset")
+    lookup.view_of(name, f"select * from {name}_files where _batch_id <= {batch} and ({inside})")
 
 
-def _from_kafka(settings: Settings, release: Release, wanted: Slice, batch: int, folder: Folder) -> DataFrame:
-    bronze, spark = release.refinery.bronze, release.refinery.spark
-    tiles = [tile for tile in tiles_of(bronze.spec.path, batch) if any(_meet(tile, span) for span in wanted.spans)]
-    keep(kafka_records(settings, release, wanted, tiles), folder.bench("kafka"))
-    kafka, known = read(spark, folder.bench("kafka"), bronze.spec.data_schema), _in_bronze(release, wanted, batch)
-    place = ["partition", "offset"]
-    both = kafka.alias("k").join(known.alias("b"), place)
-    unequal = " or ".join(f"not (k.{name} <=> b.{name})" for name in COMPARED)
-    strange = both.where(unequal).select(*place).orderBy(*place).first()
-    if strange is not None:
-        raise BronzeDiffers(bronze.spec.name, strange["partition"], strange["offset"])
-    keep(
-        kafka.join(known.select(*place), place, "left_anti").select(*kafka.columns),
-        folder.rows("added", bronze.spec.name),
-    )
-    # What Kafka has compacted away is still in bronze, and was judged once.
-    return kafka.unionByName(known.join(kafka.select(*place), place, "left_anti").select(*kafka.columns))
+def refuse_other_records(lookup: Lookup, table: str) -> None:
+    """Raise BronzeDiffers for the first record of view `known` that is another one in view `kafka`."""
+    strange = lookup.rows(STRANGE)
+    if strange:
+        raise BronzeDiffers(table, *strange[0])
 
 
 def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[Tile]) -> DataFrame:

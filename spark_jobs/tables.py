@@ -146,10 +146,18 @@ class Table:
 
     def write(self, rows: DataFrame, folder: str) -> list[DataFile]:
         """Let Spark write `rows` into `folder` of the table; return the files, which nobody sees before `commit`."""
-        place = self.spec.path / f"{folder}-{self._writer}"
+        place = self.place(folder)
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
         chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
+        return self.written(place)
+
+    def place(self, folder: str) -> Path:
+        """Return where this process writes files of the table that are to be in `folder`."""
+        return self.spec.path / f"{folder}-{self._writer}"
+
+    def written(self, place: Path) -> list[DataFile]:
+        """Return the files that were written there, one folder a partition, and have rows."""
         found = (written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
         return [file for file in found if file.rows > 0]
 

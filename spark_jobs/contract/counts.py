@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,20 +19,20 @@ Counts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Counting:
-    """The warning rules of a contract, compiled to aggregates over judged records (`Judge.judged`).
+    """The warning rules of a contract, compiled to aggregates over records that keep it.
 
-    Counted are records that keep the contract: what is rejected is counted by its reasons.
+    What is rejected is counted by its reasons.
     """
 
     rules: tuple[str, ...]
     aggregates: tuple[Column, ...]
 
-    def observed(self, judged: DataFrame) -> tuple[DataFrame, Callable[[], Counts]]:
+    def observed(self, accepted: DataFrame) -> tuple[DataFrame, Callable[[], Counts]]:
         """Return the same rows, watched, and what gives the counts once they were written."""
         if not self.rules:
-            return judged, dict
+            return accepted, dict
         seen = Observation()
-        return judged.observe(seen, *self.aggregates), lambda: self._counts(seen.get)
+        return accepted.observe(seen, *self.aggregates), lambda: self._counts(seen.get)
 
     def _counts(self, seen: Mapping[str, Any]) -> Counts:
         return {
@@ -53,11 +53,24 @@ def compiled_counting(contract: Contract) -> Counting:
 
 
 def _aggregates(number: int, rule: Compiled) -> list[Column]:
-    accepted = F.size("_reasons") == 0
-    broken = accepted & rule.broken
-    place = F.when(broken, F.struct("_partition", "_offset"))
+    place = F.when(rule.broken, F.struct("_partition", "_offset"))
     return [
-        F.count_if(accepted & rule.judged).alias(f"judged_{number}"),
-        F.count_if(broken).alias(f"broken_{number}"),
+        F.count_if(rule.judged).alias(f"judged_{number}"),
+        F.count_if(rule.broken).alias(f"broken_{number}"),
         F.min(place).alias(f"first_{number}"),
     ]
+
+
+def added_up(counts: Sequence[Counts]) -> Counts:
+    """Return what was counted in several writes as one count."""
+    rules = {rule: [one[rule] for one in counts] for rule in (counts[0] if counts else {})}
+    return {rule: _together(parts) for rule, parts in rules.items()}
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    places = [part["first"] for part in parts if part["first"] is not None]
+    return {
+        "judged": sum(part["judged"] for part in parts),
+        "broken": sum(part["broken"] for part in parts),
+        "first": min(places, default=None),
+    }

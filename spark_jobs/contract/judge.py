@@ -26,6 +26,8 @@ class Judge:
     """
 
     selections: tuple[tuple[Column, ...], ...]
+    plainly: tuple[tuple[Column, ...], ...]
+    """The selections for records in their plain form; they end with `_good` and `_task`."""
 
     def judged(self, bronze: DataFrame) -> DataFrame:
         """Return one row per bronze row: the contract's columns, the record's coordinates, and `_reasons`.
@@ -36,6 +38,15 @@ class Judge:
         """
         return reduce(lambda rows, columns: rows.select(*columns), self.selections, bronze)
 
+    def plainly_accepted(self, bronze: DataFrame) -> DataFrame:
+        """Return the records that keep the contract, of those in their plain form: as `judged` gives them.
+
+        Nearly all records of a healthy topic, at a fraction of the cost; the others are for `judged`.
+        """
+        rows = reduce(lambda rows, columns: rows.select(*columns), self.plainly, bronze)
+        # The task's number keeps the filter where it is: below, it would compute all that it is about a second time.
+        return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
+
 
 def compiled_judge(contract: Contract) -> Judge:
     """Return the judge of a contract; needs a running Spark session."""
@@ -44,10 +55,13 @@ def compiled_judge(contract: Contract) -> Judge:
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     carried = [*coordinates, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
+    taken_apart = (
+        (*read, F.col("_batch_id"), value, joined_values(text, contract).alias("_joined")),
+        (*coordinates, value, plain_values(text, F.col("_joined")).alias("_values")),
+    )
     return Judge(
         (
-            (*read, F.col("_batch_id"), value, joined_values(text, contract).alias("_joined")),
-            (*coordinates, value, plain_values(text, F.col("_joined")).alias("_values")),
+            *taken_apart,
             (
                 *carried[:-3],
                 _long_way(F.from_json(text, schema)).alias("_text"),
@@ -57,7 +71,12 @@ def compiled_judge(contract: Contract) -> Judge:
             (*carried, _long_way(remainder(F.col("_bones"))).alias("_left")),
             (*_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
-        )
+        ),
+        (
+            *taken_apart,
+            (*_plainly_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
+            (F.col("*"), _plain_is_good(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
+        ),
     )
 
 
@@ -74,9 +93,14 @@ def _long_way(value: Column) -> Column:
 def _typed(contract: Contract) -> list[Column]:
     plain = F.col("_values").isNotNull()
     return [
-        F.when(plain, plainly_typed(column, F.get("_values", F.lit(index))))
-        .otherwise(typed(column, _value_text(column)))
-        .alias(column.name)
+        F.when(plain, value).otherwise(typed(column, _value_text(column))).alias(column.name)
+        for column, value in zip(contract.columns, _plainly_typed(contract), strict=True)
+    ]
+
+
+def _plainly_typed(contract: Contract) -> list[Column]:
+    return [
+        plainly_typed(column, F.get("_values", F.lit(index))).alias(column.name)
         for index, column in enumerate(contract.columns)
     ]
 
@@ -92,15 +116,22 @@ def _faults(contract: Contract) -> Column:
 
 
 def _reasons(contract: Contract) -> Column:
-    rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
-    rules += rejecting_rules(contract)
-    plain_is_good = F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
+    rules = _rules(contract)
     return (
-        F.when(plain_is_good, F.array().cast(REASONS))
+        F.when(_plain_is_good(rules), F.array().cast(REASONS))
         .when(F.size("_faults") > 0, F.col("_faults"))
         .otherwise(_broken(rules))
         .alias("_reasons")
     )
+
+
+def _rules(contract: Contract) -> list[Rule]:
+    rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
+    return rules + rejecting_rules(contract)
+
+
+def _plain_is_good(rules: list[Rule]) -> Column:
+    return F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
 
 
 def _type_reason(column: ContractColumn) -> Column:

@@ -53,6 +53,14 @@ def judged_as_amended(judge: Judge, records: DataFrame, decided: Mapping[Place, 
     return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*judged.columns)
 
 
+def without(records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+    """Return the records (columns of bronze) about which nothing is decided."""
+    if not decided:
+        return records
+    places = records.sparkSession.createDataFrame(list(decided), "partition int, offset long")
+    return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
+
+
 def of_batches(decided: Mapping[Place, Amendment], first: int, last: int) -> dict[Place, Amendment]:
     """Return what is decided about records of these batches: about those of a fresh batch nothing can be yet."""
     return {place: one for place, one in decided.items() if first <= one.batch <= last}

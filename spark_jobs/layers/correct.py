@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.errors import Terminal
@@ -24,10 +23,11 @@ from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable
 from spark_jobs.layers.grains import corrected_rows, grains_schema
+from spark_jobs.layers.identity import files_sharing
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
+from spark_jobs.layers.refinery import MONTH, PLACE
 from spark_jobs.layers.release import Release
-from spark_jobs.layers.silver import MONTH
-from spark_jobs.layers.slices import PLACE, Folder, files_sharing
+from spark_jobs.layers.slices import Folder
 from spark_jobs.tables import Table
 
 APPLY, UNDO = 1, 2
@@ -79,10 +79,9 @@ def apply_correction(release: Release, correction: Correction, batch: int, epoch
     if correction.way == APPLY:
         _fill(release, correction, facts)
     pass_step(Step.CORRECTION_BEGUN, batch)
-    month = F.date_format(release.dataset.pipeline.event_time, "yyyy-MM")
-    _replace(refinery.spark, refinery.silver, correction, month, facts)
+    _replace(refinery.silver, correction, release.dataset.pipeline.event_time, facts)
     pass_step(Step.CORRECTED_SILVER, batch)
-    _replace(refinery.spark, refinery.rejected, correction, F.date_format("first_seen", "yyyy-MM"), facts)
+    _replace(refinery.rejected, correction, "first_seen", facts)
     pass_step(Step.CORRECTED_REJECTED, batch)
 
     def correct(target: GoldTable) -> None:
@@ -175,16 +174,18 @@ def _files_at(table: Table, correction: Correction) -> list[DataFile]:
     ]
 
 
-def _replace(spark: SparkSession, table: Table, correction: Correction, month: Any, facts: dict[str, Any]) -> None:
-    """Take rows from silver or rejected and put others in their place, in one commit."""
+def _replace(table: Table, correction: Correction, time: str, facts: dict[str, Any]) -> None:
+    """Take rows from silver or rejected and put others in their place, in one commit; `time` decides on the month."""
     if table.committed(facts["app_id"]) >= correction.way:
         return
     counts = {f"rows_{state}": rows_in(correction.place(table, state == "removed")) for state in ("removed", "added")}
     old, added = _files_at(table, correction), list[DataFile]()
     if any(counts.values()):
-        taken, put = (read(spark, correction.place(table, t), table.spec.data_schema) for t in (True, False))
-        kept = table.read(spark, old).join(F.broadcast(taken.select(*PLACE)), list(PLACE), "left_anti")
-        added = table.write(kept.unionByName(put).withColumn(MONTH, month), f"{correction.plan}-{correction.way}")
+        with looking_up() as lookup:
+            _view_rows(lookup, table, correction)
+            lookup.table("there", table, old)
+            rows = REPLACED.format(time=time, month=MONTH)
+            added = lookup.write(rows, table, f"{correction.plan}-{correction.way}")
     else:
         old = []
     _validate_rows(table, correction, old, added, counts)
@@ -231,6 +232,11 @@ def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> 
     return sum(f.rows for f in table.files()) - sum(f.rows for f in old) + sum(f.rows for f in added)
 
 
+REPLACED = """
+select *, strftime("{time}", '%Y-%m') as "{month}" from (
+    select * from there anti join taken using (_partition, _offset) union all select * from put
+)
+"""
 COME_IN = """
 select * from there
 semi join (select * from put anti join taken using (_partition, _offset)) using (_partition, _offset)

@@ -28,7 +28,7 @@ from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.additive import additive_rows, merged_additive
 from spark_jobs.layers.latest import latest_rows, merged_latest
 from spark_jobs.layers.query import affected_grains, merged_query, query_rows
-from spark_jobs.layers.silver import MONTH
+from spark_jobs.layers.refinery import MONTH
 from spark_jobs.layers.windows import window_end, window_of
 from spark_jobs.tables import Table, partitioned_schema
 

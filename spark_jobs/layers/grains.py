@@ -18,7 +18,8 @@ from spark_jobs.data_files import Bound, DataFile, bounds_of
 from spark_jobs.layers.gold import GoldTable, gold_rows
 from spark_jobs.layers.history import HISTORY, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.lookup import files_in, keep, looking_up, read, rows_in
-from spark_jobs.layers.slices import PLACE, Folder
+from spark_jobs.layers.refinery import PLACE
+from spark_jobs.layers.slices import Folder
 from spark_jobs.layers.windows import window_end, window_start
 from spark_jobs.tables import Table
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.reading.sql import memory_database
+from include.reading.sql import memory_database, quoted
 from spark_jobs.data_files import DataFile
 from spark_jobs.tables import Table, read_files
 
@@ -32,7 +32,7 @@ class Lookup:
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
             return
-        paths = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
+        paths = ", ".join(quoted(str(path)) for path in files)
         columns = ", ".join(f'"{column}"' for column in schema.fieldNames())
         rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
         self._database.execute(f'create view "{name}" as select {columns} from {rows}')
@@ -49,8 +49,24 @@ class Lookup:
         """Write the rows of a query into a folder, in the place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        target = str(folder / "part-0.parquet").replace("'", "''")
-        self._database.execute(f"copy ({sql}) to '{target}' (format parquet)")
+        self._database.execute(f"copy ({sql}) to {quoted(str(folder / 'part-0.parquet'))} (format parquet)")
+
+    def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
+        """Write the rows of a query, which have the table's columns, as `Table.write` does those of Spark."""
+        place = table.place(folder)
+        shutil.rmtree(place, ignore_errors=True)
+        columns = ", ".join(f'"{name}"' for name in table.spec.schema.fieldNames())
+        parted = f'format parquet, partition_by ("{table.spec.partition}")'
+        self._database.execute(f"copy (select {columns} from ({sql})) to {quoted(str(place))} ({parted})")
+        return table.written(place)
+
+    def view_of(self, name: str, sql: str) -> None:
+        """Make the rows of a query a view."""
+        self._database.execute(f'create view "{name}" as {sql}')
+
+    def make(self, name: str, sql: str) -> None:
+        """Make the rows of a query a table of this connection."""
+        self._database.execute(f'create temp table "{name}" as {sql}')
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a small answer."""
@@ -83,7 +99,12 @@ def files_in(folder: Path) -> list[Path]:
 
 def rows_in(folder: Path) -> int:
     """Return how many rows a folder holds, from the footers."""
-    return sum(int(pq.read_metadata(path).num_rows) for path in files_in(folder))
+    return rows_of(files_in(folder))
+
+
+def rows_of(files: Sequence[Path]) -> int:
+    """Return how many rows files hold, from the footers."""
+    return sum(int(pq.read_metadata(path).num_rows) for path in files)
 
 
 def read(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:

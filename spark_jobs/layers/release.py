@@ -15,7 +15,7 @@ from include.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.layers.gold import GoldTable, gold_spec
 from spark_jobs.layers.reference import ReferenceBook
-from spark_jobs.layers.silver import Inheritance, Refinery, open_refinery
+from spark_jobs.layers.refinery import Inheritance, Refinery, open_refinery
 from spark_jobs.tables import Table, read_files
 
 

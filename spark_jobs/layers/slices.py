@@ -16,34 +16,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
 from spark_jobs.data_files import DataFile, bounds_of
-from spark_jobs.layers.lookup import Lookup, files_in, keep, looking_up, read, rows_in
+from spark_jobs.layers.identity import files_sharing, find_copies, rejected_copies
+from spark_jobs.layers.judged import JudgedFiles, judged_files, rejected_invalid
+from spark_jobs.layers.lookup import Lookup, files_in, looking_up, rows_in, rows_of
+from spark_jobs.layers.refinery import PLACE, PLACES, REJECTED, Refinery
 from spark_jobs.layers.release import Release
-from spark_jobs.layers.silver import (
-    COORDINATES,
-    JudgedFiles,
-    Refinery,
-    judged_files,
-    may_share,
-    read_judged,
-    rejected_rows,
-    silver_rows,
-)
 from spark_jobs.tables import RowsUnaccounted, Table
 
-PLACE = ("_partition", "_offset")
-PLACES = StructType().add("_partition", IntegerType()).add("_offset", LongType())
-INVALID_FOLDER = "_verdict=invalid"
-EVERY_BATCH = (0, 2**62)
-# A condition with a term for each span is generated as code, so it must not have thousands of them.
+PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
+# A condition with a term for each span is looked at for each row, so it must not have thousands of them.
 FEW_SPANS = 20
-SPANS = "_part int, _start long, _end long"
 
 
 @dataclass(frozen=True)
@@ -74,8 +61,8 @@ class Redone:
     decided_until: int
 
 
-def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Folder) -> Redone:
-    """Judge the slice's `records` (columns of bronze) again; write silver and rejected before and after.
+def redo_records(release: Release, records: Sequence[Path], wanted: Slice, folder: Folder) -> Redone:
+    """Judge the slice's records (files with the columns of bronze) again; write silver and rejected before and after.
 
     `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
     closure is not in bronze, or when the rows do not add up.
@@ -83,12 +70,11 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
     refinery = release.refinery
     # The whole slice by the same decisions, whatever is decided meanwhile.
     until = refinery.decided.until()
-    core = judged_files(refinery, records, EVERY_BATCH, folder.bench("core"), until)
+    core = judged_files(refinery, records, batches_in(records), folder.bench("core"), until)
     _write_chosen(refinery, core, wanted, folder)
-    broken = rows_in(folder.bench("core") / INVALID_FOLDER)
-    asked = rows_in(folder.bench("chosen")) + broken
+    asked = rows_in(folder.bench("chosen")) + rows_of(core.invalid)
     kin = _judged_kin(refinery, core, wanted, folder, until)
-    _write_after(refinery, [*core.invalid, *kin.invalid], folder)
+    _write_after(refinery, core, kin, folder)
     differing = {
         table.spec.name: _write_before(refinery, table, folder) for table in (refinery.silver, refinery.rejected)
     }
@@ -101,18 +87,20 @@ def redo_records(release: Release, records: DataFrame, wanted: Slice, folder: Fo
 
 
 def spans_condition(wanted: Slice, partition: str, offset: str) -> str:
-    """Return SQL that is true for the records of the slice's spans."""
-    spans = (f"({partition} = {s.partition} and {offset} >= {s.start} and {offset} < {s.end})" for s in wanted.spans)
-    return " or ".join(spans)
+    """Return SQL that is true for the records of the slice's spans; with many spans it asks for each offset."""
+    if len(wanted.spans) > FEW_SPANS:
+        spans = ", ".join(f"({s.partition}, {s.start}, {s.end})" for s in wanted.spans)
+        places = f"select p, unnest(range(s, e)) from (values {spans}) as spans(p, s, e)"
+        return f'("{partition}", "{offset}") in ({places})'
+    terms = (f'("{partition}" = {s.partition} and "{offset}" between {s.start} and {s.end - 1})' for s in wanted.spans)
+    return " or ".join(terms)
 
 
-def in_spans(rows: DataFrame, wanted: Slice, partition: str, offset: str) -> DataFrame:
-    """Return the rows whose record lies in the slice's spans; of many spans, their offsets one by one."""
-    if len(wanted.spans) <= FEW_SPANS:
-        return rows.where(spans_condition(wanted, partition, offset))
-    spans = rows.sparkSession.createDataFrame([(s.partition, s.start, s.end) for s in wanted.spans], SPANS)
-    places = spans.selectExpr(f"_part as {partition}", f"explode(sequence(_start, _end - 1)) as {offset}")
-    return rows.join(F.broadcast(places), [partition, offset], "left_semi").select(*rows.columns)
+def batches_in(records: Sequence[Path]) -> tuple[int, int]:
+    """Return the first and the last batch of the records in files with the columns of bronze, from their footers."""
+    spans = [bounds for path in records for bounds in bounds_of(path, ("_batch_id",)) if bounds[0]]
+    first = min((int(str(low["_batch_id"])) for low, _ in spans), default=0)
+    return first, max((int(str(high["_batch_id"])) for _, high in spans), default=first)
 
 
 def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list[DataFile]:
@@ -128,26 +116,20 @@ def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list
 
 
 def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> None:
-    """Of the valid records, those that the slice is about, as silver has them."""
-    valid = _valid_rows(refinery, core)
-    if wanted.since is not None and wanted.until is not None:
-        columns = time_columns(refinery.dataset.pipeline)
-        inside = " or ".join(
-            f"({c} >= '{wanted.since.isoformat()}' and {c} < '{wanted.until.isoformat()}')" for c in columns
-        )
-        files = span_files(refinery.silver, wanted, "_partition", "_offset")
-        there = refinery.silver.read(refinery.spark, files).where(spans_condition(wanted, *PLACE)).where(inside)
-        marked = valid.join(there.select(*PLACE).distinct().withColumn("_there", F.lit(True)), list(PLACE), "left")
-        valid = marked.where(f"{inside} or _there").drop("_there").select(*valid.columns)
-    keep(valid, folder.bench("chosen"))
-
-
-def _valid_rows(refinery: Refinery, judged: JudgedFiles) -> DataFrame:
-    spans = [bounds for path in judged.valid for bounds in bounds_of(path, ("_batch_id",))]
-    first = min((int(str(low["_batch_id"])) for low, _ in spans), default=0)
-    last = max((int(str(high["_batch_id"])) for _, high in spans), default=0)
-    rows = silver_rows(refinery, read_judged(refinery, judged.valid), first, last)
-    return rows.select(*refinery.silver.spec.data_schema.fieldNames())
+    """Of the accepted records, those that the slice is about."""
+    silver = refinery.silver
+    with looking_up() as lookup:
+        lookup.view("accepted", core.accepted, silver.spec.data_schema)
+        chosen = "select * from accepted"
+        if wanted.since is not None and wanted.until is not None:
+            since, until = wanted.since.isoformat(), wanted.until.isoformat()
+            inside = " or ".join(
+                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(refinery.dataset.pipeline)
+            )
+            lookup.table("silver", silver, span_files(silver, wanted, *PLACE))
+            there = f"select _partition, _offset from silver where ({spans_condition(wanted, *PLACE)}) and ({inside})"
+            chosen += f" where {inside} or (_partition, _offset) in ({there})"
+        lookup.keep(chosen, folder.bench("chosen"))
 
 
 def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder, until: int) -> JudgedFiles:
@@ -155,26 +137,27 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
     silver, rejected, places = refinery.silver, refinery.rejected, folder.bench("kin_places")
     with looking_up() as lookup:
         lookup.folder("chosen", folder.bench("chosen"), silver.spec.data_schema)
-        lookup.view("invalid", core.invalid, refinery.judged_schema)
+        lookup.view("invalid", core.invalid, PLACES)
         lookup.table("near", silver, files_sharing(refinery, files_in(folder.bench("chosen"))))
         lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
         lookup.table("rejected", rejected, rejected.files())
         lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
-        count, first, last = _span_of(lookup, places, _places_schema(refinery))
+        count, first, last = _span_of(lookup, places, PLACES_AND_BATCH)
     beginning = refinery.dataset.beginning
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not judged"
         raise RowsUnaccounted(refinery.silver.spec.name, (first, last), why)
     if not count:
-        keep(refinery.silver.read(refinery.spark, []), folder.bench("kin_valid"))
         return JudgedFiles((), ())
+    records = folder.bench("kin_records")
     files = [file for file in refinery.bronze.files() if file.overlaps("_batch_id", first, last)]
-    kin = read(refinery.spark, places, _places_schema(refinery))
-    at = kin.select(F.col("_partition").alias("partition"), F.col("_offset").alias("offset"))
-    records = refinery.bronze.read(refinery.spark, files).join(F.broadcast(at), ["partition", "offset"], "left_semi")
-    judged = judged_files(refinery, records, (first, last), folder.bench("kin"), until)
-    keep(_valid_rows(refinery, judged), folder.bench("kin_valid"))
-    found = rows_in(folder.bench("kin_valid")) + rows_in(folder.bench("kin") / INVALID_FOLDER)
+    with looking_up() as lookup:
+        lookup.folder("kin", places, PLACES)
+        lookup.table("bronze", refinery.bronze, files)
+        at = 'select _partition as "partition", _offset as "offset" from kin'
+        lookup.keep(f'select * from bronze semi join ({at}) using ("partition", "offset")', records)
+    judged = judged_files(refinery, files_in(records), (first, last), folder.bench("kin"), until)
+    found = rows_of(judged.accepted) + rows_of(judged.invalid)
     if found != count:
         why = f"the slice needs {count} records of other batches, bronze has {found} of them"
         raise RowsUnaccounted(refinery.bronze.spec.name, (first, last), why)
@@ -188,38 +171,18 @@ def _span_of(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int
     return count, first, last
 
 
-def files_sharing(refinery: Refinery, written: Sequence[Path]) -> list[DataFile]:
-    """Return silver's files that may hold an identity of the rows in `written` (as deduplication looks for them)."""
-    time, horizon = refinery.dataset.pipeline.event_time, refinery.dataset.pipeline.horizon
-    identity = refinery.dataset.pipeline.identity[0]
-    spans = [bounds for path in written for bounds in bounds_of(path, (time, identity))]
-    return [
-        file
-        for file in refinery.silver.files()
-        if any(may_share(file, low, high, time, identity, horizon) for low, high in spans)
-    ]
-
-
-def _write_after(refinery: Refinery, invalid: Sequence[Path], folder: Folder) -> None:
-    """Who wins among the valid records of each identity, and all others with their reasons."""
+def _write_after(refinery: Refinery, core: JudgedFiles, kin: JudgedFiles, folder: Folder) -> None:
+    """Who comes first among the accepted records of each identity, and all others with their reasons."""
     silver, rejected = refinery.silver.spec, refinery.rejected.spec
-    identity = ", ".join(refinery.dataset.pipeline.identity)
     with looking_up() as lookup:
-        valid = [*files_in(folder.bench("chosen")), *files_in(folder.bench("kin_valid"))]
-        lookup.view("valid", valid, silver.data_schema)
-        columns = ", ".join(f'"{name}"' for name in silver.data_schema.fieldNames())
-        ranked = RANKED.format(identity=identity)
-        lookup.keep(f"select {columns} from ({ranked}) where _rank = 1", folder.rows("after", silver.name))
-        lost = f"select {', '.join(COORDINATES)}, _winner from ({ranked}) where _rank > 1"
-        lookup.keep(lost, folder.bench("lost"))
-    losers = read(
-        refinery.spark, folder.bench("lost"), _places_schema(refinery, COORDINATES).add("_winner", StringType())
-    )
-    named = f"array(named_struct('rule', 'duplicate', 'column', '{identity}', 'detail', _winner)) as _reasons"
-    broken = read_judged(refinery, invalid).selectExpr(*COORDINATES, "_reasons", "'invalid' as disposition")
-    all_rejected = broken.unionByName(losers.selectExpr(*COORDINATES, named, "'duplicate' as disposition"))
-    rows = rejected_rows(all_rejected, refinery.dataset).select(*rejected.data_schema.fieldNames())
-    keep(rows, folder.rows("after", rejected.name))
+        lookup.view("accepted", [*files_in(folder.bench("chosen")), *kin.accepted], silver.data_schema)
+        lookup.view("invalid", [*core.invalid, *kin.invalid], refinery.judged_schema)
+        find_copies(lookup, refinery.dataset, "accepted", "(select * from accepted where false)")
+        first_ones = "select * from accepted anti join copies using (_partition, _offset)"
+        lookup.keep(first_ones, folder.rows("after", silver.name))
+        columns = ", ".join(rejected.data_schema.fieldNames())
+        every = f"from ({rejected_invalid(refinery.dataset)} union all {rejected_copies(refinery.dataset)})"
+        lookup.keep(f"select {columns} {every}", folder.rows("after", rejected.name))
 
 
 def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
@@ -236,10 +199,6 @@ def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
             lookup.keep(f"select * from {one} except all select * from {other}", folder.rows(state, name))
             lookup.folder(state, folder.rows(state, name), schema)
         return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
-
-
-def _places_schema(refinery: Refinery, names: Sequence[str] = (*PLACE, "_batch_id")) -> StructType:
-    return StructType([refinery.silver.spec.schema[name] for name in names])
 
 
 KIN = """
@@ -268,14 +227,6 @@ select distinct * from (
     select * from winners union all select * from losers union all select * from lost
 )
 anti join core using (_partition, _offset)
-"""
-RANKED = """
-select
-    *,
-    row_number() over same as _rank,
-    first(concat_ws('/', _batch_id, _partition, _offset)) over same as _winner
-from valid
-window same as (partition by {identity} order by _batch_id, _partition, _offset)
 """
 BEFORE = """
 select * from there

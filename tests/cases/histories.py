@@ -18,7 +18,8 @@ from spark_jobs.contract.judge import compiled_judge
 from spark_jobs.layers.correct import APPLY, Correction, apply_correction
 from spark_jobs.layers.grains import redo_gold
 from spark_jobs.layers.release import Release, load_transformation, pinned_release
-from spark_jobs.layers.slices import Folder, Redone, redo_records, span_files, spans_condition
+from spark_jobs.layers.slices import Folder, Redone, redo_records
+from spark_jobs.rebuild import slice_records
 from spark_jobs.refine import publication_of, refined_batch
 
 Edit = Callable[[Path], None]
@@ -44,9 +45,7 @@ class History:
         release = pinned if edit is None else self._with_code_of(pinned, edit)
         plan = f"test-{self.name}-{self.plans}"
         folder = Folder(correction_path(made.settings, self.name, made.dataset.release, plan))
-        bronze = release.refinery.bronze
-        files = span_files(bronze, wanted, "partition", "offset")
-        records = bronze.read(made.spark, files).where(spans_condition(wanted, "partition", "offset"))
+        records = slice_records(made.settings, release, wanted, seen, folder)
         done = redo_records(release, records, wanted, folder)
         gold = {t.table.spec.name: redo_gold(t, release.refinery.silver, folder, seen.batch) for t in release.gold}
         return Correction(plan, folder, seen.batch, APPLY), done, {**done.differing, **gold}

@@ -1,0 +1,108 @@
+"""Bronze records judged: those that keep the contract as rows of silver, the others as rows of rejected.
+
+Reads: files with the columns of bronze. Writes: files in a folder for unfinished work.
+Guarantee: a record is among the accepted or among the invalid, or `refuse_unaccounted` says that it is not.
+After a crash: the folder is written anew.
+Does not: know whether another record has the same identity (identity.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.catalog.dataset import Dataset
+from spark_jobs.contract.counts import Counts, added_up
+from spark_jobs.layers.amended import judged_as_amended, without
+from spark_jobs.layers.bronze import SCHEMA as BRONZE
+from spark_jobs.layers.lookup import files_in, looking_up, rows_in, rows_of
+from spark_jobs.layers.refinery import PLACES, Refinery, dated, rejected_rows
+from spark_jobs.tables import RowsUnaccounted, read_files, validate_types
+
+VALID, INVALID = "valid", "invalid"
+RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
+
+
+@dataclass(frozen=True)
+class JudgedFiles:
+    """Records that keep the contract as rows of silver, month included; the others with their reasons, as judged.
+
+    Of the accepted, records of one identity still stand beside each other. `warnings`: counted among them.
+    """
+
+    accepted: tuple[Path, ...]
+    invalid: tuple[Path, ...]
+    warnings: Counts = field(default_factory=dict)
+
+
+def judged_files(
+    refinery: Refinery, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+) -> JudgedFiles:
+    """Judge the records in these files, of `batches`; write the verdicts into `folder`, in the place of what is there.
+
+    `until`: how far the list of decisions reaches that they are judged by. Those in plain form that keep the contract
+    are told apart in one go; what is left is written down, and judged in full.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not records:
+        return JudgedFiles((), ())
+    decided, rows = refinery.decided.about(batches, until), read_files(refinery.spark, RECORD, records)
+    plain = refinery.judge.plainly_accepted(without(rows, decided))
+    counts = _write_accepted(refinery, plain, batches, folder)
+    left = _write_others(records, folder)
+    refuse_unaccounted(refinery, batches, rows_of(records), rows_in(folder / "accepted") + left)
+    if left:
+        others = read_files(refinery.spark, RECORD, files_in(folder / "others"))
+        judged = judged_as_amended(refinery.judge, others, decided)
+        verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
+        judged.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "judged"))
+        valid = files_in(folder / "judged" / f"_verdict={VALID}")
+        if valid:
+            accepted = read_files(refinery.spark, refinery.judged_schema, valid).drop("_reasons")
+            counts += _write_accepted(refinery, accepted, batches, folder)
+    invalid = files_in(folder / "judged" / f"_verdict={INVALID}")
+    refuse_unaccounted(refinery, batches, rows_of(records), rows_in(folder / "accepted") + rows_of(invalid))
+    return JudgedFiles(tuple(files_in(folder / "accepted")), tuple(invalid), added_up(counts))
+
+
+def _write_accepted(refinery: Refinery, accepted: DataFrame, batches: tuple[int, int], folder: Path) -> list[Counts]:
+    """Let the dataset make rows of silver of the records that keep the contract; return what the warnings counted."""
+    counts, stretches = [], refinery.reference.stretches(*batches)
+    for stretch in stretches:
+        own = F.col("_batch_id").between(stretch.first, stretch.last)
+        seen, counted = refinery.counting.observed(accepted if len(stretches) == 1 else accepted.where(own))
+        rows = dated(refinery.transform(seen, **stretch.frames), refinery.dataset)
+        chosen = rows.select(*refinery.silver.spec.schema.fieldNames())
+        validate_types(refinery.silver.spec, chosen.schema)
+        # Read once and written anew: looking for equal values would cost more than it saves.
+        chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / "accepted"))
+        counts.append(counted())
+    return counts
+
+
+def _write_others(records: Sequence[Path], folder: Path) -> int:
+    """Write down the records that are not among the accepted; return how many."""
+    with looking_up() as lookup:
+        lookup.view("records", records, RECORD)
+        lookup.folder("accepted", folder / "accepted", PLACES)
+        there = 'select _partition as "partition", _offset as "offset" from accepted'
+        lookup.keep(f'select * from records anti join ({there}) using ("partition", "offset")', folder / "others")
+    return rows_in(folder / "others")
+
+
+def refuse_unaccounted(refinery: Refinery, batches: tuple[int, int], came: int, told_apart: int) -> None:
+    """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
+    if came != told_apart:
+        why = f"{came} records came in, {told_apart} were told apart: silver.py must make one row of each"
+        raise RowsUnaccounted(refinery.silver.spec.name, batches, why)
+
+
+def rejected_invalid(dataset: Dataset) -> str:
+    """Return SQL for the rows of a view `invalid` of judged records as `rejected` has them, month included."""
+    return rejected_rows(dataset, "invalid", "invalid", "_reasons")
