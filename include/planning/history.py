@@ -69,13 +69,14 @@ class History:
         found = open_dataset(self.bronze).to_table(columns=["offset"], filter=wanted)["offset"]
         return list(holes(sorted(found.to_pylist()), tile.start, tile.end))
 
-    def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> list[tuple[int, int]]:
-        """Return the spans of batches whose silver files may hold one of `columns` in [since, until)."""
-        return [
-            (file.low["_batch_id"], file.high["_batch_id"])
+    def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:
+        """Return the batches whose silver files may hold one of `columns` in [since, until)."""
+        return {
+            batch
             for file in self.silver_files
             if any(_may_lie(file, column, since, until) for column in columns)
-        ]
+            for batch in range(file.low["_batch_id"], file.high["_batch_id"] + 1)
+        }
 
 
 def holes(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -94,13 +95,19 @@ def files_of(table: PublishedTable) -> Iterator[FileFacts]:
     import pyarrow as pa
 
     found = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
-    low, high = (
-        {name.removeprefix(part): _values(found[name]) for name in found.column_names if name.startswith(part)}
-        for part in ("min.", "max.")
-    )
-    for row, (rows, size) in enumerate(zip(_values(found["num_records"]), _values(found["size_bytes"]), strict=True)):
-        bounds = ({name: values[row] for name, values in side.items()} for side in (low, high))
-        yield FileFacts(rows, size, *bounds)
+    low, high = (_bounds(found, part) for part in ("min.", "max."))
+    sizes = (_values(found[name]) for name in ("num_records", "size_bytes"))
+    for rows, size, lower, upper in zip(*sizes, low, high, strict=True):
+        yield FileFacts(rows, size, lower, upper)
+
+
+def _bounds(found: Any, part: str) -> list[dict[str, Any]]:
+    """Return one of the two bounds of each file by column; thousands of files, so a column at a time."""
+    names = [name for name in found.column_names if name.startswith(part)]
+    columns = [name.removeprefix(part) for name in names]
+    if not names:
+        return [{} for _ in range(found.num_rows)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(_values(found[name]) for name in names), strict=True)]
 
 
 def _values(column: Any) -> list[Any]:

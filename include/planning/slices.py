@@ -100,8 +100,8 @@ def plan_backfill(
         if known := find_plan(settings, origin):
             return known
         view = _view(settings, dataset)
-        spans = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
-        tiles = [tile for tile in view.history.tiles if any(low <= tile.batch <= high for low, high in spans)]
+        batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
+        tiles = [tile for tile in view.history.tiles if tile.batch in batches]
         if not tiles:
             raise NothingThere(dataset, asked, "no published event lies there", "headrace tables")
         parts = view.from_bronze(_joined(tiles, BRONZE))

@@ -24,7 +24,7 @@ from include.feeds.bad_records import bad_records
 from include.feeds.registry import feed_named
 from include.settings import Settings
 from spark_jobs.contract.gate import joined_values
-from spark_jobs.contract.judge import judged_records
+from spark_jobs.contract.judge import compiled_judge
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REAL_EVENTS = 60
@@ -208,7 +208,10 @@ def judged(spark: SparkSession, contract: Contract, texts: list[str]) -> list[Ro
     frame = pl.DataFrame(rows, schema=["topic", "partition", "offset", "timestamp", "value", "_batch_id"], orient="row")
     bronze = spark.createDataFrame(frame.to_arrow()).to(spark.createDataFrame([], schema).schema)
     values = F.struct([F.col(column.name).cast("string").alias(column.name) for column in contract.columns])
-    told = judged_records(bronze, contract).select("_offset", values.alias("values"), "_reasons")
+    judge = compiled_judge(contract)
+    plainly = judge.plainly_accepted(bronze).select("_offset", values.alias("by_gate_values"))
+    told = judge.judged(bronze).select("_offset", values.alias("values"), "_reasons")
+    told = told.join(plainly, "_offset", "left")
     gate = bronze.select(F.col("offset").alias("_offset"), "value", joined(contract).alias("by_gate"))
     return told.join(gate, "_offset").orderBy("_offset").collect()
 
@@ -242,6 +245,20 @@ def test_the_same_values_of_what_is_accepted(form: str, verdicts: dict[str, list
         if not one["_reasons"] and not two["_reasons"] and one["values"] != two["values"]
     ]
     assert wrong == []
+
+
+def test_what_is_accepted_plainly(verdicts: dict[str, list[Row]]) -> None:
+    """The short way accepts what the whole judge accepts of the records that the gate knows, with the same values."""
+    wrong = [
+        (bytes(row["value"])[:400], row["_reasons"], row["values"], row["by_gate_values"])
+        for rows in verdicts.values()
+        for row in rows
+        if row["by_gate_values"] != (row["values"] if row["by_gate"] and not row["_reasons"] else None)
+    ]
+    assert wrong == []
+    known = [row for row in verdicts["plain"] if row["by_gate_values"] is not None]
+    assert len(known) > REAL_EVENTS
+    assert any(row["by_gate"] and row["_reasons"] for row in verdicts["plain"])
 
 
 def test_some_of_every_fate(verdicts: dict[str, list[Row]]) -> None:
