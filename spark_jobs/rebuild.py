@@ -37,7 +37,7 @@ from spark_jobs.layers.gold import GOLD_AT_A_TIME
 from spark_jobs.layers.grains import redo_gold
 from spark_jobs.layers.lookup import Lookup, files_in, keep, looking_up, rows_in
 from spark_jobs.layers.release import Release, pinned_release
-from spark_jobs.layers.slices import Folder, redo_records, span_files, spans_condition
+from spark_jobs.layers.slices import Folder, in_spans, redo_records, span_files
 from spark_jobs.plan_job import run_job
 from spark_jobs.session import open_session
 from spark_jobs.tables import Table
@@ -140,8 +140,8 @@ def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Pub
 def _view_bronze(lookup: Lookup, name: str, bronze: Table, wanted: Slice, batch: int) -> None:
     files = span_files(bronze, wanted, "partition", "offset")
     lookup.table(f"{name}_files", bronze, files)
-    inside = spans_condition(wanted, "partition", "offset")
-    lookup.view_of(name, f"select * from {name}_files where _batch_id <= {batch} and ({inside})")
+    inside = in_spans(wanted, f"{name}_files", "partition", "offset")
+    lookup.view_of(name, f"select * from ({inside}) where _batch_id <= {batch}")
 
 
 def refuse_other_records(lookup: Lookup, table: str) -> None:

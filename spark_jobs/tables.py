@@ -1,4 +1,4 @@
-"""How a table is written: Spark writes the files, delta-rs commits them, one owner per table.
+"""How a table is written: files first (Spark, or DuckDB: layers/adr-0002), delta-rs commits them, one owner per table.
 
 Guarantee: a commit holds files added, files removed, the transaction (app id, version) and our metadata, all or
 nothing; the same app id and version never commit twice; a process that is no longer the owner is refused.

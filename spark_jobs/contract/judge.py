@@ -80,11 +80,6 @@ def compiled_judge(contract: Contract) -> Judge:
     )
 
 
-def judged_records(bronze: DataFrame, contract: Contract) -> DataFrame:
-    """Compile and judge at once: for a single batch."""
-    return compiled_judge(contract).judged(bronze)
-
-
 def _long_way(value: Column) -> Column:
     """Only for records that the gate does not know."""
     return F.when(F.col("_values").isNull(), value)

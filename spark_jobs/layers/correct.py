@@ -23,7 +23,7 @@ from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable
 from spark_jobs.layers.grains import corrected_rows, grains_schema
-from spark_jobs.layers.identity import files_sharing
+from spark_jobs.layers.identity import files_sharing, identity_columns
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
 from spark_jobs.layers.refinery import MONTH, PLACE
 from spark_jobs.layers.release import Release
@@ -58,11 +58,7 @@ class Correction:
 
     def files(self, table: Table) -> list[Path]:
         """The files of both."""
-        return [
-            p
-            for state in ("removed", "added")
-            for p in sorted(self.folder.rows(state, table.spec.name).glob("*.parquet"))
-        ]
+        return [p for state in ("removed", "added") for p in files_in(self.folder.rows(state, table.spec.name))]
 
     def app_id(self, release: Release) -> str:
         """The app id of the plan's commits."""
@@ -131,7 +127,7 @@ def refuse_moved_on(release: Release, correction: Correction, batch: int) -> Non
 
 def _refuse_second_winner(release: Release, correction: Correction) -> None:
     """Another plan may have put a row of the same identity into silver."""
-    refinery, identity = release.refinery, ", ".join(release.dataset.pipeline.identity)
+    refinery, identity = release.refinery, identity_columns(release.dataset)
     with looking_up() as lookup:
         _view_rows(lookup, refinery.silver, correction)
         near = files_sharing(refinery, files_in(correction.place(refinery.silver, taken=False)))
@@ -147,7 +143,7 @@ def _view_rows(lookup: Lookup, table: Table, correction: Correction) -> None:
 
 def _refuse_later_kin(release: Release, correction: Correction) -> None:
     """A later record of an identity that the correction is about may win or lose by it."""
-    refinery, identity = release.refinery, ", ".join(release.dataset.pipeline.identity)
+    refinery, identity = release.refinery, identity_columns(release.dataset)
     with looking_up() as lookup:
         _view_rows(lookup, refinery.silver, correction)
         lookup.table("silver", refinery.silver, _later_files(refinery.silver, correction.built))

@@ -7,10 +7,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.catalog.dataset import Dataset
-from include.reading.sql import quoted
 from spark_jobs.data_files import Bounds, DataFile, bounds_of
 from spark_jobs.layers.lookup import Lookup
-from spark_jobs.layers.refinery import COORDINATES, Refinery, rejected_rows
+from spark_jobs.layers.refinery import COORDINATES, Refinery
+
+
+def identity_columns(dataset: Dataset) -> str:
+    """Return the columns of an identity as SQL has them."""
+    return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
 
 
 def files_sharing(refinery: Refinery, written: Sequence[Path]) -> list[DataFile]:
@@ -26,11 +30,11 @@ def files_sharing(refinery: Refinery, written: Sequence[Path]) -> list[DataFile]
     return [
         file
         for file in refinery.silver.files()
-        if any(may_share(file, low, high, time, identity, horizon) for low, high in spans)
+        if any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
     ]
 
 
-def may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
+def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
     """Whether a silver file may have an identity of rows within these bounds."""
     if time not in low or identity not in low:
         return True
@@ -47,32 +51,27 @@ def find_copies(lookup: Lookup, dataset: Dataset, fresh: str, known: str) -> Non
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). A hash of the identity finds
     the few suspects; they alone are compared in full, so a collision costs time and nothing else.
     """
-    identity = ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
+    identity = identity_columns(dataset)
     columns = f"hash({identity}) as _mark, {identity}, {', '.join(COORDINATES)}"
     lookup.make("copies", COPIES.format(identity=identity, columns=columns, fresh=fresh, known=known))
 
 
-def rejected_copies(dataset: Dataset) -> str:
-    """Return SQL for the rows of `copies` as `rejected` has them, month included."""
-    identity = quoted(", ".join(dataset.pipeline.identity))
-    reason = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
-    return rejected_rows(dataset, "copies", "duplicate", reason)
-
-
+FIRST_ONES = "select * from accepted anti join copies using (_partition, _offset)"
+"""SQL for the rows of a view `accepted` that are no copies."""
 COPIES = """
 with fresh as (select {columns}, true as _fresh from {fresh}),
-known as (select {columns}, false as _fresh from {known}),
+earlier as (select {columns}, false as _fresh from {known}),
 suspects as (
     select _mark from fresh group by _mark having count(*) > 1
     union
-    select _mark from known semi join fresh using (_mark)
+    select _mark from earlier semi join fresh using (_mark)
 ),
 ranked as (
     select
         *,
         row_number() over same as _place,
         first(concat_ws('/', _batch_id, _partition, _offset)) over same as _winner
-    from (select * from fresh union all select * from known) semi join suspects using (_mark)
+    from (select * from fresh union all select * from earlier) semi join suspects using (_mark)
     window same as (partition by {identity} order by _batch_id, _partition, _offset)
 )
 select * exclude (_mark, _fresh, _place) from ranked where _place > 1 and _fresh

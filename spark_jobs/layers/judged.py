@@ -9,7 +9,7 @@ Does not: know whether another record has the same identity (identity.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,15 +17,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.dataset import Dataset
+from include.reading.amendments import Amendment, Place
 from spark_jobs.contract.counts import Counts, added_up
 from spark_jobs.layers.amended import judged_as_amended, without
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.lookup import files_in, looking_up, rows_in, rows_of
-from spark_jobs.layers.refinery import PLACES, Refinery, dated, rejected_rows
+from spark_jobs.layers.reference import Stretch
+from spark_jobs.layers.refinery import PLACES, Refinery, dated
 from spark_jobs.tables import RowsUnaccounted, read_files, validate_types
 
-VALID, INVALID = "valid", "invalid"
+ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
+PLACED = '"partition", "offset"'
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
 
@@ -53,56 +55,76 @@ def judged_files(
     if not records:
         return JudgedFiles((), ())
     decided, rows = refinery.decided.about(batches, until), read_files(refinery.spark, RECORD, records)
-    plain = refinery.judge.plainly_accepted(without(rows, decided))
-    counts = _write_accepted(refinery, plain, batches, folder)
+    came, stretches = rows_of(records), _stretches(refinery, records, batches)
+    counts = []
+    for stretch in stretches:
+        plain = refinery.judge.plainly_accepted(without(_within(rows, stretch, stretches), decided))
+        counts.append(_write_accepted(refinery, plain, stretch, folder))
     left = _write_others(records, folder)
-    refuse_unaccounted(refinery, batches, rows_of(records), rows_in(folder / "accepted") + left)
+    _refuse_unaccounted(refinery, batches, came, rows_in(folder / "accepted") + left)
     if left:
-        others = read_files(refinery.spark, RECORD, files_in(folder / "others"))
-        judged = judged_as_amended(refinery.judge, others, decided)
-        verdict = F.when(F.size("_reasons") == 0, VALID).otherwise(INVALID).alias("_verdict")
-        judged.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "judged"))
-        valid = files_in(folder / "judged" / f"_verdict={VALID}")
-        if valid:
-            accepted = read_files(refinery.spark, refinery.judged_schema, valid).drop("_reasons")
-            counts += _write_accepted(refinery, accepted, batches, folder)
+        _judge_others(refinery, decided, folder)
+    good = files_in(folder / "judged" / f"_verdict={ACCEPTED}")
+    for stretch in stretches if good else ():
+        accepted = read_files(refinery.spark, refinery.judged_schema, good).drop("_reasons")
+        counts.append(_write_accepted(refinery, _within(accepted, stretch, stretches), stretch, folder))
     invalid = files_in(folder / "judged" / f"_verdict={INVALID}")
-    refuse_unaccounted(refinery, batches, rows_of(records), rows_in(folder / "accepted") + rows_of(invalid))
+    _refuse_unaccounted(refinery, batches, came, rows_in(folder / "accepted") + rows_of(invalid))
     return JudgedFiles(tuple(files_in(folder / "accepted")), tuple(invalid), added_up(counts))
 
 
-def _write_accepted(refinery: Refinery, accepted: DataFrame, batches: tuple[int, int], folder: Path) -> list[Counts]:
+def _stretches(refinery: Refinery, records: Sequence[Path], batches: tuple[int, int]) -> list[Stretch]:
+    """Return the stretches in which records lie; each is a job of its own."""
+    stretches = refinery.reference.stretches(*batches)
+    if len(stretches) == 1:
+        return stretches
+    with looking_up() as lookup:
+        lookup.view("records", records, RECORD)
+        there = [batch for (batch,) in lookup.rows("select distinct _batch_id from records")]
+    return [stretch for stretch in stretches if any(stretch.first <= batch <= stretch.last for batch in there)]
+
+
+def _within(rows: DataFrame, stretch: Stretch, stretches: Sequence[Stretch]) -> DataFrame:
+    if len(stretches) == 1:
+        return rows
+    return rows.where(F.col("_batch_id").between(stretch.first, stretch.last))
+
+
+def _write_accepted(refinery: Refinery, accepted: DataFrame, stretch: Stretch, folder: Path) -> Counts:
     """Let the dataset make rows of silver of the records that keep the contract; return what the warnings counted."""
-    counts, stretches = [], refinery.reference.stretches(*batches)
-    for stretch in stretches:
-        own = F.col("_batch_id").between(stretch.first, stretch.last)
-        seen, counted = refinery.counting.observed(accepted if len(stretches) == 1 else accepted.where(own))
-        rows = dated(refinery.transform(seen, **stretch.frames), refinery.dataset)
-        chosen = rows.select(*refinery.silver.spec.schema.fieldNames())
-        validate_types(refinery.silver.spec, chosen.schema)
-        # Read once and written anew: looking for equal values would cost more than it saves.
-        chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / "accepted"))
-        counts.append(counted())
-    return counts
+    seen, counts = refinery.counting.observed(accepted)
+    rows = dated(refinery.transform(seen, **stretch.frames), refinery.dataset)
+    chosen = rows.select(*refinery.silver.spec.schema.fieldNames())
+    validate_types(refinery.silver.spec, chosen.schema)
+    # Read once and written anew: looking for equal values would cost more than it saves.
+    chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / "accepted"))
+    return counts()
 
 
 def _write_others(records: Sequence[Path], folder: Path) -> int:
-    """Write down the records that are not among the accepted; return how many."""
+    """Write down the records that are not among the accepted, if there are any; return how many."""
     with looking_up() as lookup:
         lookup.view("records", records, RECORD)
         lookup.folder("accepted", folder / "accepted", PLACES)
+        # Places first: in a healthy run no payload is read a second time.
         there = 'select _partition as "partition", _offset as "offset" from accepted'
-        lookup.keep(f'select * from records anti join ({there}) using ("partition", "offset")', folder / "others")
-    return rows_in(folder / "others")
+        lookup.make("left_over", f'select "partition", "offset" from records anti join ({there}) using ({PLACED})')
+        left = lookup.count("select * from left_over")
+        if left:
+            lookup.keep(f"select * from records semi join left_over using ({PLACED})", folder / OTHERS)
+    return left
 
 
-def refuse_unaccounted(refinery: Refinery, batches: tuple[int, int], came: int, told_apart: int) -> None:
+def _judge_others(refinery: Refinery, decided: Mapping[Place, Amendment], folder: Path) -> None:
+    """Judge in full what is no plain record that keeps the contract; write it by verdict."""
+    rows = read_files(refinery.spark, RECORD, files_in(folder / OTHERS))
+    judged = judged_as_amended(refinery.judge, rows, decided)
+    verdict = F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict")
+    judged.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "judged"))
+
+
+def _refuse_unaccounted(refinery: Refinery, batches: tuple[int, int], came: int, told_apart: int) -> None:
     """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
     if came != told_apart:
         why = f"{came} records came in, {told_apart} were told apart: silver.py must make one row of each"
         raise RowsUnaccounted(refinery.silver.spec.name, batches, why)
-
-
-def rejected_invalid(dataset: Dataset) -> str:
-    """Return SQL for the rows of a view `invalid` of judged records as `rejected` has them, month included."""
-    return rejected_rows(dataset, "invalid", "invalid", "_reasons")

@@ -1,4 +1,4 @@
-"""Rows that were written already, looked up and compared by DuckDB in this process: no plan, no shuffle, no second JVM.
+"""Rows that were written already, looked up, compared and put in place by DuckDB in this process: no plan, no shuffle.
 
 Only what has no code of a dataset in it goes this way (adr-0002). Folders hold one Parquet file or several.
 """
@@ -20,12 +20,16 @@ from include.reading.sql import memory_database, quoted
 from spark_jobs.data_files import DataFile
 from spark_jobs.tables import Table, read_files
 
+# Beside the heap of the JVM in the same process group; what does not fit is spilled.
+MEMORY = "2GB"
+
 
 class Lookup:
     """A DuckDB connection and the views that were made in it."""
 
     def __init__(self) -> None:
         self._database = memory_database()
+        self._database.execute(f"set memory_limit = '{MEMORY}'")
 
     def view(self, name: str, files: Sequence[Path], schema: StructType) -> None:
         """Make the rows of these files a view with the columns of `schema`; without files it has no rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold
+from include.catalog.reading_yaml import DeclarationRefused
 from include.places import rejected_path, release_path, silver_path
-from include.reading.sql import quoted
 from include.settings import Settings
 from spark_jobs.contract.counts import Counting, compiled_counting
 from spark_jobs.contract.judge import Judge, compiled_judge
@@ -41,7 +41,10 @@ REJECTED = (
 )
 PLACES = StructType([REJECTED[name] for name in PLACE])
 Transformation = Callable[..., DataFrame]
-"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name."""
+"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
+
+It makes one row of each record and looks at no other: copies of an identity are told apart afterwards.
+"""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,19 @@ def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableS
     bounded = [pipeline.event_time, *pipeline.identity]
     for gold in pipeline.gold:
         bounded += gold.keys if isinstance(gold, LatestGold) else [gold.window.column]
+    refuse_alike(f"silver.{dataset.name}", rows.columns)
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
     return TableSpec(f"silver.{dataset.name}", path, partitioned_schema(rows.schema, MONTH), MONTH, columns)
+
+
+def refuse_alike(table: str, names: Sequence[str]) -> None:
+    """Raise DeclarationRefused for two columns whose names differ by case alone: not every reader tells them apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise DeclarationRefused(f"{table}: {name}", f"differs from {other} by case alone")
 
 
 def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
@@ -121,25 +134,3 @@ def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
     business = [name for name in rows.columns if name not in COORDINATES]
     month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
     return rows.select(*business, *COORDINATES, month)
-
-
-def rejected_rows(dataset: Dataset, rows: str, disposition: str, reasons: str) -> str:
-    """Return SQL for records as `rejected` has them, month included.
-
-    `rows`: a view with the records' coordinates, and what the SQL expression `reasons` asks for.
-    """
-    return REJECTED_ROWS.format(
-        rows=rows, disposition=disposition, reasons=reasons, version=quoted(dataset.contract.version)
-    )
-
-
-REJECTED_ROWS = """
-select
-    _topic, _partition, _offset, _batch_id,
-    '{disposition}' as disposition,
-    {reasons} as reasons,
-    {version} as contract_version,
-    _timestamp as first_seen,
-    strftime(_timestamp, '%Y-%m') as _month
-from {rows}
-"""

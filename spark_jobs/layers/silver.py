@@ -20,10 +20,11 @@ from spark_jobs.data_files import DataFile
 from spark_jobs.failpoints import Step, pass_step
 from spark_jobs.layers.bronze import batch_files
 from spark_jobs.layers.counted import rejected_counts
-from spark_jobs.layers.identity import files_sharing, find_copies, rejected_copies
-from spark_jobs.layers.judged import JudgedFiles, judged_files, rejected_invalid
+from spark_jobs.layers.identity import FIRST_ONES, files_sharing, find_copies
+from spark_jobs.layers.judged import JudgedFiles, judged_files
 from spark_jobs.layers.lookup import Lookup, looking_up
 from spark_jobs.layers.refinery import MONTH, Inheritance, Refinery
+from spark_jobs.layers.rejected import all_rejected
 from spark_jobs.tables import RowsUnaccounted, Table
 
 
@@ -79,13 +80,8 @@ def _judged(
     with looking_up() as lookup:
         _view(lookup, refinery, files, batches[0])
         find_copies(lookup, refinery.dataset, "accepted", "known")
-        every = f"{rejected_invalid(refinery.dataset)} union all {rejected_copies(refinery.dataset)}"
-        rejected = lookup.write(every, refinery.rejected, folder)
-        if committed is None:
-            first_ones = "select * from accepted anti join copies using (_partition, _offset)"
-            silver = lookup.write(first_ones, refinery.silver, folder)
-        else:
-            silver = list(committed)
+        rejected = lookup.write(all_rejected(refinery.dataset), refinery.rejected, folder)
+        silver = lookup.write(FIRST_ONES, refinery.silver, folder) if committed is None else list(committed)
     reasons, dispositions = rejected_counts(refinery.rejected, rejected)
     shutil.rmtree(refinery.bench, ignore_errors=True)
     return Judged(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings, until)
@@ -97,7 +93,7 @@ def _view(lookup: Lookup, refinery: Refinery, files: JudgedFiles, first: int) ->
     lookup.view("invalid", files.invalid, refinery.judged_schema)
     earlier = [f for f in files_sharing(refinery, files.accepted) if f.overlaps("_batch_id", 0, first - 1)]
     lookup.table("near", refinery.silver, earlier)
-    lookup.make("known", f"select * from near where _batch_id < {first}")
+    lookup.view_of("known", f"select * from near where _batch_id < {first}")
 
 
 def _inherited(

@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 from include.catalog.pipeline import time_columns
 from include.catalog.slice import Slice
 from spark_jobs.data_files import DataFile, bounds_of
-from spark_jobs.layers.identity import files_sharing, find_copies, rejected_copies
-from spark_jobs.layers.judged import JudgedFiles, judged_files, rejected_invalid
+from spark_jobs.layers.identity import FIRST_ONES, files_sharing, find_copies, identity_columns
+from spark_jobs.layers.judged import PLACED, JudgedFiles, judged_files
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, rows_in, rows_of
 from spark_jobs.layers.refinery import PLACE, PLACES, REJECTED, Refinery
+from spark_jobs.layers.rejected import all_rejected
 from spark_jobs.layers.release import Release
 from spark_jobs.tables import RowsUnaccounted, Table
 
@@ -86,14 +87,13 @@ def redo_records(release: Release, records: Sequence[Path], wanted: Slice, folde
     return Redone(asked, total - asked, differing, until)
 
 
-def spans_condition(wanted: Slice, partition: str, offset: str) -> str:
-    """Return SQL that is true for the records of the slice's spans; with many spans it asks for each offset."""
+def in_spans(wanted: Slice, rows: str, partition: str, offset: str) -> str:
+    """Return SQL for the rows of view `rows` whose record lies in the slice's spans, which do not overlap."""
     if len(wanted.spans) > FEW_SPANS:
         spans = ", ".join(f"({s.partition}, {s.start}, {s.end})" for s in wanted.spans)
-        places = f"select p, unnest(range(s, e)) from (values {spans}) as spans(p, s, e)"
-        return f'("{partition}", "{offset}") in ({places})'
+        return IN_SPANS.format(rows=rows, partition=partition, offset=offset, spans=spans)
     terms = (f'("{partition}" = {s.partition} and "{offset}" between {s.start} and {s.end - 1})' for s in wanted.spans)
-    return " or ".join(terms)
+    return f"select * from {rows} where {' or '.join(terms)}"
 
 
 def batches_in(records: Sequence[Path]) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: 
                 f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(refinery.dataset.pipeline)
             )
             lookup.table("silver", silver, span_files(silver, wanted, *PLACE))
-            there = f"select _partition, _offset from silver where ({spans_condition(wanted, *PLACE)}) and ({inside})"
+            there = f"select _partition, _offset from ({in_spans(wanted, 'silver', *PLACE)}) where {inside}"
             chosen += f" where {inside} or (_partition, _offset) in ({there})"
         lookup.keep(chosen, folder.bench("chosen"))
 
@@ -141,7 +141,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
         lookup.table("near", silver, files_sharing(refinery, files_in(folder.bench("chosen"))))
         lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
         lookup.table("rejected", rejected, rejected.files())
-        lookup.keep(KIN.format(identity=", ".join(refinery.dataset.pipeline.identity)), places)
+        lookup.keep(KIN.format(identity=identity_columns(refinery.dataset)), places)
         count, first, last = _span_of(lookup, places, PLACES_AND_BATCH)
     beginning = refinery.dataset.beginning
     if count and beginning is not None and first < beginning.batch:
@@ -155,7 +155,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
         lookup.folder("kin", places, PLACES)
         lookup.table("bronze", refinery.bronze, files)
         at = 'select _partition as "partition", _offset as "offset" from kin'
-        lookup.keep(f'select * from bronze semi join ({at}) using ("partition", "offset")', records)
+        lookup.keep(f"select * from bronze semi join ({at}) using ({PLACED})", records)
     judged = judged_files(refinery, files_in(records), (first, last), folder.bench("kin"), until)
     found = rows_of(judged.accepted) + rows_of(judged.invalid)
     if found != count:
@@ -178,11 +178,9 @@ def _write_after(refinery: Refinery, core: JudgedFiles, kin: JudgedFiles, folder
         lookup.view("accepted", [*files_in(folder.bench("chosen")), *kin.accepted], silver.data_schema)
         lookup.view("invalid", [*core.invalid, *kin.invalid], refinery.judged_schema)
         find_copies(lookup, refinery.dataset, "accepted", "(select * from accepted where false)")
-        first_ones = "select * from accepted anti join copies using (_partition, _offset)"
-        lookup.keep(first_ones, folder.rows("after", silver.name))
+        lookup.keep(FIRST_ONES, folder.rows("after", silver.name))
         columns = ", ".join(rejected.data_schema.fieldNames())
-        every = f"from ({rejected_invalid(refinery.dataset)} union all {rejected_copies(refinery.dataset)})"
-        lookup.keep(f"select {columns} {every}", folder.rows("after", rejected.name))
+        lookup.keep(f"select {columns} from ({all_rejected(refinery.dataset)})", folder.rows("after", rejected.name))
 
 
 def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
@@ -201,6 +199,13 @@ def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
         return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
 
 
+# Each row finds the last span that begins before it: the cost does not grow with rows times spans.
+IN_SPANS = """
+select {rows}.* from {rows}
+asof join (values {spans}) as spans(_at, _start, _end)
+on {rows}."{partition}" = spans._at and {rows}."{offset}" >= spans._start
+where {rows}."{offset}" < spans._end
+"""
 KIN = """
 with core as (select _partition, _offset from chosen union all select _partition, _offset from invalid),
 winners as (select _partition, _offset, _batch_id from near where ({identity}) in (select ({identity}) from chosen)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from small_release import Record
@@ -49,3 +50,10 @@ def observation(hour: str, *, partition: int = 0, **measured: str) -> Record:
     head = f'"event_id":"JFK/{hour}:00:00Z","station":"JFK","observed_at":"{hour}:00:00Z"'
     said = "".join(f',"{name}":{literal}' for name, literal in measured.items())
     return Record(f"{{{head}{said}}}".encode(), b"JFK", partition)
+
+
+def escaped(record: Record) -> Record:
+    """The same event, in a form that the gate does not know."""
+    assert record.value is not None
+    assert b'"EWR"' in record.value
+    return replace(record, value=record.value.replace(b'"EWR"', b'"\\u0045WR"'))

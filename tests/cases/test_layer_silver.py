@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from histories import edited
 from pyspark.sql import DataFrame, SparkSession
-from small_events import flight_event
+from small_events import escaped, flight_event
 from small_release import Record, small_release
 from stories import Story, Tell
 
+from include.catalog.dataset import declared_dataset
+from include.catalog.reading_yaml import DeclarationRefused
 from include.settings import Settings
 from spark_jobs.tables import RowsUnaccounted
 
@@ -155,8 +159,13 @@ def test_code_that_does_not_make_one_row_of_each_record(made: str, spark: SparkS
     assert release.begun() is None
 
 
-def escaped(record: Record) -> Record:
-    """The same event, in a form that the gate does not know."""
-    assert record.value is not None
-    assert b'"EWR"' in record.value
-    return replace(record, value=record.value.replace(b'"EWR"', b'"\\u0045WR"'))
+def test_columns_that_differ_by_case_alone_are_refused(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """Spark would tell them apart, DuckDB would not."""
+
+    def shouted(folder: Path) -> None:
+        path = folder / "silver.py"
+        path.write_text(path.read_text("utf-8").replace('"seats")', '"seats", F.lit(1).alias("Flight"))'), "utf-8")
+
+    folder = edited(tmp_path / "edited", shouted, declared_dataset(settings, "flights").folder)
+    with pytest.raises(DeclarationRefused, match="silver.flights: Flight: differs from flight by case alone"):
+        small_release(spark, settings, "flights", folder)

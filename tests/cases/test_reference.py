@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from histories import History, copy_of
 from pyspark.sql import SparkSession
-from small_events import departed
+from small_events import departed, escaped
 from small_release import Record, SmallRelease, small_release
 
 from include.catalog.slice import BRONZE, Slice, Span
@@ -71,10 +71,10 @@ def test_a_batch_is_joined_with_the_versions_of_its_day(told: History) -> None:
 def test_one_run_over_batches_of_two_versions(told: History) -> None:
     other = Settings(state=told.folder / "other")
     again = small_release(told.production.spark, other, "flights")
-    again.ingest([of("AS", 1), of("ZZ", 2), of("AS", 3)])
+    again.ingest([of("AS", 1), of("ZZ", 2), escaped(of("AS", 3))])
     again.ingest([of("AS", 4, partition=1)])
     load_reference(other, again.dataset, "airlines", renamed(told.folder))
-    again.ingest([of("AS", 1), of("AS", 5), of("ZZ", 6, partition=1)])
+    again.ingest([of("AS", 1), escaped(of("AS", 5)), of("ZZ", 6, partition=1)])
     again.ingest([of("AS", 7)])
     again.refine(0, 3)
     assert airlines(again) == [*EXPECTED, *AFTER]

@@ -17,6 +17,8 @@ from small_release import Record, SmallRelease, small_release
 from include.catalog.slice import BRONZE, Slice, Span
 from include.settings import CLONE, Settings
 from spark_jobs.layers.correct import UNDO, MovedOn
+from spark_jobs.layers.lookup import looking_up
+from spark_jobs.layers.slices import FEW_SPANS, in_spans
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
@@ -162,3 +164,12 @@ def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -
     with pytest.raises(MovedOn, match="since plan"):
         told.apply(correction)
     assert (visible(told.production), told.production.versions()) == before
+
+
+@pytest.mark.parametrize("count", [1, FEW_SPANS, FEW_SPANS + 1, 3 * FEW_SPANS])
+def test_records_of_few_spans_and_of_many(count: int) -> None:
+    spans = [Span(number % 3, 10 * number, 10 * number + 3, BRONZE) for number in range(count)]
+    with looking_up() as lookup:
+        lookup.make("places", "select p::int as part, o::bigint as place from range(4) as a(p), range(700) as b(o)")
+        found = lookup.rows(in_spans(Slice(spans), "places", "part", "place"))
+    assert sorted(found) == sorted((s.partition, place) for s in spans for place in range(s.start, s.end))

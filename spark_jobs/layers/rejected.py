@@ -1,0 +1,31 @@
+"""Rows of `rejected`, month included, as SQL over views `invalid` (judged.py) and `copies` (identity.py)."""
+
+from __future__ import annotations
+
+from include.catalog.dataset import Dataset
+from include.reading.sql import quoted
+
+
+def all_rejected(dataset: Dataset) -> str:
+    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
+    identity = quoted(", ".join(dataset.pipeline.identity))
+    copied = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
+    invalid = _rows(dataset, "invalid", "invalid", "_reasons")
+    return f"{invalid} union all {_rows(dataset, 'copies', 'duplicate', copied)}"
+
+
+def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
+    version = quoted(dataset.contract.version)
+    return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version)
+
+
+ROWS = """
+select
+    _topic, _partition, _offset, _batch_id,
+    '{disposition}' as disposition,
+    {reasons} as reasons,
+    {version} as contract_version,
+    _timestamp as first_seen,
+    strftime(_timestamp, '%Y-%m') as _month
+from {view}
+"""
