@@ -126,12 +126,13 @@ def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> i
 
 
 STATES = ("before", "after", "removed", "added")
+# Grains with a row that is not there as often before as after; a fifth of the time of EXCEPT ALL both ways.
 DIFFERING = """
 select distinct {columns}
 from (
-    (select * from before except all select * from after)
-    union all
-    (select * from after except all select * from before)
+    select * exclude (_sign)
+    from (select *, 1 as _sign from before union all select *, -1 from after)
+    group by all having sum(_sign) <> 0
 )
 """
 

@@ -193,8 +193,10 @@ def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
         lookup.keep(BEFORE, folder.rows("before", name))
         for state in ("before", "after"):
             lookup.folder(state, folder.rows(state, name), schema)
-        for state, one, other in (("removed", "before", "after"), ("added", "after", "before")):
-            lookup.keep(f"select * from {one} except all select * from {other}", folder.rows(state, name))
+        equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
+        lookup.make("same", SAME.format(equal=equal))
+        for state, side in (("removed", "before"), ("added", "after")):
+            lookup.keep(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
             lookup.folder(state, folder.rows(state, name), schema)
         return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
 
@@ -232,6 +234,17 @@ select distinct * from (
     select * from winners union all select * from losers union all select * from lost
 )
 anti join core using (_partition, _offset)
+"""
+# Places whose one row is the same before and after. EXCEPT ALL both ways says as much in ten times the time.
+SAME = """
+with twice as (
+    select _partition, _offset from before group by all having count(*) > 1
+    union all
+    select _partition, _offset from after group by all having count(*) > 1
+)
+select _partition, _offset from before as b join after as a using (_partition, _offset)
+anti join twice using (_partition, _offset)
+where {equal}
 """
 BEFORE = """
 select * from there
