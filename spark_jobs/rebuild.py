@@ -128,7 +128,7 @@ def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Pub
             keep(kafka_records(settings, release, fresh, tiles), folder.bench("kafka"))
             lookup.folder("kafka", folder.bench("kafka"), bronze.spec.data_schema)
             _view_bronze(lookup, "known", bronze, fresh, seen.batch)
-            refuse_other_records(lookup, bronze.spec.name)
+            _refuse_other_records(lookup, bronze.spec.name)
             # What Kafka has compacted away is still in bronze, and was judged once.
             records += ["select * from kafka", f"select * from known {NOT_IN.format(other='kafka')}"]
         missing = f"kafka {NOT_IN.format(other='known')}" if fresh.spans else "old where false"
@@ -144,7 +144,7 @@ def _view_bronze(lookup: Lookup, name: str, bronze: Table, wanted: Slice, batch:
     lookup.view_of(name, f"select * from ({inside}) where _batch_id <= {batch}")
 
 
-def refuse_other_records(lookup: Lookup, table: str) -> None:
+def _refuse_other_records(lookup: Lookup, table: str) -> None:
     """Raise BronzeDiffers for the first record of view `known` that is another one in view `kafka`."""
     strange = lookup.rows(STRANGE)
     if strange:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from include.cli.checks import checks_table
+from include.cli.produce import INTERRUPTED
 from include.cli.query import wide_console
 
 if TYPE_CHECKING:
@@ -185,7 +186,20 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
 
 
 def run_through(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
-    """Bring a plan from where it is to `applied`; exit code 1 when it is not approved."""
+    """Bring a plan from where it is to `applied`; exit code 1 when it is not approved, 130 after Ctrl-C."""
+    try:
+        return _through_all_stages(console, settings, record, ask)
+    except KeyboardInterrupt:
+        name = record.plan.id
+        console.print(
+            f"stopped: nothing is lost. headrace plan apply {name} goes on, headrace plan show {name} says where it is",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _through_all_stages(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
     from include.planning import execute
     from include.planning.checks import refuse_held
     from include.planning.plan import Stage

@@ -25,7 +25,8 @@ def cost(plan: Plan) -> Iterator[str]:
     size = plan.predicted
     yield (
         f"  will read {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and make about "
-        f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s"
+        f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s, "
+        "the job's start and warm-up apart"
     )
 
 

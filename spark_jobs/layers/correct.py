@@ -25,7 +25,7 @@ from spark_jobs.layers.gold import GOLD_AT_A_TIME, GoldTable
 from spark_jobs.layers.grains import corrected_rows, grains_schema
 from spark_jobs.layers.identity import files_sharing, identity_columns
 from spark_jobs.layers.lookup import Lookup, files_in, looking_up, read, rows_in
-from spark_jobs.layers.refinery import MONTH, PLACE
+from spark_jobs.layers.refinery import MONTH, MONTH_IN_SQL, PLACE
 from spark_jobs.layers.release import Release
 from spark_jobs.layers.slices import Folder
 from spark_jobs.tables import Table
@@ -180,7 +180,7 @@ def _replace(table: Table, correction: Correction, time: str, facts: dict[str, A
         with looking_up() as lookup:
             _view_rows(lookup, table, correction)
             lookup.table("there", table, old)
-            rows = REPLACED.format(time=time, month=MONTH)
+            rows = REPLACED.format(month=MONTH_IN_SQL.format(time=f'"{time}"'))
             added = lookup.write(rows, table, f"{correction.plan}-{correction.way}")
     else:
         old = []
@@ -229,7 +229,7 @@ def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> 
 
 
 REPLACED = """
-select *, strftime("{time}", '%Y-%m') as "{month}" from (
+select *, {month} as _month from (
     select * from there anti join taken using (_partition, _offset) union all select * from put
 )
 """

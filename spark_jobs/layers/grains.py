@@ -126,7 +126,7 @@ def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> i
 
 
 STATES = ("before", "after", "removed", "added")
-# Grains with a row that is not there as often before as after; a fifth of the time of EXCEPT ALL both ways.
+# Grains with a row that is not there as often before as after; a third of the time of EXCEPT ALL both ways.
 DIFFERING = """
 select distinct {columns}
 from (

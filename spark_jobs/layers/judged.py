@@ -1,7 +1,7 @@
 """Bronze records judged: those that keep the contract as rows of silver, the others as rows of rejected.
 
 Reads: files with the columns of bronze. Writes: files in a folder for unfinished work.
-Guarantee: a record is among the accepted or among the invalid, or `refuse_unaccounted` says that it is not.
+Guarantee: a record is among the accepted or among the invalid, or RowsUnaccounted is raised.
 After a crash: the folder is written anew.
 Does not: know whether another record has the same identity (identity.py).
 """
@@ -61,7 +61,7 @@ def judged_files(
         plain = refinery.judge.plainly_accepted(without(_within(rows, stretch, stretches), decided))
         counts.append(_write_accepted(refinery, plain, stretch, folder))
     left = _write_others(records, folder)
-    _refuse_unaccounted(refinery, batches, came, rows_in(folder / "accepted") + left)
+    _refuse_unaccounted(refinery, batches, came, rows_in(folder / ACCEPTED) + left)
     if left:
         _judge_others(refinery, decided, folder)
     good = files_in(folder / "judged" / f"_verdict={ACCEPTED}")
@@ -69,8 +69,8 @@ def judged_files(
         accepted = read_files(refinery.spark, refinery.judged_schema, good).drop("_reasons")
         counts.append(_write_accepted(refinery, _within(accepted, stretch, stretches), stretch, folder))
     invalid = files_in(folder / "judged" / f"_verdict={INVALID}")
-    _refuse_unaccounted(refinery, batches, came, rows_in(folder / "accepted") + rows_of(invalid))
-    return JudgedFiles(tuple(files_in(folder / "accepted")), tuple(invalid), added_up(counts))
+    _refuse_unaccounted(refinery, batches, came, rows_in(folder / ACCEPTED) + rows_of(invalid))
+    return JudgedFiles(tuple(files_in(folder / ACCEPTED)), tuple(invalid), added_up(counts))
 
 
 def _stretches(refinery: Refinery, records: Sequence[Path], batches: tuple[int, int]) -> list[Stretch]:
@@ -97,7 +97,7 @@ def _write_accepted(refinery: Refinery, accepted: DataFrame, stretch: Stretch, f
     chosen = rows.select(*refinery.silver.spec.schema.fieldNames())
     validate_types(refinery.silver.spec, chosen.schema)
     # Read once and written anew: looking for equal values would cost more than it saves.
-    chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / "accepted"))
+    chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / ACCEPTED))
     return counts()
 
 
@@ -105,7 +105,7 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
     """Write down the records that are not among the accepted, if there are any; return how many."""
     with looking_up() as lookup:
         lookup.view("records", records, RECORD)
-        lookup.folder("accepted", folder / "accepted", PLACES)
+        lookup.folder("accepted", folder / ACCEPTED, PLACES)
         # Places first: in a healthy run no payload is read a second time.
         there = 'select _partition as "partition", _offset as "offset" from accepted'
         lookup.make("left_over", f'select "partition", "offset" from records anti join ({there}) using ({PLACED})')

@@ -24,6 +24,8 @@ from spark_jobs.layers.reference import ReferenceBook
 from spark_jobs.tables import Table, no_rows, partitioned_schema
 
 MONTH = "_month"
+MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
+"""What `dated` makes of a time, for rows that DuckDB puts in place."""
 PLACE = ("_partition", "_offset")
 COORDINATES = ["_topic", *PLACE, "_timestamp", "_batch_id"]
 REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from include.catalog.dataset import Dataset
 from include.reading.sql import quoted
+from spark_jobs.layers.refinery import MONTH_IN_SQL
 
 
 def all_rejected(dataset: Dataset) -> str:
@@ -15,8 +16,8 @@ def all_rejected(dataset: Dataset) -> str:
 
 
 def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
-    version = quoted(dataset.contract.version)
-    return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version)
+    version, month = quoted(dataset.contract.version), MONTH_IN_SQL.format(time="_timestamp")
+    return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
 
 
 ROWS = """
@@ -26,6 +27,6 @@ select
     {reasons} as reasons,
     {version} as contract_version,
     _timestamp as first_seen,
-    strftime(_timestamp, '%Y-%m') as _month
+    {month} as _month
 from {view}
 """

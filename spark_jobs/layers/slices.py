@@ -235,7 +235,7 @@ select distinct * from (
 )
 anti join core using (_partition, _offset)
 """
-# Places whose one row is the same before and after. EXCEPT ALL both ways says as much in ten times the time.
+# Places whose one row is the same before and after. EXCEPT ALL both ways says as much in five times the time.
 SAME = """
 with twice as (
     select _partition, _offset from before group by all having count(*) > 1

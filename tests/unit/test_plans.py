@@ -11,13 +11,16 @@ from typing import Any
 
 import polars as pl
 import pytest
+import typer
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from include.catalog.dataset import Beginning, Dataset, load_dataset, released_dataset, snapshot_dataset
 from include.catalog.difference import Change, changes
 from include.catalog.slice import BRONZE, KAFKA, Slice, Span
+from include.cli import plan as cli
 from include.places import plan_path, silver_path
 from include.planning import execute
 from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
@@ -31,7 +34,7 @@ from include.planning.journal import (
     record_stage,
     sole_worker,
 )
-from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, Prediction, Stage, StageRefused
+from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, PlanRecord, Prediction, Stage, StageRefused
 from include.planning.rejected import restore_discards
 from include.planning.release import DiskTooSmall, refuse_small_disk
 from include.planning.report import page
@@ -339,3 +342,17 @@ def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> 
     assert whole.code == late.code == whole.release
     assert released_dataset(settings, "flights", late.release) == late
     assert changes(whole, late) == []
+
+
+def test_ctrl_c_says_how_to_go_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> PlanRecord:
+        raise KeyboardInterrupt
+
+    record = keep_plan(settings, plan(settings))
+    monkeypatch.setattr(cli, "_built", interrupted)
+    with pytest.raises(typer.Exit) as ended:
+        cli.run_through(Console(width=200), settings, record, lambda _: True)
+    assert ended.value.exit_code == 130
+    assert f"headrace plan apply {record.plan.id} goes on" in capsys.readouterr().out
