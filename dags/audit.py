@@ -10,10 +10,10 @@ become complete (its boundary has passed) is told as a partition of the dataset'
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.audits import Audit
-from include.operators.days import TellDays
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.forms import audit_form
+from include.operators.audit_operator import Audit
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_forms import audit_form
+from include.operators.day_completion import TellDays
 
 with DAG(
     "audit",

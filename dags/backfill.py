@@ -13,11 +13,11 @@ the others wait, deferred. One run is one plan: to verify a day again, trigger a
 
 from airflow.sdk import DAG, CronPartitionTimetable
 
-from include.operators.approval import ApprovePlan
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.forms import backfill_form
-from include.operators.plans import PlanBackfill
-from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan
+from include.operators.approval_operator import ApprovePlan
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_forms import backfill_form
+from include.operators.plan_operators import PlanBackfill
+from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
 for dataset in declared_datasets():
     with DAG(

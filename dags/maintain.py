@@ -12,8 +12,8 @@ releases that were retired.
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.upkeep import MaintainTables, TrimLogs
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.maintenance_operators import MaintainTables, TrimLogs
 
 with DAG(
     "maintain",

@@ -10,8 +10,8 @@ gold table of one publication. The run fails with the first broken rule whose ac
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.tables import AskTables
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.quality_operator import AskTables
 
 for dataset in declared_datasets():
     with DAG(

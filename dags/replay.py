@@ -12,11 +12,11 @@ goes on where the plan is. **Does not** overwrite bronze, or what has changed si
 
 from airflow.sdk import DAG
 
-from include.operators.approval import ApprovePlan
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.forms import replay_form
-from include.operators.plans import PlanReplay
-from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan
+from include.operators.approval_operator import ApprovePlan
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_forms import replay_form
+from include.operators.plan_operators import PlanReplay
+from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
 for dataset in declared_datasets():
     with DAG(

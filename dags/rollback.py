@@ -9,9 +9,9 @@ when the tables say so. **After a crash** a retry takes the same plan back. **Do
 
 from airflow.sdk import DAG
 
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.forms import rollback_form
-from include.operators.stages import RollBack
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_forms import rollback_form
+from include.operators.stage_operators import RollBack
 
 for dataset in declared_datasets():
     with DAG(

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
-from include.operators.declared import DEFAULTS, declared_datasets
-from include.operators.forms import stream_form
-from include.operators.streams import KeepStream
+from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_forms import stream_form
+from include.operators.stream_operator import KeepStream
 
 for dataset in declared_datasets():
     with DAG(

@@ -17,7 +17,7 @@ from include.errors import Terminal
 
 CLONE = Path(__file__).resolve().parent.parent
 PREFIX = "HEADRACE_"
-# Named by tests to crash or pause a driver at one step; read where it acts, see spark_jobs/failpoints.py.
+# Named by tests to crash or pause a driver at one step; read where it acts, see spark_jobs/storage/failpoints.py.
 OUTSIDE_SETTINGS = {"HEADRACE_FAILPOINT"}
 # Each would let records be lost, doubled or read wrongly without an error (FAULTS 43 in the design notes).
 DANGEROUS = {

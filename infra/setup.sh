@@ -69,7 +69,7 @@ make_class_archive() {
   if [ "$(cat "$archive.for" 2>/dev/null)" = "$wanted" ]; then return; fi
   echo "  classes: making the archive with which Spark starts faster, half a minute"
   rm -f "$archive" "$archive.for"
-  if .venv/bin/python -m spark_jobs.class_archive infra/spark/rehearsal.jsonl "$PWD/$archive" >.cache/archive.log 2>&1 &&
+  if .venv/bin/python -m spark_jobs.jobs.class_archive infra/spark/rehearsal.jsonl "$PWD/$archive" >.cache/archive.log 2>&1 &&
     [ -s "$archive" ]; then
     printf '%s\n' "$wanted" >"$archive.for"
   else

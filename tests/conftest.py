@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.settings import Settings
-from spark_jobs.session import open_session
+from spark_jobs.engine.spark_session import open_session
 
 # Many small and different queries: the optimising compiler costs more than it saves.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"

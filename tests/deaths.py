@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_jobs import failpoints
-from spark_jobs.failpoints import Step
-from spark_jobs.tables import Table
+from spark_jobs.storage import failpoints
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.failpoints import Step
 
 # Steps 1 and 2 are the driver's alone: tests/recovery kills a real one there.
 MORTAL = [step for step in Step if step.value[0] in "3456"]

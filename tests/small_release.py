@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset, declared_dataset, load_dataset
 from include.reading.publication import find_publication, publish, published_tables
-from include.reading.tables import Reading
-from include.reference.tables import current_versions
+from include.reading.published_tables import Reading
+from include.reference.reference_tables import current_versions
 from include.settings import Settings
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.layers.release import Release, open_release
-from spark_jobs.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
-from spark_jobs.tables import Table
+from spark_jobs.engine.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
+from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.release_tables import Release, open_release
+from spark_jobs.storage.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
 ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)

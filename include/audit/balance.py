@@ -13,7 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.bronze import (
+from include.audit.audit_findings import Finding, Kind, merged
+from include.audit.bronze_findings import (
     batch_ranges,
     bronze_commits,
     bronze_frame,
@@ -22,15 +23,14 @@ from include.audit.bronze import (
     tiling_findings,
     topic_findings,
 )
-from include.audit.findings import Finding, Kind, merged
-from include.audit.gold import GoldCheck, gold_check
+from include.audit.gold_findings import GoldCheck, gold_check
 from include.audit.kafka_records import Topic
-from include.audit.silver import identity_findings, layer_counts, register_fixes, split_findings
+from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import Gold
 from include.reading.publication import Publication
-from include.reading.sql import memory_database
-from include.reading.tables import Reading
+from include.reading.published_sql import memory_database
+from include.reading.published_tables import Reading
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"

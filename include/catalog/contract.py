@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from include.catalog.reading_yaml import DeclarationRefused, Node, load_yaml, parsed_duration
-from include.catalog.rules import Rule, read_rules, validate_names
+from include.catalog.contract_rules import Rule, read_rules, validate_names
+from include.catalog.yaml_declarations import DeclarationRefused, Node, load_yaml, parsed_duration
 
 TYPES = {"string", "integer", "number", "timestamp", "boolean"}
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

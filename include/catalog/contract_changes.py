@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.catalog.contract import Column, Contract
-from include.catalog.rules import REJECT, Rule
+from include.catalog.contract_rules import REJECT, Rule
 
 COMPATIBLE, ADDITIVE, BREAKING = "compatible", "additive", "breaking"
 KINDS = (COMPATIBLE, ADDITIVE, BREAKING)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from include.catalog.contract import Contract, load_contract
 from include.catalog.pipeline import Pipeline, latest_keys, load_pipeline, time_columns
-from include.catalog.reading_yaml import DeclarationRefused, load_yaml
+from include.catalog.yaml_declarations import DeclarationRefused, load_yaml
 from include.errors import Terminal
-from include.places import snapshot_path
+from include.paths import snapshot_path
 from include.settings import Settings
 
 CODE = {".yaml", ".py", ".sql"}

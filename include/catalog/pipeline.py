@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from include.catalog.reading_yaml import DeclarationRefused, Node, load_yaml
+from include.catalog.yaml_declarations import DeclarationRefused, Node, load_yaml
 
 MEASURES = {"count", "count_if", "sum", "min", "max", "avg", "approx_distinct"}
 UNITS = {"hour", "day", "month"}

@@ -8,20 +8,30 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli import bench, contract, history, ledger, plan, quality, reference, rejected, release
-from include.cli.audit import audit
-from include.cli.demo import demo
-from include.cli.demo_change import demo_change
-from include.cli.doctor import doctor
-from include.cli.grains import grains
-from include.cli.maintain import maintain
-from include.cli.produce import produce
-from include.cli.query import query, tables
-from include.cli.rejected_decisions import discard_rejected, fix_rejected, reinstate_rejected
-from include.cli.repair import repair
-from include.cli.settings import settings
-from include.cli.status import status, wait
-from include.cli.up import down, up
+from include.cli import (
+    bench_command,
+    contract_command,
+    ledger_command,
+    plan_command,
+    quality_command,
+    reference_command,
+    rejected_command,
+    release_command,
+    slice_commands,
+)
+from include.cli.audit_command import audit
+from include.cli.decision_commands import discard_rejected, fix_rejected, reinstate_rejected
+from include.cli.demo_change_command import demo_change
+from include.cli.demo_command import demo
+from include.cli.doctor_command import doctor
+from include.cli.grains_command import grains
+from include.cli.maintain_command import maintain
+from include.cli.produce_command import produce
+from include.cli.query_command import query, tables
+from include.cli.repair_command import repair
+from include.cli.settings_command import settings
+from include.cli.status_command import status, wait
+from include.cli.up_command import down, up
 from include.errors import HeadraceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -34,19 +44,19 @@ def headrace() -> None:
 
 app.command()(demo)
 app.command("demo-change")(demo_change)
-app.add_typer(bench.app, name="bench")
-app.add_typer(contract.app, name="contract")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(reference.app, name="reference")
-rejected.app.command("fix")(fix_rejected)
-rejected.app.command("discard")(discard_rejected)
-rejected.app.command("reinstate")(reinstate_rejected)
-app.add_typer(rejected.app, name="rejected")
-app.add_typer(release.app, name="release")
-app.add_typer(history.backfill, name="backfill")
-app.add_typer(history.replay, name="replay")
-app.add_typer(plan.app, name="plan")
-app.add_typer(quality.app, name="quality")
+app.add_typer(bench_command.app, name="bench")
+app.add_typer(contract_command.app, name="contract")
+app.add_typer(ledger_command.app, name="ledger")
+app.add_typer(reference_command.app, name="reference")
+rejected_command.app.command("fix")(fix_rejected)
+rejected_command.app.command("discard")(discard_rejected)
+rejected_command.app.command("reinstate")(reinstate_rejected)
+app.add_typer(rejected_command.app, name="rejected")
+app.add_typer(release_command.app, name="release")
+app.add_typer(slice_commands.backfill, name="backfill")
+app.add_typer(slice_commands.replay, name="replay")
+app.add_typer(plan_command.app, name="plan")
+app.add_typer(quality_command.app, name="quality")
 app.command()(audit)
 app.command()(grains)
 app.command()(query)

@@ -35,7 +35,7 @@ class PlanClosed(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the plan's journal until it is closed."""
-        from include.planning.journal import load_plan
+        from include.planning.plan_journal import load_plan
 
         while (await asyncio.to_thread(load_plan, load_settings(), self.plan)).is_open:
             await asyncio.sleep(LOOK_EVERY)
@@ -61,8 +61,8 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the stream until there is something to say of it."""
-        from include.operators.health import Judge, Limits, sentence
-        from include.supervision.health import Watch
+        from include.operators.service_levels import Judge, Limits, sentence
+        from include.status.dataset_health import Watch
 
         watch = await asyncio.to_thread(Watch, load_settings(), self.dataset)
         judge, said, said_at = Judge(Limits(self.lag_seconds, self.grace_seconds)), "", 0.0
@@ -88,7 +88,7 @@ class StreamWatch(BaseTrigger):
 
         That `headrace up` has wanted it since changes nothing: who stops the run stops the stream.
         """
-        from include.supervision.wanted import last_said, unwant
+        from include.state.desired_streams import last_said, unwant
 
         settings = load_settings()
         said = last_said(settings, self.dataset)

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from include.catalog.difference import Change
-from include.catalog.slice import Slice
+from include.catalog.history_slice import Slice
+from include.catalog.release_diff import Change
 from include.errors import Terminal
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"

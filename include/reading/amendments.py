@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from include.errors import Terminal
-from include.places import amendments_path
+from include.paths import amendments_path
 from include.settings import Settings
 
 FIX, DISCARD, REINSTATE = "fix", "discard", "reinstate"

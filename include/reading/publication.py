@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import Terminal
-from include.places import publication_path, warehouse
+from include.paths import publication_path, warehouse
 from include.settings import Settings
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Lock
 
 from include.errors import HeadraceError
+from include.host.jar_lock import FOLDERS, LOCK, Jar, JarRefused, read_jar_list, sha256_of, verify_jar
+from include.host.java_runtime import find_java
 from include.settings import load_settings
-from include.supervision.jars import FOLDERS, LOCK, Jar, JarRefused, read_jar_list, sha256_of, verify_jar
-from include.supervision.java import find_java
 from infra.jars.ivy import download
 
 WANTED = LOCK.with_name("jars.in")

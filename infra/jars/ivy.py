@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from include.errors import Terminal, Transient
-from include.supervision.jars import Jar
+from include.host.jar_lock import Jar
 
 SETTINGS = Path(__file__).with_name("ivysettings.xml")
 ARRIVED = re.compile(r"\[SUCCESSFUL \] (?P<group>[^#]+)#(?P<artifact>[^;]+);(?P<version>[^!]+)!")

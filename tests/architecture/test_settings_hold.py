@@ -15,7 +15,7 @@ from include.settings import (
     refuse_dangerous,
     refuse_unknown,
 )
-from spark_jobs.session import GUARDED, GuardedSetting, open_session, verify_guarded
+from spark_jobs.engine.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
 # Every setting of FAULTS 43, as somebody would write it.
 HARMFUL = {

@@ -10,17 +10,17 @@ from pathlib import Path
 from small_release import SmallRelease
 
 from include.catalog.dataset import load_dataset
-from include.catalog.slice import Slice
-from include.places import correction_path
+from include.catalog.history_slice import Slice
+from include.paths import correction_path
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
-from spark_jobs.contract.judge import compiled_judge
-from spark_jobs.layers.correct import APPLY, Correction, apply_correction
-from spark_jobs.layers.grains import redo_gold
-from spark_jobs.layers.release import Release, load_transformation, pinned_release
-from spark_jobs.layers.slices import Folder, Redone, redo_records
-from spark_jobs.rebuild import slice_records
-from spark_jobs.refine import publication_of, refined_batch
+from spark_jobs.contract.validator import compiled_judge
+from spark_jobs.engine.apply_patch import APPLY, Correction, apply_correction
+from spark_jobs.engine.rebuild_gold import redo_gold
+from spark_jobs.engine.rebuild_slice import Folder, Redone, redo_records
+from spark_jobs.engine.refine import publication_of, refined_batch
+from spark_jobs.jobs.slice_job import slice_records
+from spark_jobs.layers.release_tables import Release, load_transformation, pinned_release
 
 Edit = Callable[[Path], None]
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 from test_contract_of_flights import ACCEPTED, REJECTED
 
-from include.catalog.slice import BRONZE, Slice, Span
+from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import Settings
 
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

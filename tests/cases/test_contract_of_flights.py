@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Contract
 from include.catalog.dataset import declared_dataset
 from include.settings import Settings
-from spark_jobs.contract.judge import compiled_judge
+from spark_jobs.contract.validator import compiled_judge
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DEPARTED: dict[str, Any] = {

@@ -17,15 +17,15 @@ from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_distance, visible
 
 from include.catalog.dataset import snapshot_dataset
-from include.places import correcting_path
+from include.paths import correcting_path
 from include.reading.amendments import DISCARD, Decision, amend
 from include.settings import Settings
-from include.supervision.orders import CORRECT, UNDO, Order, find_order, give_answer, give_order
-from spark_jobs import live
-from spark_jobs.failpoints import Step
-from spark_jobs.layers.correct import Correction
-from spark_jobs.lease import Lease, take_lease
-from spark_jobs.live import open_all
+from include.state.owner_requests import CORRECT, UNDO, Order, find_order, give_answer, give_order
+from spark_jobs.engine import active_releases
+from spark_jobs.engine.active_releases import open_all
+from spark_jobs.engine.apply_patch import Correction
+from spark_jobs.storage.failpoints import Step
+from spark_jobs.storage.lease import Lease, take_lease
 
 STEPS = [step for step in Step if step.value.startswith("correction.")]
 
@@ -64,7 +64,7 @@ def locks_go_with_it() -> Iterator[None]:
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "take_lease", noted)
+        patch.setattr(active_releases, "take_lease", noted)
         try:
             yield
         finally:

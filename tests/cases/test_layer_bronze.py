@@ -14,8 +14,8 @@ from small_events import flight_event
 from small_release import ARRIVED, Record, SmallRelease, small_release
 
 from include.settings import Settings
-from spark_jobs.layers import bronze
-from spark_jobs.tables import RowsUnaccounted
+from spark_jobs.layers import bronze_layer
+from spark_jobs.storage.delta_table import RowsUnaccounted
 
 GOOD = flight_event("scheduled", 1)
 # name → record: all are kept, none is looked into.
@@ -105,9 +105,9 @@ def test_a_record_outside_the_batch_is_refused(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = small_release(spark, settings, "flights")
-    made = bronze.BronzeBatch
+    made = bronze_layer.BronzeBatch
 
-    def shorter(number: int, app_id: str, transaction: int, offsets: Any, facts: Any) -> bronze.BronzeBatch:
+    def shorter(number: int, app_id: str, transaction: int, offsets: Any, facts: Any) -> bronze_layer.BronzeBatch:
         return made(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, facts)
 
     monkeypatch.setattr("small_release.BronzeBatch", shorter)

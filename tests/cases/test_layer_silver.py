@@ -14,9 +14,9 @@ from small_release import Record, small_release
 from stories import Story, Tell
 
 from include.catalog.dataset import declared_dataset
-from include.catalog.reading_yaml import DeclarationRefused
+from include.catalog.yaml_declarations import DeclarationRefused
 from include.settings import Settings
-from spark_jobs.tables import RowsUnaccounted
+from spark_jobs.storage.delta_table import RowsUnaccounted
 
 A, B, C, D = (flight_event("scheduled", number) for number in (1, 2, 3, 4))
 BAD_B = flight_event("scheduled", 2, dest="nowhere")

@@ -17,16 +17,16 @@ from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.slice import BRONZE, Slice, Span
+from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import commits
-from include.ledger.rebuild import rebuild
+from include.ledger.ledger_rebuild import rebuild
 from include.reading import pinned
 from include.settings import Settings
-from spark_jobs import refine as refining
-from spark_jobs.data_files import HIVE_NULL, DataFile
-from spark_jobs.failpoints import Step
-from spark_jobs.maintain import Size, maintain, small_groups, tables_of
-from spark_jobs.tables import RowsRearranged, Table
+from spark_jobs.engine import refine as refining
+from spark_jobs.engine.compact_tables import Size, maintain, small_groups, tables_of
+from spark_jobs.storage.data_files import HIVE_NULL, DataFile
+from spark_jobs.storage.delta_table import RowsRearranged, Table
+from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from small_events import departed, escaped
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.slice import BRONZE, Slice, Span
-from include.reference.tables import current_versions, load_reference
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.reference.reference_tables import current_versions, load_reference
 from include.settings import Settings
-from spark_jobs.layers.correct import UNDO
+from spark_jobs.engine.apply_patch import UNDO
 
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 OLD, NEW = "Alaska Airlines Inc.", "Alaska"

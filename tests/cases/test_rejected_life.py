@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 from small_events import departed
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.slice import BRONZE, Slice, Span
-from include.planning.rejected import spans
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.planning.rejected_decisions import spans
 from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, amend, amendments
 from include.reading.publication import published_tables
-from include.reading.rejected import (
+from include.reading.published_tables import Reading
+from include.reading.rejected_records import (
     DISCARDED,
     FIXED,
     LOST,
@@ -26,9 +27,8 @@ from include.reading.rejected import (
     rejected_places,
     rejected_records,
 )
-from include.reading.tables import Reading
 from include.settings import Settings
-from spark_jobs.failpoints import Step
+from spark_jobs.storage.failpoints import Step
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 BROKEN, FAR, WINNER, LOSER = (0, 101), (0, 102), (0, 100), (1, 5000)

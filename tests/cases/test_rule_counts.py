@@ -13,12 +13,12 @@ from small_events import departed, escaped, flight_event
 from small_release import Record, small_release
 
 from include.catalog.contract import load_contract
-from include.ledger.catching_up import catch_up
-from include.ledger.counting import RunCounts, Warned
-from include.ledger.reader import open_reader
-from include.ledger.writer import open_writer
-from include.quality.page import page
-from include.quality.report import quality_report
+from include.ledger.ledger_reader import open_reader
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
+from include.ledger.rule_counts import RunCounts, Warned
+from include.quality.quality_pages import page
+from include.quality.quality_report import quality_report
 from include.settings import CLONE, Settings
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"

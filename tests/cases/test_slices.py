@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.slice import BRONZE, Slice, Span
+from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import CLONE, Settings
-from spark_jobs.layers.correct import UNDO, MovedOn
-from spark_jobs.layers.lookup import looking_up
-from spark_jobs.layers.slices import FEW_SPANS, in_spans
+from spark_jobs.engine.apply_patch import UNDO, MovedOn
+from spark_jobs.engine.rebuild_slice import FEW_SPANS, in_spans
+from spark_jobs.storage.duckdb_session import looking_up
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

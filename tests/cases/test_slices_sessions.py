@@ -12,7 +12,7 @@ from histories import History
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.slice import BRONZE, Slice, Span
+from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import Settings
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from small_release import Record
 
-from include.feeds.faults import Shares, injected
-from include.feeds.registry import feed_named
+from include.producers.feed_registry import feed_named
+from include.producers.injected_faults import Shares, injected
 
 Batch = list[Record]
 Verdict = tuple[bytes | None, str]

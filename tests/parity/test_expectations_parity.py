@@ -29,11 +29,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.catalog.expectations import PAIR, ROW
-from include.catalog.reading_yaml import DeclarationRefused, Node
-from include.catalog.rules import Rule, read_rules
-from include.quality.installed import imported
-from spark_jobs.contract.expectations import compiled_rule
+from include.catalog.contract_rules import Rule, read_rules
+from include.catalog.row_expectations import PAIR, ROW
+from include.catalog.yaml_declarations import DeclarationRefused, Node
+from include.quality.quality_packages import imported
+from spark_jobs.contract.compiled_rules import compiled_rule
 
 gx = imported("great_expectations")
 get_expectation_impl = imported("great_expectations.expectations.registry").get_expectation_impl

@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Contract
 from include.catalog.dataset import declared_dataset
-from include.feeds.bad_records import bad_records
-from include.feeds.registry import feed_named
+from include.producers.bad_records import bad_records
+from include.producers.feed_registry import feed_named
 from include.settings import Settings
-from spark_jobs.contract.gate import joined_values
-from spark_jobs.contract.judge import compiled_judge
+from spark_jobs.contract.plain_form import joined_values
+from spark_jobs.contract.validator import compiled_judge
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REAL_EVENTS = 60

@@ -10,7 +10,7 @@ from deliveries import days_of, deliveries, parity_seed
 from pyspark.sql import SparkSession
 from small_release import small_release
 
-from include.feeds.faults import Shares
+from include.producers.injected_faults import Shares
 from include.settings import Settings
 
 RECORDS = 100_000

@@ -15,7 +15,7 @@ from oracle import ORACLE, differences
 from pyspark.sql import SparkSession
 from small_release import SmallRelease, small_release
 
-from include.feeds.faults import Shares
+from include.producers.injected_faults import Shares
 from include.settings import Settings
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.

@@ -19,17 +19,19 @@ import polars as pl
 import psutil
 from readings import Sent, readings, wrong_rows
 
-from include.audit.judge import audit_dataset
+from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
 from include.clients.kafka import ensure_topic, log_end_offsets
-from include.feeds.producer import produce
-from include.places import log_path, publication_path, run_path, status_path, warehouse
+from include.paths import log_path, publication_path, run_path, status_path, warehouse
+from include.process_control.driver_process import driver_command
+from include.process_control.kafka_broker import answers, start_broker
+from include.process_control.start_stop import down
+from include.producers.kafka_producer import produce
 from include.settings import CLONE, Settings
-from include.supervision.broker import answers, start_broker
-from include.supervision.drivers import driver_command
-from include.supervision.processes import bootstrap_servers, down
-from include.supervision.spawned import RunFile, log_size, write_run_file
-from include.supervision.states import stream_name
+from include.state.broker_address import bootstrap_servers
+from include.state.process_logs import log_size
+from include.state.process_states import stream_name
+from include.state.run_files import RunFile, write_run_file
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
 # A driver of these tests lives for seconds: the optimising compiler costs it more than it gains.

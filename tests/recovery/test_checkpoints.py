@@ -11,7 +11,7 @@ import pytest
 from site_of_recovery import Site
 
 from include.clients.delta_log import commits
-from include.places import bronze_path
+from include.paths import bronze_path
 
 REFUSED, DECLINED = 2, 1
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from site_of_recovery import Driver, Site, await_that
 
-from include.places import run_path
+from include.paths import run_path
 from include.settings import Settings
-from include.supervision.states import BROKER
+from include.state.process_states import BROKER
 
 FULL = "No space left on device"
 

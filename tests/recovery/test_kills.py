@@ -9,7 +9,7 @@ import pytest
 from readings import readings
 from site_of_recovery import Site
 
-from spark_jobs.failpoints import Step
+from spark_jobs.storage.failpoints import Step
 
 # One batch for each `send`, so that it is known which batch a driver dies in.
 TOGETHER = json.dumps({"minOffsetsPerTrigger": str(len(readings(0, 200)))})

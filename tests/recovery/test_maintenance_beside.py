@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from site_of_recovery import Site
 
-from include.planning.journal import keep_plan, record_stage
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
+from include.planning.plan_journal import keep_plan, record_stage
 from include.reading.publication import read_publication
 
 LEFT_ALONE, REFUSED = 1, 2

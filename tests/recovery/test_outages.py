@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from site_of_recovery import Driver, Site, await_that, open_broker
 
-from include.places import snapshot_path
+from include.paths import snapshot_path
 from include.settings import Settings
-from include.supervision.spawned import read_run_file, send, wait_gone
-from include.supervision.states import BROKER
+from include.state.process_states import BROKER
+from include.state.run_files import read_run_file, send, wait_gone
 
 TROUBLE = re.compile(r"\bERROR\b|Traceback|Exception")
 

@@ -10,8 +10,8 @@ import time
 import pytest
 from site_of_recovery import Driver, Site, await_that
 
-from include.places import lease_path
-from spark_jobs.failpoints import Step
+from include.paths import lease_path
+from spark_jobs.storage.failpoints import Step
 
 REFUSED, FAILED = 2, 1
 

@@ -11,11 +11,11 @@ from polling import Poll
 from releases import REFUSED, double_litres, the_plan
 from site_of_recovery import Site, await_that
 
-from include.places import live_path
-from include.planning import execute
-from include.planning.journal import load_plan
+from include.paths import live_path
+from include.planning import plan_stages
 from include.planning.plan import PlanRecord
-from include.supervision.orders import PROMOTE, Order, find_order, give_order
+from include.planning.plan_journal import load_plan
+from include.state.owner_requests import PROMOTE, Order, find_order, give_order
 
 READS = 1_000
 NEEDED = 1
@@ -30,8 +30,8 @@ def poll_while_it_moves(site: Site, plan: str, sums: tuple[int, int]) -> None:
     poll = Poll(site, *((litres, litres) for litres in sums))
     with poll.going_on():
         while len(poll.reads) < READS and poll.is_alive:
-            moved(site, execute.roll_back, plan)
-            moved(site, execute.apply, plan)
+            moved(site, plan_stages.roll_back, plan)
+            moved(site, plan_stages.apply, plan)
     poll.refuse_mixes()
 
 

@@ -21,10 +21,10 @@ import psutil
 import pytest
 from site_of_recovery import TEMPLATE, Site, await_that, close_broker, copy_dataset
 
-from include.places import bronze_path, log_path, run_path
+from include.paths import bronze_path, log_path, run_path
 from include.settings import CLONE, Settings
-from include.supervision.spawned import RunFile, is_alive, read_run_file, wait_gone
-from include.supervision.states import BROKER, RUNNER, stream_name
+from include.state.process_states import BROKER, RUNNER, stream_name
+from include.state.run_files import RunFile, is_alive, read_run_file, wait_gone
 
 COMMITTING_WITHIN = 30.0
 ORPHANS_GONE_WITHIN = 5.0
@@ -153,7 +153,7 @@ def test_a_second_runner_is_refused_and_names_the_first(kept: Site) -> None:
     up(kept)
     first, before = run_of(kept, RUNNER), run_path(kept.settings, RUNNER).read_bytes()
     second = subprocess.run(
-        [sys.executable, "-m", "include.supervision.runner"],
+        [sys.executable, "-m", "include.process_control.runner"],
         cwd=CLONE,
         env=kept.environment({}),
         capture_output=True,

@@ -13,7 +13,7 @@ from polling import Poll
 from site_of_recovery import Driver, Site, await_that
 
 from include.clients.kafka import delete_records_before, log_start_offsets
-from include.places import verified_path, warehouse
+from include.paths import verified_path, warehouse
 from include.reading.publication import read_publication, tables_of
 
 REFUSED = 2

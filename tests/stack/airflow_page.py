@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.process_control.airflow_process import USER, password_path
 from include.settings import Settings
-from include.supervision.airflow import USER, password_path
-from include.supervision.spawned import read_run_file
-from include.supervision.states import AIRFLOW
+from include.state.process_states import AIRFLOW
+from include.state.run_files import read_run_file
 
 ENDED = {"success", "failed"}
 # The machine of a test has two slow cores, and a build is a JVM.

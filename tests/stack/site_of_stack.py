@@ -17,13 +17,13 @@ import psutil
 from airflow_page import AT_MOST, AirflowPage
 from deltalake import DeltaTable
 
-from include.places import plan_path
-from include.planning.journal import all_plans
+from include.paths import plan_path
 from include.planning.plan import PlanRecord
+from include.planning.plan_journal import all_plans
 from include.reading.publication import Publication, read_publication, tables_of
 from include.settings import CLONE, Settings
-from include.supervision.spawned import read_run_file
-from include.supervision.states import AIRFLOW, stream_name
+from include.state.process_states import AIRFLOW, stream_name
+from include.state.run_files import read_run_file
 
 DATASET = "flights"
 # Drivers and builds of these tests live for a minute: the optimising compiler costs more than it gains.
@@ -96,7 +96,9 @@ class Stack:
     def drivers(self) -> list[int]:
         """Every process on the machine that is a driver of this state folder's stream."""
         return [
-            process.pid for process in self._ours() if process.cmdline()[-3:] == ["-m", "spark_jobs.stream", DATASET]
+            process.pid
+            for process in self._ours()
+            if process.cmdline()[-3:] == ["-m", "spark_jobs.jobs.stream_job", DATASET]
         ]
 
     def part(self, name: str) -> psutil.Process:
@@ -126,7 +128,7 @@ class Stack:
 
     def jobs(self) -> list[psutil.Process]:
         """Builds of plans that run for this state folder."""
-        return [p for p in self._ours() if any(word.startswith("spark_jobs.rebuild") for word in p.cmdline())]
+        return [p for p in self._ours() if any(word.startswith("spark_jobs.jobs.slice_job") for word in p.cmdline())]
 
     def session(self) -> list[psutil.Process]:
         """Every process of Airflow's session."""

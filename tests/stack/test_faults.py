@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from site_of_stack import DATASET, Stack, await_that
 
-from include.planning.confirm import confirm
+from include.planning.confirm_applied import confirm
 from include.planning.plan import Stage
 
 REPLAY = f"replay__{DATASET}"

@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
 
 from include.planning.plan import Stage
+from include.process_control.airflow_process import USER
 from include.settings import CLONE
-from include.supervision.airflow import USER
 
 CHROMIUM = "/usr/bin/chromium"
 SCREENSHOTS = CLONE / "build" / "screenshots"

@@ -11,7 +11,7 @@ import pytest
 from airflow_page import Refused
 from site_of_stack import DATASET, Stack, await_that
 
-from include.ledger.reader import open_reader
+from include.ledger.ledger_reader import open_reader
 from include.planning.plan import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stand_ins import StandIns
 
+from include.process_control import driver_process, runner
 from include.settings import Settings
-from include.supervision import drivers, runner
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def two_datasets(tmp_path: Path) -> Settings:
 def stand_ins(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process, with stand-ins."""
     found = StandIns(two_datasets)
-    monkeypatch.setattr(drivers, "driver_command", found.command)
+    monkeypatch.setattr(driver_process, "driver_command", found.command)
     monkeypatch.setattr(runner, "start_broker", found.start_broker)
     monkeypatch.setattr(runner, "refusal", lambda *_: "")
     yield found

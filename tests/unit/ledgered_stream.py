@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from include.places import bronze_path, gold_path, rejected_path, silver_path
+from include.paths import bronze_path, gold_path, rejected_path, silver_path
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
 

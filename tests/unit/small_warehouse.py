@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from include.places import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
 

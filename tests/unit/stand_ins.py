@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.places import status_path
+from include.host.ports import free_ports
+from include.paths import status_path
+from include.process_control.child_process import spawn
+from include.process_control.reconcile import Policy
+from include.process_control.runner import Runner
 from include.settings import Settings
-from include.supervision.observe import observe_stream
-from include.supervision.ports import free_ports
-from include.supervision.reconcile import Policy
-from include.supervision.runner import Runner
-from include.supervision.spawned import RunFile, read_run_file, send, spawn
-from include.supervision.states import AT_WORK, BROKER, stream_name
-from include.supervision.wanted import want
+from include.state.desired_streams import want
+from include.state.process_states import AT_WORK, BROKER, stream_name
+from include.state.run_files import RunFile, read_run_file, send
+from include.status.observe import observe_stream
 
 # Says `running`, and `stopped` on SIGTERM; the argument chooses how it misbehaves.
 DRIVER = """

@@ -10,11 +10,11 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from include.operators import links, plugin
-from include.operators.links import ComparisonLink, DataDocsLink
-from include.places import docs_path
-from include.planning.journal import comparison_path, keep_plan
+from include.operators import airflow_plugin, operator_links
+from include.operators.operator_links import ComparisonLink, DataDocsLink
+from include.paths import docs_path
 from include.planning.plan import REPLAY, Plan, Prediction
+from include.planning.plan_journal import comparison_path, keep_plan
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -23,7 +23,7 @@ WISH = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")
 
 @pytest.fixture(autouse=True)
 def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for module in (links, plugin):
+    for module in (operator_links, airflow_plugin):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
     keep_plan(settings, plan.__class__(**{**plan.__dict__, "origin": "replay__flights/manual__1"}))
@@ -33,14 +33,14 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 @pytest.fixture
 def somebody() -> Iterator[TestClient]:
     """A client that is logged in."""
-    plugin.pages.dependency_overrides[get_user] = lambda: None
-    yield TestClient(plugin.pages)
-    plugin.pages.dependency_overrides.clear()
+    airflow_plugin.pages.dependency_overrides[get_user] = lambda: None
+    yield TestClient(airflow_plugin.pages)
+    airflow_plugin.pages.dependency_overrides.clear()
 
 
 def test_nobody_sees_it_without_logging_in(here: Settings) -> None:
     comparison_path(here, "replay-flights-1", "html").write_text("secret")
-    answer = TestClient(plugin.pages).get("/plans/replay-flights-1")
+    answer = TestClient(airflow_plugin.pages).get("/plans/replay-flights-1")
     assert (answer.status_code, "secret" in answer.text) == (401, False)
 
 
@@ -74,8 +74,8 @@ def test_data_docs_are_shown_to_who_is_logged_in(here: Settings, somebody: TestC
     assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
     assert "script" not in answer.headers["content-security-policy"]
     assert somebody.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
-    plugin.pages.dependency_overrides.clear()
-    assert TestClient(plugin.pages).get("/docs/flights/overview.html").status_code == 401
+    airflow_plugin.pages.dependency_overrides.clear()
+    assert TestClient(airflow_plugin.pages).get("/docs/flights/overview.html").status_code == 401
 
 
 @pytest.mark.parametrize(

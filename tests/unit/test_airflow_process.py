@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.settings import CLONE, Settings
-from include.supervision import airflow, airflow_parts
-from include.supervision.airflow import (
+from include.host.ports import PortInUse
+from include.process_control import airflow_parts, airflow_process
+from include.process_control.airflow_process import (
     AirflowMissing,
     airflow_environment,
     bring_up_airflow,
@@ -29,9 +29,9 @@ from include.supervision.airflow import (
     keep_keys,
     password_path,
 )
-from include.supervision.ports import PortInUse
-from include.supervision.spawned import RunFile, started_at, write_run_file
-from include.supervision.states import AIRFLOW
+from include.settings import CLONE, Settings
+from include.state.process_states import AIRFLOW
+from include.state.run_files import RunFile, started_at, write_run_file
 
 
 def test_keys_are_kept_and_nobody_else_may_read_them(settings: Settings) -> None:
@@ -82,7 +82,7 @@ def test_another_database_by_its_url(tmp_path: Path) -> None:
 
 
 def test_without_its_packages_it_says_how_to_get_them(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow, "find_spec", lambda name: None)
+    monkeypatch.setattr(airflow_process, "find_spec", lambda name: None)
     with pytest.raises(AirflowMissing, match="make setup"):
         bring_up_airflow(settings, lambda line: None)
 
@@ -93,7 +93,7 @@ def test_streams_are_named_or_left_to_airflow_not_both() -> None:
 
 
 SLEEPER = """
-import sys, include.supervision.airflow_parts as parts
+import sys, include.process_control.airflow_parts as parts
 part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
 parts.ASK_WITHIN = 2

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from include.operators import forms
-from include.operators.asked import (
+from include.operators import dag_forms
+from include.operators.run_parameters import (
     Asked,
     AuditAsked,
     BackfillAsked,
@@ -19,15 +19,15 @@ from include.operators.asked import (
     StreamAsked,
     understood,
 )
-from include.planning.slices import Wanted
+from include.planning.slice_plans import Wanted
 
-FORMS: dict[type[Asked], forms.Form] = {
-    StreamAsked: forms.stream_form(),
-    ReleaseAsked: forms.release_form(),
-    BackfillAsked: forms.backfill_form(),
-    ReplayAsked: forms.replay_form(),
-    RollbackAsked: forms.rollback_form(),
-    AuditAsked: forms.audit_form(["flights"]),
+FORMS: dict[type[Asked], dag_forms.Form] = {
+    StreamAsked: dag_forms.stream_form(),
+    ReleaseAsked: dag_forms.release_form(),
+    BackfillAsked: dag_forms.backfill_form(),
+    ReplayAsked: dag_forms.replay_form(),
+    RollbackAsked: dag_forms.rollback_form(),
+    AuditAsked: dag_forms.audit_form(["flights"]),
 }
 DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
 

@@ -15,8 +15,8 @@ import pytest
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.audit import kafka_records
+from include.audit.audit_run import TablesUnreadable, audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
-from include.audit.judge import TablesUnreadable, audit_dataset, audited_datasets
 from include.audit.kafka_records import RECORD, Chunk, NothingJudged, Topic
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.cli import main as command_line

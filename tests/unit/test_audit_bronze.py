@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from small_warehouse import BRONZE, NOON, as_frame, bronze_metadata, bronze_row
 
-from include.audit.bronze import (
+from include.audit.audit_findings import Finding, Kind, merged
+from include.audit.bronze_findings import (
     BatchRange,
     batch_ranges,
     named_row_findings,
@@ -18,7 +19,6 @@ from include.audit.bronze import (
     tiling_findings,
     topic_findings,
 )
-from include.audit.findings import Finding, Kind, merged
 from include.audit.kafka_records import RECORD, Chunk, Topic
 
 TABLE = "bronze.sales"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
-from include.audit.gold import GoldCheck, gold_check
+from include.audit.gold_findings import GoldCheck, gold_check
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window
 
 DAY = Window("sold_at", "day", "day")

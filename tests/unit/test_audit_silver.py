@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
-from include.audit.findings import Finding, merged
-from include.audit.silver import identity_findings, layer_counts, register_fixes, split_findings
+from include.audit.audit_findings import Finding, merged
+from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())

@@ -17,21 +17,21 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.bench import following, place, supply
-from include.bench.following import BenchFailed, Follower, RefineRun, Seen, run_of, seconds_per_million
-from include.bench.latency import Latency, quantiles, waiting_seconds
-from include.bench.machine import Machine
-from include.bench.place import own_state, running
-from include.bench.report import Report, as_json, as_text
-from include.bench.supply import Sending, Supply
-from include.bench.throughput import Throughput, WarmUp, refuse_other_count
-from include.bench.usage import used_between
-from include.cli import bench as cli
+from include.bench import bench_events, bench_follower, bench_state
+from include.bench.bench_events import Sending, Supply
+from include.bench.bench_follower import BenchFailed, Follower, RefineRun, Seen, run_of, seconds_per_million
+from include.bench.bench_latency import Latency, quantiles, waiting_seconds
+from include.bench.bench_machine import Machine
+from include.bench.bench_report import Report, as_json, as_text
+from include.bench.bench_state import own_state, running
+from include.bench.bench_throughput import Throughput, WarmUp, refuse_other_count
+from include.bench.cpu_usage import used_between
+from include.cli import bench_command as cli
 from include.cli.main import app
-from include.places import publication_path, status_path
+from include.paths import publication_path, status_path
 from include.reading.publication import Publication, publish
 from include.settings import Settings, load_settings
-from include.supervision.states import ProcessState, ProcessStatus
+from include.state.process_states import ProcessState, ProcessStatus
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -79,8 +79,8 @@ def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: py
         calls.append("up")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(place, "up", up)
-    monkeypatch.setattr(place, "down", lambda *_: calls.append("down"))
+    monkeypatch.setattr(bench_state, "up", up)
+    monkeypatch.setattr(bench_state, "down", lambda *_: calls.append("down"))
     with pytest.raises(KeyboardInterrupt), running(settings, print):
         pass
     assert calls == ["up", "down"]
@@ -90,7 +90,9 @@ def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: py
 
 
 def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supply, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)}))
+    monkeypatch.setattr(
+        bench_events, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)})
+    )
     source = Supply()
     first = [frame["n"].to_list() for frame in source.frames(150)]
     second = [frame["n"].to_list() for frame in source.frames(120)]
@@ -136,8 +138,8 @@ def say_run(settings: Settings, rows: int, seconds: float) -> None:
 def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "WORD_EVERY", 0.0)
-    monkeypatch.setattr(following, "observe", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)])
+    monkeypatch.setattr(bench_follower, "WORD_EVERY", 0.0)
+    monkeypatch.setattr(bench_follower, "observe", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)])
     follower = Follower(settings)
     for rows in (100, 100, 200, 200, 300):
         say_run(settings, rows, 1.0)
@@ -149,12 +151,12 @@ def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
 
 def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
-    monkeypatch.setattr(following, "observe", lambda *_: lost)
+    monkeypatch.setattr(bench_follower, "observe", lambda *_: lost)
     with pytest.raises(BenchFailed, match="pid 7 is gone"):
         Follower(settings).follow(lambda: False)
     lost.clear()
-    monkeypatch.setattr(following, "WORD_EVERY", 0.0)
-    monkeypatch.setattr(following, "STILL_FOR", 0.05)
+    monkeypatch.setattr(bench_follower, "WORD_EVERY", 0.0)
+    monkeypatch.setattr(bench_follower, "STILL_FOR", 0.05)
     with pytest.raises(BenchFailed, match="nothing was published"):
         Follower(settings).follow(lambda: False)
     assert not publication_path(settings, "flights").exists()

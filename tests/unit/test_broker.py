@@ -22,9 +22,12 @@ from include.clients.kafka import (
     log_end_offsets,
     translated,
 )
-from include.places import kafka_path
-from include.settings import Settings
-from include.supervision.broker import (
+from include.host.jar_lock import JarMissing
+from include.host.java_runtime import Java, JavaMissing, find_java, major_version
+from include.host.ports import PortInUse, free_ports, is_free, is_open
+from include.paths import kafka_path
+from include.process_control.child_process import spawn
+from include.process_control.kafka_broker import (
     BrokerDataMissing,
     Node,
     broker_command,
@@ -37,12 +40,9 @@ from include.supervision.broker import (
     write_node,
     write_properties,
 )
-from include.supervision.jars import JarMissing
-from include.supervision.java import Java, JavaMissing, find_java, major_version
-from include.supervision.ports import PortInUse, free_ports, is_free, is_open
-from include.supervision.processes import await_at_work
-from include.supervision.spawned import spawn
-from include.supervision.states import BROKER, ProcessState, ProcessStatus
+from include.process_control.start_stop import await_at_work
+from include.settings import Settings
+from include.state.process_states import BROKER, ProcessState, ProcessStatus
 
 JAVA = Java(Path("/a java/bin/java"), 17, "17.0.1")
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
-from include.catalog.slice import BRONZE, Slice, Span
-from include.planning.confirm import NotInTheTables, confirm
-from include.planning.journal import keep_plan, record_stage
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.planning.confirm_applied import NotInTheTables, confirm
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
 from include.planning.plan import RELEASE as A_RELEASE
-from include.planning.verified import keep_verified
+from include.planning.plan_journal import keep_plan, record_stage
+from include.planning.verified_ranges import keep_verified
 from include.settings import Settings
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

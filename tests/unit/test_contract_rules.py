@@ -24,10 +24,10 @@ from include.catalog.contract_changes import (
     is_version_enough,
     wanted_version,
 )
-from include.catalog.reading_yaml import DeclarationRefused
+from include.catalog.yaml_declarations import DeclarationRefused
 from include.cli.main import app
-from include.quality.installed import QualityNotInstalled, imported
-from include.quality.standard import refusals
+from include.quality.odcs_standard import refusals
+from include.quality.quality_packages import QualityNotInstalled, imported
 from include.settings import CLONE, Settings, load_settings
 
 GX = "great_expectations.expectations.registry"
@@ -321,7 +321,7 @@ def test_the_command_ends_with_1_for_a_wrong_contract(folder: Path, monkeypatch:
 
 def test_a_process_without_a_script_lives_on() -> None:
     """Spark's client for remote servers would end it, with 0, as if all were good."""
-    code = f"from include.quality.installed import imported; imported('{GX}'); print('alive')"
+    code = f"from include.quality.quality_packages import imported; imported('{GX}'); print('alive')"
     said = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
     assert said.stdout == "alive\n"
 
@@ -333,7 +333,10 @@ def test_without_the_group_the_command_that_installs_it_is_named(monkeypatch: py
     assert 'make setup GROUPS="runtime quality"' in refused.value.remedy
 
 
-@pytest.mark.parametrize("module", ["include.cli.main", "spark_jobs.stream", "spark_jobs.rebuild", "spark_jobs.follow"])
+@pytest.mark.parametrize(
+    "module",
+    ["include.cli.main", "spark_jobs.jobs.stream_job", "spark_jobs.jobs.slice_job", "spark_jobs.jobs.shadow_job"],
+)
 def test_no_other_process_loads_great_expectations(module: str) -> None:
     code = f"import sys, {module}; sys.exit('great_expectations' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=False).returncode == 0

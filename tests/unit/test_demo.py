@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.cli import demo as cli
+from include.cli import demo_command as cli
 from include.cli.main import app
-from include.demo import feeding
-from include.demo.feeding import (
+from include.demo import demo_feed
+from include.demo.demo_feed import (
     Feeding,
     OtherRange,
     RecordsGone,
@@ -29,8 +29,7 @@ from include.demo.feeding import (
     refuse_strange_records,
     sent_before,
 )
-from include.demo.judging import of_the_run
-from include.demo.place import (
+from include.demo.demo_state import (
     LOCK,
     DemoBusy,
     DemoRefused,
@@ -42,8 +41,9 @@ from include.demo.place import (
     remove_state,
     sole_demo,
 )
-from include.feeds.producer import DeliveryFailed, Produced
-from include.feeds.sending import Run, Sent
+from include.demo.demo_verdicts import of_the_run
+from include.producers.kafka_producer import DeliveryFailed, Produced
+from include.producers.paced_sending import Run, Sent
 from include.settings import Settings, load_settings
 
 FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
@@ -162,8 +162,8 @@ def finish(manifest: Path, run: Run, sent: int, finished: bool = True) -> None:
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     found = Topics()
-    monkeypatch.setattr(feeding, "log_end_offsets", found.log_end_offsets)
-    monkeypatch.setattr(feeding, "send", found.send)
+    monkeypatch.setattr(demo_feed, "log_end_offsets", found.log_end_offsets)
+    monkeypatch.setattr(demo_feed, "send", found.send)
     return found
 
 
@@ -274,7 +274,7 @@ def test_only_what_the_demo_sent_is_scored() -> None:
 def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     load_settings.cache_clear()
-    monkeypatch.setattr("include.demo.place.examine", lambda: [])
+    monkeypatch.setattr("include.demo.demo_state.examine", lambda: [])
     yield CliRunner()
     load_settings.cache_clear()
 
@@ -333,10 +333,10 @@ def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest
 def test_an_unfit_machine_is_refused_before_anything_is_made(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    from include.doctor.finding import doubtful, failed
+    from include.doctor.doctor_finding import doubtful, failed
 
     monkeypatch.setattr(
-        "include.demo.place.examine", lambda: [doubtful("disk", "little", "x"), failed("java", "no", "y")]
+        "include.demo.demo_state.examine", lambda: [doubtful("disk", "little", "x"), failed("java", "no", "y")]
     )
     telling(monkeypatch, True)
     result = command.invoke(app, ["demo"])

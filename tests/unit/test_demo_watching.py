@@ -11,15 +11,15 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from include.demo.answers import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
-from include.demo.feeding import Fed
-from include.demo.showing import line, live_table, score_table, shown_progress, verdict
-from include.demo.watching import Look, NothingMoves, Patience, Rates, Recent, RefineHalted, StreamLost, watch
-from include.feeds.score import KindScore, Score
-from include.reading.sql import tables_mentioned, validate_reading
+from include.demo.demo_display import line, live_table, score_table, shown_progress, verdict
+from include.demo.demo_feed import Fed
+from include.demo.demo_questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
+from include.demo.demo_watch import Look, NothingMoves, Patience, Rates, Recent, RefineHalted, StreamLost, watch
+from include.producers.fault_score import KindScore, Score
+from include.reading.published_sql import tables_mentioned, validate_reading
 from include.settings import Settings
-from include.supervision.progress import Batches, DatasetProgress, Lag, Progress
-from include.supervision.states import ProcessState, ProcessStatus
+from include.state.process_states import ProcessState, ProcessStatus
+from include.status.stream_progress import Batches, DatasetProgress, Lag, Progress
 
 BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
 STREAM = ProcessStatus("stream:flights", 2, ProcessState.RUNNING)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.doctor import examine
-from include.doctor.finding import Verdict, failed, well
-from include.doctor.installation import (
+from include.doctor import machine_checks
+from include.doctor.check_installation import (
     check_jars,
     check_packages,
     check_pyspark_python,
@@ -20,7 +19,7 @@ from include.doctor.installation import (
     check_second_spark,
     check_settings,
 )
-from include.doctor.machine import (
+from include.doctor.check_resources import (
     GB,
     Mount,
     check_disk,
@@ -30,10 +29,11 @@ from include.doctor.machine import (
     check_port,
     check_writable,
 )
+from include.doctor.doctor_finding import Verdict, failed, well
+from include.host.jar_lock import Jar
+from include.host.java_runtime import Java, JavaMissing
 from include.settings import Settings, SettingsRefused
-from include.supervision.jars import Jar
-from include.supervision.java import Java, JavaMissing
-from include.supervision.states import ProcessState, ProcessStatus
+from include.state.process_states import ProcessState, ProcessStatus
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 STOPPED = ProcessStatus("broker", None, ProcessState.STOPPED)
@@ -173,7 +173,7 @@ def test_settings() -> None:
 def test_the_command_exits_by_the_worst(monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int) -> None:
     from include.cli.main import app
 
-    monkeypatch.setattr(examine, "examine", lambda: findings)
+    monkeypatch.setattr(machine_checks, "examine", lambda: findings)
     table, listing = CliRunner().invoke(app, ["doctor"]), CliRunner().invoke(app, ["doctor", "--json"])
     assert (table.exit_code, listing.exit_code) == (code, code)
     said = json.loads(listing.stdout)

@@ -14,10 +14,10 @@ import pytest
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.errors import Terminal
-from include.places import bronze_path, checkpoint_path, lease_path, silver_path
+from include.paths import bronze_path, checkpoint_path, lease_path, silver_path
 from include.settings import Settings
-from spark_jobs import examine, repair
-from spark_jobs.examine import (
+from spark_jobs.engine import preflight
+from spark_jobs.engine.preflight import (
     CheckpointDisagrees,
     CheckpointMissing,
     TablesDisagree,
@@ -26,12 +26,13 @@ from spark_jobs.examine import (
     examined_generation,
     refuse_lost_bronze,
 )
-from spark_jobs.generation import Generation, GenerationDamaged, read_generation, write_generation
-from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.lease import LeaseHeld, take_lease
-from spark_jobs.offset_log import OffsetLogDamaged
-from spark_jobs.repair import OffsetsExpired
-from spark_jobs.tables import NoLongerOwner, Table
+from spark_jobs.jobs import repair_job
+from spark_jobs.jobs.repair_job import OffsetsExpired
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.storage.checkpoint_generation import Generation, GenerationDamaged, read_generation, write_generation
+from spark_jobs.storage.delta_table import NoLongerOwner, Table
+from spark_jobs.storage.lease import LeaseHeld, take_lease
+from spark_jobs.storage.offset_log import OffsetLogDamaged
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 BATCHES = 4
@@ -101,18 +102,18 @@ class Scene:
 
     def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
         told: list[str] = []
-        well = repair.repair(self.settings, "flights", now=NOW, agreed=lambda: agreed, tell=told.append)
+        well = repair_job.repair(self.settings, "flights", now=NOW, agreed=lambda: agreed, tell=told.append)
         return well, told
 
 
 @pytest.fixture
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     kafka = Kafka()
-    for module in (examine, repair):
+    for module in (preflight, repair_job):
         monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
         monkeypatch.setattr(module, "log_start_offsets", lambda *_: dict(kafka.starts))
-    monkeypatch.setattr(examine, "log_end_offsets", lambda *_: dict(kafka.ends))
-    monkeypatch.setattr(repair, "bootstrap_servers", lambda _: "broker")
+    monkeypatch.setattr(preflight, "log_end_offsets", lambda *_: dict(kafka.ends))
+    monkeypatch.setattr(repair_job, "bootstrap_servers", lambda _: "broker")
     made = Scene(settings, declared_dataset(settings, "flights"), Table(bronze_spec(settings, "flights")), kafka)
     write_generation(made.folder, Generation(1, 0, {0: 0, 1: 0}, "flights", "topic-1", made.bronze.table_id))
     for number in range(BATCHES):

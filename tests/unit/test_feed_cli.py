@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.cli.produce import moment, share
+from include.cli.produce_command import moment, share
 from include.clients import kafka
-from include.feeds.feed import EventsRefused
+from include.producers.event_feed import EventsRefused
 
 ANYWHERE = ("--bootstrap", "127.0.0.1:1")
 

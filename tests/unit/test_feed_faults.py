@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.feeds.bad_records import RARE_KIND, RARE_ROUNDS, bad_records, field_text, with_field
-from include.feeds.faults import DELIVERY, REORDER_PLACES, ShareRefused, Shares, injected
-from include.feeds.feed import events
-from include.feeds.flights import FLIGHTS
-from include.feeds.registry import FEEDS
-from include.feeds.weather import WEATHER
+from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, bad_records, field_text, with_field
+from include.producers.event_feed import events
+from include.producers.feed_registry import FEEDS
+from include.producers.flight_events import FLIGHTS
+from include.producers.injected_faults import DELIVERY, REORDER_PLACES, ShareRefused, Shares, injected
+from include.producers.weather_events import WEATHER
 
 DEMO = Shares(duplicates=0.005, late=0.01, reorder=0.02, corrupt=0.002)
 REASONS = {

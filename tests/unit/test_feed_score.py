@@ -9,7 +9,7 @@ import orjson
 import polars as pl
 import pytest
 
-from include.feeds.score import KindScore, Score, score
+from include.producers.fault_score import KindScore, Score, score
 
 SCHEMA = {
     "_topic": pl.String,

@@ -13,10 +13,9 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from include.feeds import producer
-from include.feeds.faults import Shares
-from include.feeds.feed import EventsRefused, Feed
-from include.feeds.manifest import (
+from include.producers import kafka_producer
+from include.producers.event_feed import EventsRefused, Feed
+from include.producers.fault_manifest import (
     Ends,
     ManifestExists,
     ManifestUnreadable,
@@ -24,9 +23,10 @@ from include.feeds.manifest import (
     journal_path,
     read_manifest,
 )
-from include.feeds.producer import Chunk, DeliveryFailed, Progress, RateRefused, produce
-from include.feeds.sending import Run, Sent, deliveries, send
-from include.feeds.weather import WEATHER
+from include.producers.injected_faults import Shares
+from include.producers.kafka_producer import Chunk, DeliveryFailed, Progress, RateRefused, produce
+from include.producers.paced_sending import Run, Sent, deliveries, send
+from include.producers.weather_events import WEATHER
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SHARES = Shares(duplicates=0.05, late=0.02, reorder=0.02, corrupt=0.01)
@@ -109,7 +109,7 @@ def test_a_tombstone_and_an_empty_value_stay_different(broker: str) -> None:
 
 
 def test_a_full_queue_is_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "QUEUE_RECORDS", 100)
+    monkeypatch.setattr(kafka_producer, "QUEUE_RECORDS", 100)
     assert produce(broker, "full", table(3_000)).sent == 3_000
     assert sum(map(len, log(broker, "full").values())) == 3_000
 
@@ -156,7 +156,7 @@ def test_a_rate_that_is_none_is_refused(broker: str, rate: float) -> None:
 
 
 def test_a_record_that_the_broker_cannot_take_surfaces(broker: str) -> None:
-    rows = pl.DataFrame({"key": [b"k"], "value": [b"x" * (producer.LARGEST_MESSAGE + 1)], "fault": ["corrupt"]})
+    rows = pl.DataFrame({"key": [b"k"], "value": [b"x" * (kafka_producer.LARGEST_MESSAGE + 1)], "fault": ["corrupt"]})
     with pytest.raises(DeliveryFailed) as failed:
         produce(broker, "large", rows)
     assert failed.value.failed == 1
@@ -164,7 +164,7 @@ def test_a_record_that_the_broker_cannot_take_surfaces(broker: str) -> None:
 
 
 def test_a_broker_that_is_gone_surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "DELIVERY_SECONDS", 1)
+    monkeypatch.setattr(kafka_producer, "DELIVERY_SECONDS", 1)
     with pytest.raises(DeliveryFailed) as failed:
         produce("127.0.0.1:1", "gone", table(20))
     assert failed.value.failed == 20
@@ -205,7 +205,7 @@ def test_a_stopped_run_goes_on_without_sending_anything_twice(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = tmp_path / "m"
-    monkeypatch.setattr(producer, "BURST", 50)
+    monkeypatch.setattr(kafka_producer, "BURST", 50)
     whole = tmp_path / "whole"
     again = sender(broker, "stopped", manifest)
     stops = iter([False, False])
@@ -228,7 +228,7 @@ def test_after_a_crash_one_chunk_is_sent_again_and_said_to_be(
     class Crash(Exception):
         pass
 
-    monkeypatch.setattr("include.feeds.sending.produce", partial(produce, chunk_rows=200))
+    monkeypatch.setattr("include.producers.paced_sending.produce", partial(produce, chunk_rows=200))
     manifest = tmp_path / "m"
     calls: list[int] = []
 
@@ -243,7 +243,7 @@ def test_after_a_crash_one_chunk_is_sent_again_and_said_to_be(
         again(log_ends=crashing)
     with journal_path(manifest).open("ab") as torn:
         torn.write(b'{"sent": 60')
-    monkeypatch.setattr(producer, "BURST", 50)
+    monkeypatch.setattr(kafka_producer, "BURST", 50)
     asked = iter([False] * 5)
     first = again(stop=lambda: next(asked, True))
     done = again()
@@ -277,7 +277,7 @@ def test_a_finished_manifest_and_one_of_another_run_are_not_touched(broker: str,
 
 
 def test_a_topic_that_was_made_anew_is_noticed(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "BURST", 50)
+    monkeypatch.setattr(kafka_producer, "BURST", 50)
     manifest = tmp_path / "m"
     stops = iter([False, False])
     sender(broker, "old", manifest)(stop=lambda: next(stops, True))

@@ -8,9 +8,9 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from include.feeds.feed import EVENT_COLUMNS, EventsRefused, events
-from include.feeds.registry import FEEDS, UnknownFeed, feed_named
-from include.feeds.weather import MEASUREMENTS, WEATHER, observations, weather_events
+from include.producers.event_feed import EVENT_COLUMNS, EventsRefused, events
+from include.producers.feed_registry import FEEDS, UnknownFeed, feed_named
+from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.catalog.pipeline import AdditiveGold, Window
-from include.ledger.boundary import Boundary, boundaries
-from include.ledger.reader import Verification
-from include.planning.grains import windows_of
+from include.ledger.ledger_reader import Verification
+from include.ledger.watermark import Boundary, boundaries
+from include.planning.grain_states import windows_of
 
 HOURS = AdditiveGold("sales_hours", "", Window("sold_at", "hour", "hour"), ("shop",), ())
 

@@ -11,16 +11,16 @@ from ledgered_stream import Stream
 
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.clients.kafka import BrokerUnreachable
-from include.ledger.catching_up import catch_up
-from include.ledger.reader import ReleaseTotals
-from include.ledger.writer import open_writer
-from include.places import status_path
+from include.ledger.ledger_reader import ReleaseTotals
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
+from include.paths import status_path
 from include.settings import Settings
-from include.supervision import health, progress
-from include.supervision.health import Watch, rejected_share, stream_health
-from include.supervision.spawned import RunFile, started_at, write_run_file
-from include.supervision.states import ProcessState
-from include.supervision.wanted import want
+from include.state.desired_streams import want
+from include.state.process_states import ProcessState
+from include.state.run_files import RunFile, started_at, write_run_file
+from include.status import dataset_health, stream_progress
+from include.status.dataset_health import Watch, rejected_share, stream_health
 
 FLIGHTS = "stream:flights"
 
@@ -29,9 +29,9 @@ FLIGHTS = "stream:flights"
 def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """A broker that answers with these end offsets."""
     ends = {0: 30, 1: 22}
-    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(progress, "readable_end_offsets", lambda *_: dict(ends))
-    monkeypatch.setattr(progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
+    monkeypatch.setattr(dataset_health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(stream_progress, "readable_end_offsets", lambda *_: dict(ends))
+    monkeypatch.setattr(stream_progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
     return ends
 
 
@@ -93,8 +93,8 @@ def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkey
     def away(*_: object) -> dict[int, int]:
         raise BrokerUnreachable("127.0.0.1:9")
 
-    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(progress, "log_start_offsets", away)
+    monkeypatch.setattr(dataset_health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(stream_progress, "log_start_offsets", away)
     assert "no Kafka broker answers" in " ".join(stream_health(settings, "flights").notes)
 
 

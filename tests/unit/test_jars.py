@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.supervision.jars import (
+from include.host.jar_lock import (
     LOCK,
     Jar,
     JarLockUnreadable,

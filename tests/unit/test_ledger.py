@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from ledgered_stream import RELEASE, Stream, commit
 
 from include.clients.delta_log import LogDamaged, commits, read_commit
-from include.ledger.catching_up import CaughtUp, catch_up, table_paths
-from include.ledger.counting import Warned
-from include.ledger.failures import (
+from include.ledger.commit_rows import rows_of_commit
+from include.ledger.ledger_errors import (
     CommitUnexplained,
     LedgerBehind,
     LedgerDisagrees,
@@ -28,12 +27,13 @@ from include.ledger.failures import (
     LedgerSchemaDiffers,
     LedgerUnavailable,
 )
-from include.ledger.projection import rows_of_commit
-from include.ledger.reader import OffsetRange, open_reader
-from include.ledger.rebuild import Difference, rebuild
-from include.ledger.schema import FACTS
-from include.ledger.writer import LedgerWriter, open_writer
-from include.places import bronze_path, gold_path, silver_path, warehouse
+from include.ledger.ledger_reader import OffsetRange, open_reader
+from include.ledger.ledger_rebuild import Difference, rebuild
+from include.ledger.ledger_schema import FACTS
+from include.ledger.ledger_writer import LedgerWriter, open_writer
+from include.ledger.project_commits import CaughtUp, catch_up, table_paths
+from include.ledger.rule_counts import Warned
+from include.paths import bronze_path, gold_path, silver_path, warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
 

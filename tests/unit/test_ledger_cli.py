@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from include.catalog.dataset import DatasetUnknown
 from include.cli.main import app
 from include.errors import Transient
-from include.ledger.catching_up import catch_up
-from include.ledger.failures import LedgerMissing
-from include.ledger.reader import open_reader
-from include.ledger.rebuild import rebuild
-from include.ledger.writer import open_writer
+from include.ledger.ledger_errors import LedgerMissing
+from include.ledger.ledger_reader import open_reader
+from include.ledger.ledger_rebuild import rebuild
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
 from include.settings import Settings, load_settings
 
 

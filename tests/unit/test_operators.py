@@ -12,25 +12,32 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from include.errors import Terminal, Transient
-from include.operators import approval, days, plans, runs, stages, tables
-from include.operators.approval import ApprovePlan
-from include.operators.days import TellDays, complete_days, told_before
-from include.operators.declared import asset
-from include.operators.plans import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
-from include.operators.stages import ApplyPlan, BuildPlan, ComparePlan, RollBack
-from include.operators.tables import AskTables
-from include.places import log_path
-from include.planning import confirm, execute, slices
-from include.planning.explain import comparison_in_markdown
-from include.planning.journal import find_plan, keep_plan, load_plan, new_id, record_stage
+from include.operators import (
+    approval_operator,
+    day_completion,
+    plan_operators,
+    quality_operator,
+    run_context,
+    stage_operators,
+)
+from include.operators.approval_operator import ApprovePlan
+from include.operators.dag_defaults import asset
+from include.operators.day_completion import TellDays, complete_days, told_before
+from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
+from include.operators.quality_operator import AskTables
+from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
+from include.paths import log_path
+from include.planning import confirm_applied, plan_stages, slice_plans
+from include.planning.explain_plan import comparison_in_markdown
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
-from include.planning.release import PlanInTheWay
-from include.planning.slices import NothingThere
-from include.quality import published
-from include.quality.checkpoint import Check
-from include.quality.published import PublishedCheck
+from include.planning.plan_journal import find_plan, keep_plan, load_plan, new_id, record_stage
+from include.planning.release_plan import PlanInTheWay
+from include.planning.slice_plans import NothingThere
+from include.quality import published_quality
+from include.quality.gx_checkpoint import Check
+from include.quality.published_quality import PublishedCheck
 from include.settings import Settings
-from include.supervision import health
+from include.status import dataset_health
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WISH = "replay__flights/manual__1"
@@ -43,7 +50,7 @@ FORM: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Every operator works in the test's own state folder."""
-    for module in (approval, days, plans, runs, stages, tables):
+    for module in (approval_operator, day_completion, plan_operators, run_context, stage_operators, quality_operator):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     return settings
 
@@ -82,21 +89,21 @@ def test_a_plan_is_found_by_the_run_that_wished_for_it(here: Settings) -> None:
 
 @pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
 def test_errors_are_told_by_kind(kind: type[Terminal], raised: type[Exception]) -> None:
-    with pytest.raises(raised, match="what happened") as told, runs.errors_told():
+    with pytest.raises(raised, match="what happened") as told, run_context.errors_told():
         raise kind("what happened", "what to do")
     assert type(told.value) is raised
     assert "what to do" in str(told.value)
 
 
 def test_a_failure_is_written_where_it_is_found_without_airflow(here: Settings) -> None:
-    runs.tell_failure(context())
-    (line,) = log_path(here, runs.FAILURES).read_text().splitlines()
+    run_context.tell_failure(context())
+    (line,) = log_path(here, run_context.FAILURES).read_text().splitlines()
     said = json.loads(line)
     assert (said["run"], said["task"], said["error"]) == (WISH, "task", "why")
 
 
 def test_the_run_is_refused_before_the_planner_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
+    monkeypatch.setattr(slice_plans, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
@@ -110,7 +117,7 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
         asked.extend(args)
         return record
 
-    monkeypatch.setattr(slices, "plan_replay", plan_replay)
+    monkeypatch.setattr(slice_plans, "plan_replay", plan_replay)
     said = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
     assert said["plan"] == record.plan.id
     settings, dataset, wanted, source, by, _, threshold, reference, wish = asked
@@ -120,7 +127,7 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
 
 def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = planned(here)
-    monkeypatch.setattr(slices, "plan_replay", lambda *args: record)
+    monkeypatch.setattr(slice_plans, "plan_replay", lambda *args: record)
     seen = context(FORM | {"dry_run": True})
     operator = PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
@@ -144,11 +151,11 @@ def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypat
     def nothing(*args: Any) -> PlanRecord:
         raise NothingThere("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(slices, "plan_backfill", in_the_way)
+    monkeypatch.setattr(slice_plans, "plan_backfill", in_the_way)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
     assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(slices, "plan_backfill", nothing)
+    monkeypatch.setattr(slice_plans, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     asked = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
@@ -182,7 +189,7 @@ def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
 
 def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     boundary = datetime(2013, 1, 4, 1, tzinfo=UTC)
-    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
+    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = TellDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
@@ -201,7 +208,7 @@ def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pyte
     assert operator.execute(seen("7")) == days, "a retry tells them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
         operator.execute(seen("8"))
-    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=None))
+    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(seen("9"))
     audited.clear()
@@ -216,7 +223,7 @@ def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pyte
 def test_what_is_done_is_not_done_again(
     here: Settings, monkeypatch: pytest.MonkeyPatch, operator: Any, done: tuple[Stage, ...], function: str
 ) -> None:
-    monkeypatch.setattr(execute, function, lambda *args: pytest.fail("the work was done again"))
+    monkeypatch.setattr(plan_stages, function, lambda *args: pytest.fail("the work was done again"))
     record = planned(here, *done)
     said = operator(task_id="task", dataset="flights").execute(context())
     assert said["plan"] == record.plan.id
@@ -239,9 +246,9 @@ def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch
     record = planned(here, *WAY)
 
     def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
-        raise confirm.NotInTheTables(seen.plan.id, seen.stage, "silver has no commit of it")
+        raise confirm_applied.NotInTheTables(seen.plan.id, seen.stage, "silver has no commit of it")
 
-    monkeypatch.setattr(confirm, "confirm", not_there)
+    monkeypatch.setattr(confirm_applied, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):
         ApplyPlan(task_id="apply", dataset="flights").execute(context())
     assert load_plan(here, record.plan.id).stage is Stage.APPLIED
@@ -296,8 +303,8 @@ def test_the_last_applied_plan_is_taken_back_and_by_a_retry_no_other(
     def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         return record_stage(settings, record.plan.id, Stage.ROLLED_BACK, by)
 
-    monkeypatch.setattr(execute, "roll_back", roll_back)
-    monkeypatch.setattr(confirm, "confirm", lambda settings, record: {"plan": record.plan.id})
+    monkeypatch.setattr(plan_stages, "roll_back", roll_back)
+    monkeypatch.setattr(confirm_applied, "confirm", lambda settings, record: {"plan": record.plan.id})
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
         assert operator.execute(context({"plan": ""})) == {"plan": last.plan.id}
@@ -321,7 +328,7 @@ def answered(here: Settings, *actions: str) -> PublishedCheck:
 
 @pytest.mark.parametrize(("action", "fails"), [("warn", False), ("hold", True), ("fail", True)])
 def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool) -> None:
-    monkeypatch.setattr(published, "check_published", lambda *args: answered(here, action))
+    monkeypatch.setattr(published_quality, "check_published", lambda *args: answered(here, action))
     asking = AskTables(task_id="ask", dataset="flights")
     if not fails:
         said = asking.execute(context())

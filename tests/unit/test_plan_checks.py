@@ -17,13 +17,13 @@ import yaml
 from deltalake import write_deltalake
 
 from include.catalog.dataset import Dataset, load_dataset
-from include.catalog.slice import BRONZE, Slice, Span
-from include.places import correction_path, snapshot_path
-from include.planning import execute
-from include.planning.checks import PlanHeld
-from include.planning.compare import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
-from include.planning.journal import comparison_path, keep_plan, record_stage
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.paths import correction_path, snapshot_path
+from include.planning import plan_stages
+from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
+from include.planning.contract_checks import PlanHeld
 from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction, Stage
+from include.planning.plan_journal import comparison_path, keep_plan, record_stage
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import CLONE, Settings
 
@@ -138,7 +138,7 @@ def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], othe
 
 def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, dataset: Dataset) -> None:
     record = built_release(settings, dataset, [5, -1, 7])
-    record, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, record.facts_of(Stage.COMPARED)["held"]) == (HELD, [f"{TABLE}: negative"])
     assert {c["rule"]: (c["is_kept"], c["blocks"]) for c in found.checks} == {
         "negative": (False, True),
@@ -148,24 +148,26 @@ def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, datase
     assert "negative" in page
     assert "1 of 3 rows" in page
     with pytest.raises(PlanHeld) as held:
-        execute.approve(settings, record, "ann")
+        plan_stages.approve(settings, record, "ann")
     assert held.value.rules == (f"{TABLE}: negative",)
     assert record.stage is Stage.COMPARED
 
 
 def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: Dataset) -> None:
-    record, found = execute.compare_built(settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None)
+    record, found = plan_stages.compare_built(
+        settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
+    )
     assert (found.verdict, [c["blocks"] for c in found.checks]) == (WITHIN_POLICY, [False, False])
-    assert execute.approve(settings, record, "ann").stage is Stage.APPROVED
+    assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED
 
 
 def test_of_a_slice_the_rows_and_the_table_as_it_would_be(settings: Settings, dataset: Dataset) -> None:
     record = built_slice(settings, dataset, [5, -1, 7], others=2)
-    record, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert {c["rule"]: c["seen"] for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
     assert found.verdict == HELD
     with pytest.raises(PlanHeld):
-        execute.approve(settings, record, "ann")
+        plan_stages.approve(settings, record, "ann")
 
 
 @pytest.mark.parametrize(("others", "verdict"), [(0, HELD), (1, WITHIN_POLICY)])
@@ -180,7 +182,7 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
     dataset.folder.rename(snapshot_path(settings, "flights", changed.release))
     changed = load_dataset("flights", snapshot_path(settings, "flights", changed.release))
     after = [5, 6, 8, 9] if others == 0 else [5, 6, 8]
-    _, found = execute.compare_built(settings, built_slice(settings, changed, after, others), "ann", lambda _: None)
+    _, found = plan_stages.compare_built(settings, built_slice(settings, changed, after, others), "ann", lambda _: None)
     many = next(c for c in found.checks if c["rule"] == "many")
     assert (many["is_kept"], many["blocks"], found.verdict) == (False, others == 0, verdict)
     assert many["seen"] == ("4" if others == 0 else "4; broken without the plan too")
@@ -189,8 +191,8 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
 def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nothing/can/be/started")
     record = built_slice(settings, dataset, [5, 6, 7])
-    monkeypatch.setattr(execute, "keep_verified", lambda *_: None)
-    _, found = execute.compare_built(settings, record, "ann", lambda _: None)
+    monkeypatch.setattr(plan_stages, "keep_verified", lambda *_: None)
+    _, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, list(found.checks)) == (EQUAL, [])
 
 
@@ -202,7 +204,9 @@ def test_without_the_packages_a_hold_needs_approval(
     stand_in.write_text(f"#!/bin/sh\necho '{answer}'\nexit 2\n", "utf-8")
     stand_in.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stand_in))
-    record, found = execute.compare_built(settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None)
+    record, found = plan_stages.compare_built(
+        settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
+    )
     assert found.verdict == NEEDS_APPROVAL
     assert {c["seen"] for c in found.checks} == {'not asked: make setup GROUPS="runtime quality"'}
-    assert execute.approve(settings, record, "ann").stage is Stage.APPROVED
+    assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from include.errors import Transient
-from include.planning import job
-from include.planning.job import JobDied, run_job
+from include.planning import bounded_jobs
+from include.planning.bounded_jobs import JobDied, run_job
 from include.planning.plan import REPLAY, Plan, Prediction
 from include.settings import Settings
 
@@ -21,13 +21,13 @@ PLAN = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [
 
 def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[list[Any], Mapping[str, Any]]:
     """Run a script as the plan's job; return all it said, and its last word."""
-    start, said = job.subprocess.Popen, list[Any]()
+    start, said = bounded_jobs.subprocess.Popen, list[Any]()
 
     def instead(argv: list[str], **how: Any) -> Any:
         return start([sys.executable, "-c", script], **how)
 
-    monkeypatch.setattr(job.subprocess, "Popen", instead)
-    return said, run_job(settings, PLAN.id, ("spark_jobs.rebuild", "flights", PLAN.id), said.append)
+    monkeypatch.setattr(bounded_jobs.subprocess, "Popen", instead)
+    return said, run_job(settings, PLAN.id, ("spark_jobs.jobs.slice_job", "flights", PLAN.id), said.append)
 
 
 def test_what_it_says_is_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

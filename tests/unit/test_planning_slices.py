@@ -8,12 +8,12 @@ import pytest
 from ledgered_stream import Stream
 
 from include.catalog.dataset import DatasetUnknown
-from include.catalog.slice import BRONZE, KAFKA, Slice, Span
-from include.cli.history import bounds, ranges
-from include.places import bronze_path
-from include.planning.history import holes
-from include.planning.slices import RangeRefused, Wanted, plan_backfill, said_range
-from include.reading.bronze import Tile, tiles_of
+from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
+from include.cli.slice_commands import bounds, ranges
+from include.paths import bronze_path
+from include.planning.published_history import holes
+from include.planning.slice_plans import RangeRefused, Wanted, plan_backfill, said_range
+from include.reading.bronze_ranges import Tile, tiles_of
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from include.catalog.dataset import Beginning, Dataset, load_dataset, released_dataset, snapshot_dataset
-from include.catalog.difference import Change, changes
-from include.catalog.slice import BRONZE, KAFKA, Slice, Span
-from include.cli import plan as cli
-from include.places import plan_path, silver_path
-from include.planning import execute
-from include.planning.compare import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
-from include.planning.journal import (
+from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
+from include.catalog.release_diff import Change, changes
+from include.cli import plan_command as cli
+from include.paths import plan_path, silver_path
+from include.planning import plan_stages
+from include.planning.comparison import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
+from include.planning.comparison_page import page
+from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, PlanRecord, Prediction, Stage, StageRefused
+from include.planning.plan_journal import (
     PlanBusy,
     PlanUnknown,
     all_plans,
@@ -34,15 +36,13 @@ from include.planning.journal import (
     record_stage,
     sole_worker,
 )
-from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, PlanRecord, Prediction, Stage, StageRefused
-from include.planning.rejected import restore_discards
-from include.planning.release import DiskTooSmall, refuse_small_disk
-from include.planning.report import page
+from include.planning.rejected_decisions import restore_discards
+from include.planning.release_plan import DiskTooSmall, refuse_small_disk
 from include.reading.amendments import DISCARD, Decision, amend, amendments
 from include.reading.publication import Publication, PublishedTable, publish
-from include.reading.tables import open_dataset
+from include.reading.published_tables import open_dataset
 from include.settings import CLONE, Settings
-from include.supervision.orders import (
+from include.state.owner_requests import (
     PROMOTE,
     Answer,
     Order,
@@ -248,12 +248,12 @@ def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> 
 def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
     record = keep_plan(settings, plan(settings))
     give_order(settings, "flights", Order("release-flights-2", PROMOTE, "ccc"))
-    execute.cancel(settings, record, "ann")
+    plan_stages.cancel(settings, record, "ann")
     waiting = find_order(settings, "flights")
     assert waiting is not None
     assert waiting.plan == "release-flights-2"
     second = keep_plan(settings, plan(settings))
-    assert execute.cancel(settings, second, "ann").stage is Stage.CANCELLED
+    assert plan_stages.cancel(settings, second, "ann").stage is Stage.CANCELLED
     assert find_order(settings, "flights") is None
 
 
@@ -264,7 +264,7 @@ def decided(settings: Settings, act: str, at: datetime, by: str) -> None:
     amend(settings, "flights", [Decision(act, *PLACE, batch=3, at=at, by=by, why="noise")])
 
 
-@pytest.mark.parametrize("end", [execute.cancel, execute.reject])
+@pytest.mark.parametrize("end", [plan_stages.cancel, plan_stages.reject])
 def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(settings: Settings, end: Any) -> None:
     decided(settings, DISCARD, NOON - timedelta(days=1), "bob")
     facts = {"id": new_id(settings, REINSTATE, "flights"), "kind": REINSTATE}
@@ -310,8 +310,8 @@ def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
 def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
     record = keep_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
-    with pytest.raises(execute.SeenAlready, match="release-flights-1"):
-        execute.cancel(settings, record, "ann")
+    with pytest.raises(plan_stages.SeenAlready, match="release-flights-1"):
+        plan_stages.cancel(settings, record, "ann")
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
 
@@ -320,8 +320,8 @@ def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> N
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
         record = record_stage(settings, name, stage, "ann")
-    with pytest.raises(execute.StreamNeeded, match="headrace up flights"):
-        execute.retire(settings, record, "ann")
+    with pytest.raises(plan_stages.StreamNeeded, match="headrace up flights"):
+        plan_stages.retire(settings, record, "ann")
     assert find_order(settings, "flights") is None
 
 

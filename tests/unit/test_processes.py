@@ -16,37 +16,29 @@ import pytest
 from stand_ins import StandIns
 
 from include.catalog.dataset import DatasetUnknown
-from include.places import run_path, status_path
+from include.paths import run_path, status_path
+from include.process_control import child_process, start_stop
+from include.process_control.child_process import exit_code, spawn
+from include.process_control.reconcile import Policy
+from include.process_control.runner import environment_settings
+from include.process_control.start_stop import StateBusy, StateSuspended, bring_up_runner, down, sole_command
 from include.settings import Settings
-from include.supervision import observe as observing
-from include.supervision import processes, spawned
-from include.supervision.observe import gone_status, observe, observe_runner, observe_stream, process_alone
-from include.supervision.processes import (
-    NoBroker,
-    StateBusy,
-    StateSuspended,
-    bootstrap_servers,
-    bring_up_runner,
-    down,
-    sole_command,
-)
-from include.supervision.reconcile import Policy
-from include.supervision.runner import environment_settings
-from include.supervision.spawned import (
+from include.state.broker_address import NoBroker, bootstrap_servers
+from include.state.desired_streams import want, wanted
+from include.state.process_logs import last_line
+from include.state.process_states import RUNNER, ProcessState
+from include.state.run_files import (
     RunFile,
-    exit_code,
     is_alive,
-    last_line,
     read_run_file,
     send,
-    spawn,
     started_at,
     terminate,
     wait_gone,
     write_run_file,
 )
-from include.supervision.states import RUNNER, ProcessState
-from include.supervision.wanted import want, wanted
+from include.status import observe as observing
+from include.status.observe import gone_status, observe, observe_runner, observe_stream, process_alone
 
 
 @pytest.fixture
@@ -110,7 +102,7 @@ def test_a_process_that_cannot_be_written_down_does_not_run(
         begun.append(run.pid)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(spawned, "write_run_file", full)
+    monkeypatch.setattr(child_process, "write_run_file", full)
     with pytest.raises(OSError, match="No space"):
         sleeper(settings)
     assert not psutil.pid_exists(begun[0])
@@ -218,7 +210,7 @@ def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins:
 def test_down_kills_a_deaf_driver_and_says_so(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "policy_of", lambda _: Policy(drain_within=0.4))
+    monkeypatch.setattr(start_stop, "policy_of", lambda _: Policy(drain_within=0.4))
     stand_ins.how["flights"], said = "deaf", list[str]()
     run = stand_ins.started("flights")
     down(settings, said.append)
@@ -285,7 +277,7 @@ def test_a_crashed_broker_is_no_broker(settings: Settings) -> None:
 
 
 def test_every_word_of_a_driver_is_a_state(settings: Settings) -> None:
-    from include.supervision.states import STATES
+    from include.state.process_states import STATES
 
     assert set(STATES) >= {"starting", "running", "draining", "halted", "waiting", "stopped", "failed"}
     assert gone_status(RunFile("stream:x", 2**22, 1.0, []), None).state is ProcessState.CRASHED

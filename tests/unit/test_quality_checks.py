@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
+from include.catalog.contract_rules import Rule, read_rules
 from include.catalog.dataset import snapshot_dataset
-from include.catalog.reading_yaml import Node
-from include.catalog.rules import Rule, read_rules
-from include.places import docs_path
-from include.quality import published
-from include.quality.checkpoint import Check, check_tables, pandas_frame
-from include.quality.installed import QualityNotInstalled
-from include.quality.page import overview
-from include.quality.published import check_published
+from include.catalog.yaml_declarations import Node
+from include.paths import docs_path
+from include.quality import published_quality
+from include.quality.gx_checkpoint import Check, check_tables, pandas_frame
+from include.quality.published_quality import check_published
+from include.quality.quality_packages import QualityNotInstalled
+from include.quality.quality_pages import overview
 from include.reading.publication import Publication, publish
 from include.settings import Settings
 
@@ -142,7 +142,7 @@ def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
         site.mkdir(parents=True)
         raise QualityNotInstalled("great_expectations")
 
-    monkeypatch.setattr(published, "check_tables", fail)
+    monkeypatch.setattr(published_quality, "check_tables", fail)
     with pytest.raises(QualityNotInstalled):
         check_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
     assert list(docs_path(settings, "flights").parent.iterdir()) == []

@@ -12,8 +12,8 @@ import pyarrow.dataset as pd
 import pytest
 
 from include.catalog.contract import Column, Contract
-from include.quality.drift import Drifted, First, NothingToCompare, drifted, stability
-from include.reading.tables import Reading
+from include.quality.silver_drift import Drifted, First, NothingToCompare, drifted, stability
+from include.reading.published_tables import Reading
 
 CONTRACT = Contract(
     "sales",

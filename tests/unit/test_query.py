@@ -13,7 +13,7 @@ import pytest
 from small_warehouse import SmallWarehouse, at, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.cli import main as command_line
-from include.reading.plain import excerpt, json_value, text_value
+from include.reading.plain_values import excerpt, json_value, text_value
 from include.settings import Settings, load_settings
 
 Result = tuple[int, str, str]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.catalog.dataset import ReleaseUnknown, released_dataset, snapshot_dataset
-from include.places import publication_path
+from include.paths import publication_path
 from include.reading.publication import (
     NothingPublished,
     Publication,

@@ -9,7 +9,7 @@ import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.reading import TableUnknown, pinned
-from include.reading.tables import PublishedVersionGone
+from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 
 

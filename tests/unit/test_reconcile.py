@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.supervision import reconcile as module
-from include.supervision.reconcile import (
+from include.process_control import reconcile as module
+from include.process_control.reconcile import (
     Action,
     Drain,
     Forget,
@@ -26,7 +26,7 @@ from include.supervision.reconcile import (
     Tries,
     reconcile,
 )
-from include.supervision.states import AT_WORK, ProcessState, ProcessStatus
+from include.state.process_states import AT_WORK, ProcessState, ProcessStatus
 
 NAME = "stream:flights"
 WISH = datetime(2026, 1, 2, tzinfo=UTC)
@@ -335,4 +335,4 @@ def test_it_asks_nobody() -> None:
     tree = ast.parse(inspect.getsource(module))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names == {"__future__", "dataclasses", "datetime", "typing", "include.supervision.states"}
+    assert names == {"__future__", "dataclasses", "datetime", "typing", "include.state.process_states"}

@@ -11,10 +11,10 @@ from ledgered_stream import Stream
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.catalog.pipeline import load_pipeline
-from include.catalog.reading_yaml import DeclarationRefused
-from include.places import reference_path
-from include.reference import tables
-from include.reference.tables import (
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.paths import reference_path
+from include.reference import reference_tables
+from include.reference.reference_tables import (
     ReferenceChanged,
     ReferenceLost,
     ReferenceRefused,
@@ -103,7 +103,7 @@ def test_columns_that_the_table_lacks(settings: Settings, flights: Dataset) -> N
 
 
 def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST_ROWS", 1)
+    monkeypatch.setattr(reference_tables, "MOST_ROWS", 1)
     file = tmp_path / "planes.csv"
     file.write_text(PLANES + "N1,2001,1\nN2,2001,1\n")
     with pytest.raises(ReferenceRefused, match="has 2 rows, 1 are allowed"):

@@ -15,18 +15,18 @@ import psutil
 import pytest
 from stand_ins import StandIns
 
-from include.places import run_path, status_path, wanted_path
+from include.host.ports import PortInUse
+from include.paths import run_path, status_path, wanted_path
+from include.process_control import driver_process, runner
+from include.process_control.driver_process import refusal
+from include.process_control.runner import Runner, RunnerHeld, keep, policy_of, sole_runner
 from include.settings import CLONE, Settings
-from include.supervision import drivers, runner
-from include.supervision.drivers import refusal
-from include.supervision.locks import is_held, take_lock
-from include.supervision.observe import observe, observe_broker, observe_stream
-from include.supervision.ports import PortInUse
-from include.supervision.record import read_accounts
-from include.supervision.runner import Runner, RunnerHeld, keep, policy_of, sole_runner
-from include.supervision.spawned import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
-from include.supervision.states import AT_WORK, BROKER, RUNNER, ProcessState
-from include.supervision.wanted import unwant, want
+from include.state.desired_streams import unwant, want
+from include.state.file_locks import is_held, take_lock
+from include.state.process_states import AT_WORK, BROKER, RUNNER, ProcessState
+from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
+from include.state.runner_record import read_accounts
+from include.status.observe import observe, observe_broker, observe_stream
 
 FLIGHTS = "stream:flights"
 
@@ -256,7 +256,7 @@ def test_two_runners_are_one_too_many(settings: Settings) -> None:
 def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
     path = settings.state / "run" / "runner.lock"
     code = (
-        "import sys, time; from pathlib import Path; from include.supervision.locks import take_lock\n"
+        "import sys, time; from pathlib import Path; from include.state.file_locks import take_lock\n"
         "kept = take_lock(Path(sys.argv[1]), 'another'); print('held', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=CLONE, stdout=subprocess.PIPE)
@@ -272,7 +272,7 @@ def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
 def test_a_tethered_process_dies_with_the_one_that_started_it(tmp_path: Path) -> None:
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = (
-        "import subprocess, time; from include.supervision.spawned import tethered\n"
+        "import subprocess, time; from include.process_control.child_process import tethered\n"
         f"print(subprocess.Popen(tethered({inner!r})).pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=CLONE, stdout=subprocess.PIPE, text=True)
@@ -289,7 +289,7 @@ def test_a_tethered_process_dies_with_the_one_that_started_it(tmp_path: Path) ->
 
 def test_a_tether_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    argv = [sys.executable, "-m", "include.supervision.tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
+    argv = [sys.executable, "-m", "include.host.process_tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
     assert subprocess.run(argv, cwd=CLONE, check=False).returncode == 3
     assert not made.exists()
 
@@ -298,8 +298,8 @@ def test_drivers_are_started_on_a_tether(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stand_ins.started()
-    assert run.argv[:4] == [sys.executable, "-m", "include.supervision.tether", str(os.getpid())]
-    assert run.argv[4:] == drivers.driver_command("flights")
+    assert run.argv[:4] == [sys.executable, "-m", "include.host.process_tether", str(os.getpid())]
+    assert run.argv[4:] == driver_process.driver_command("flights")
 
 
 def test_a_declaration_that_is_out_of_order_keeps_a_first_start_back(settings: Settings) -> None:

@@ -15,19 +15,19 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from include.catalog.dataset import content_hash
-from include.cli import status as cli
+from include.cli import status_command as cli
 from include.cli.main import app
 from include.clients.kafka import BrokerUnreachable
-from include.ledger.catching_up import catch_up
-from include.ledger.writer import open_writer
-from include.places import status_path
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
+from include.paths import status_path
 from include.settings import Settings, load_settings
-from include.supervision import progress
-from include.supervision.progress import TopicExtent, Waiting, observe_progress, observe_waiting, offsets_behind
-from include.supervision.record import Account, Record, write_record
-from include.supervision.spawned import RunFile, started_at, write_run_file
-from include.supervision.states import BROKER, RUNNER, ProcessState
-from include.supervision.wanted import want
+from include.state.desired_streams import want
+from include.state.process_states import BROKER, RUNNER, ProcessState
+from include.state.run_files import RunFile, started_at, write_run_file
+from include.state.runner_record import Account, Record, write_record
+from include.status import stream_progress
+from include.status.stream_progress import TopicExtent, Waiting, observe_progress, observe_waiting, offsets_behind
 
 GONE = 2**22 - 1
 FLIGHTS = "stream:flights"
@@ -52,9 +52,9 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """A broker that answers with the offsets it was given."""
     found = Broker()
-    monkeypatch.setattr(progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(progress, "readable_end_offsets", found.end)
-    monkeypatch.setattr(progress, "log_start_offsets", found.start)
+    monkeypatch.setattr(stream_progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(stream_progress, "readable_end_offsets", found.end)
+    monkeypatch.setattr(stream_progress, "log_start_offsets", found.start)
     return found
 
 
@@ -249,7 +249,7 @@ def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: Cl
 def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that goes on between two looks: only two equal ends in a row count."""
     looks = [Waiting({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
-    monkeypatch.setattr(progress, "observe_waiting", lambda settings, datasets: looks.pop(0))
+    monkeypatch.setattr(stream_progress, "observe_waiting", lambda settings, datasets: looks.pop(0))
     monkeypatch.setattr(cli, "LOOK_EVERY", 0.0)
     assert "caught up" in cli.await_caught_up(settings, [], 5.0)
     assert looks == []
@@ -265,7 +265,7 @@ def test_watch_prints_a_json_line_per_look(
     seen = observe_progress(load_settings())
     looks = [seen, seen]
 
-    def look() -> progress.Progress:
+    def look() -> stream_progress.Progress:
         if not looks:
             raise KeyboardInterrupt
         return looks.pop()

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from include.operators.health import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
+from include.operators.service_levels import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
 from include.operators.triggers import PlanClosed, StreamWatch
-from include.planning.journal import keep_plan, record_stage
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
+from include.planning.plan_journal import keep_plan, record_stage
 from include.settings import Settings
-from include.supervision.health import StreamHealth
-from include.supervision.states import ProcessState
-from include.supervision.wanted import last_said, unwant, want
+from include.state.desired_streams import last_said, unwant, want
+from include.state.process_states import ProcessState
+from include.status.dataset_health import StreamHealth
 
 WELL = StreamHealth(
     dataset="flights",

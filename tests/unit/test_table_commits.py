@@ -10,8 +10,8 @@ import pytest
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructType
 
-from spark_jobs.data_files import DataFile, TableSpec
-from spark_jobs.tables import NoLongerOwner, Table
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import NoLongerOwner, Table
 
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 

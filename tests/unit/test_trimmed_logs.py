@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.maintenance import logs
-from include.maintenance.logs import OLD, Trimmed, trim_logs
-from include.places import airflow_path, log_path
-from include.planning.journal import keep_plan, record_stage
+from include.maintenance import log_trimming
+from include.maintenance.log_trimming import OLD, Trimmed, trim_logs
+from include.paths import airflow_path, log_path
 from include.planning.plan import RELEASE, Plan, Prediction, Stage
+from include.planning.plan_journal import keep_plan, record_stage
 from include.settings import Settings, load_settings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -30,8 +30,8 @@ def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
 
 
 def test_a_long_log_is_cut_and_its_writer_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LONG", 10)
-    monkeypatch.setattr(logs, "KEPT", 6)
+    monkeypatch.setattr(log_trimming, "LONG", 10)
+    monkeypatch.setattr(log_trimming, "KEPT", 6)
     log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), OLD * 2)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as writer:

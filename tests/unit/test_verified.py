@@ -11,17 +11,17 @@ import pytest
 from ledgered_stream import RELEASE, Stream
 
 from include.catalog.dataset import load_dataset
-from include.ledger.catching_up import catch_up
-from include.ledger.reader import open_reader
-from include.ledger.writer import open_writer
-from include.places import bronze_path, checkpoint_path, reference_path, verified_path
-from include.reading.bronze import first_batch_since
-from include.reference.tables import create_missing
+from include.ledger.ledger_reader import open_reader
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
+from include.paths import bronze_path, checkpoint_path, reference_path, verified_path
+from include.reading.bronze_ranges import first_batch_since
+from include.reference.reference_tables import create_missing
 from include.settings import CLONE, Settings
-from spark_jobs.generation import Generation
-from spark_jobs.ingest import Ingest
-from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.tables import Table
+from spark_jobs.engine.ingest import Ingest
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.storage.checkpoint_generation import Generation
+from spark_jobs.storage.delta_table import Table
 
 
 def verified(settings: Settings) -> list[int]:

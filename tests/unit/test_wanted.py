@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.catalog.dataset import DatasetUnknown
-from include.places import wanted_path
+from include.paths import wanted_path
 from include.settings import Settings
-from include.supervision.wanted import WantedUnreadable, last_said, last_words, newest, unwant, want, wanted
+from include.state.desired_streams import WantedUnreadable, last_said, last_words, newest, unwant, want, wanted
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)

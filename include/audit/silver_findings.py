@@ -1,0 +1,171 @@
+"""I3 and I4: bronze is silver and rejected together, each record once; and silver has each identity once.
+
+All functions ask a DuckDB connection with the views `bronze`, `silver` and `rejected` (their columns as written), and
+`fixes` (partition, offset, value): the payloads that people have put in the place of a record's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from include.audit.audit_findings import Finding, Kind, offset_findings
+from include.catalog.pipeline import Pipeline
+
+
+def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]:
+    """Bronze = silver ⊎ rejected by (partition, offset), in the same batch, and nothing of a batch after `batch`."""
+    unequal = database.sql(UNEQUAL_RECORDS).pl()
+    silver, rejected, bronze = f"silver.{dataset}", f"rejected.{dataset}", f"bronze.{dataset}"
+    judged, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
+    both = (pl.col("silver") > 0) & (pl.col("rejected") > 0)
+    rules: list[tuple[Kind, str, str, pl.Expr]] = [
+        (Kind.overlap, bronze, "more than one row of the same record", pl.col("bronze") > 1),
+        (Kind.missing, silver, "in bronze, and in neither silver nor rejected", known & (judged == 0)),
+        (Kind.surplus, silver, "in silver and not in bronze", ~known & (pl.col("silver") > 0)),
+        (Kind.surplus, rejected, "in rejected and not in bronze", ~known & (pl.col("rejected") > 0)),
+        (Kind.overlap, silver, "both in silver and in rejected", both),
+        (Kind.overlap, silver, "more than one row of the same record", pl.col("silver") > 1),
+        (Kind.overlap, rejected, "more than one row of the same record", pl.col("rejected") > 1),
+        (Kind.different, silver, "_batch_id is not bronze's", (pl.col("bronze") == 1) & (judged == 1)),
+    ]
+    for kind, table, detail, wrong in rules:
+        yield from _by_partition(kind, table, detail, unequal.filter(wrong))
+    later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
+    for (layer,), rows in later.group_by(["layer"], maintain_order=True):
+        detail = f"of a batch after {batch}, the published one"
+        yield from _by_partition(Kind.surplus, f"{layer}.{dataset}", detail, rows)
+
+
+def _by_partition(kind: Kind, table: str, detail: str, rows: pl.DataFrame) -> Iterator[Finding]:
+    for (partition,), part in rows.group_by(["partition"], maintain_order=True):
+        yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
+
+
+def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
+    """No identity twice in silver within the horizon; and each record rejected as a duplicate has a winner in silver.
+
+    The winner has the same identity and comes before it in the order (batch, partition, offset). A duplicate's
+    identity is read from its payload in bronze, or from its fix.
+    """
+    identity = ", ".join(_quoted(column) for column in pipeline.identity)
+    same = " and ".join(f"earlier.{_quoted(column)} = later.{_quoted(column)}" for column in pipeline.identity)
+    event_time = _quoted(pipeline.event_time)
+    sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
+    repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
+    yield from _by_partition(Kind.overlap, f"silver.{dataset}", "an identity that silver already had", repeated)
+    orphans = database.sql(_orphans(database, pipeline)).pl()
+    detail = "rejected as a duplicate, but silver has no earlier record of its identity"
+    yield from _by_partition(Kind.different, f"rejected.{dataset}", detail, orphans)
+
+
+def _orphans(database: Any, pipeline: Pipeline) -> str:
+    types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
+    extracted = ", ".join(
+        f"try_cast(json_extract_string(payload, '$.\"{name}\"') as {types[name]}) as {_quoted(name)}"
+        for name in pipeline.identity
+    )
+    same = " and ".join(f"s.{_quoted(name)} = d.{_quoted(name)}" for name in pipeline.identity)
+    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:
+    """Make the view `fixes` of payloads by partition and offset."""
+    rows = [(partition, offset, value) for (partition, offset), value in fixes.items()]
+    schema = {"partition": pl.Int32, "offset": pl.Int64, "value": pl.Binary}
+    database.register("fixes", pl.DataFrame(rows, schema=schema, orient="row").to_arrow())
+
+
+def layer_counts(database: Any) -> pl.DataFrame:
+    """Return the rows per partition: columns partition, bronze, silver, rejected."""
+    found: pl.DataFrame = database.sql(COUNTS).pl()
+    return found
+
+
+UNEQUAL_RECORDS = """
+select
+    partition,
+    "offset",
+    count(*) filter (layer = 0) as bronze,
+    count(*) filter (layer = 1) as silver,
+    count(*) filter (layer = 2) as rejected
+from (
+    select 0 as layer, partition, "offset", _batch_id as batch from bronze
+    union all
+    select 1, _partition, _offset, _batch_id from silver
+    union all
+    select 2, _partition, _offset, _batch_id from rejected
+)
+group by partition, "offset"
+having
+    count(*) <> 2
+    or count(*) filter (layer = 0) <> 1
+    or min(batch) <> max(batch)
+order by partition, "offset"
+"""
+LATER_RECORDS = """
+select 'bronze' as layer, partition, "offset" from bronze where _batch_id > ?
+union all
+select 'silver', _partition, _offset from silver where _batch_id > ?
+union all
+select 'rejected', _partition, _offset from rejected where _batch_id > ?
+order by all
+"""
+REPEATED_IDENTITIES = """
+with repeated as (
+    select {identity} from silver group by all having count(*) > 1
+),
+candidates as (
+    select {identity}, epoch({event_time}) as moment, _batch_id, _partition, _offset
+    from silver
+    where ({identity}) in (select ({identity}) from repeated)
+)
+select later._partition as partition, later._offset as "offset"
+from candidates as later
+semi join candidates as earlier
+on
+    {same}
+    and (earlier._batch_id, earlier._partition, earlier._offset) < (later._batch_id, later._partition, later._offset)
+    and abs(earlier.moment - later.moment) <= ?
+order by all
+"""
+ORPHANED_DUPLICATES = """
+with duplicates as (
+    select b._batch_id, b.partition, b."offset", try(decode(coalesce(f.value, b.value))) as payload
+    from bronze as b
+    left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
+    join (select _partition, _offset from rejected where disposition = 'duplicate') as r
+    on r._partition = b.partition and r._offset = b."offset"
+),
+named as (
+    select _batch_id, partition, "offset", {extracted}
+    from (select * replace (case when json_valid(payload) then payload end as payload) from duplicates)
+)
+select d.partition, d."offset"
+from named as d
+anti join silver as s
+on {same} and (s._batch_id, s._partition, s._offset) < (d._batch_id, d.partition, d."offset")
+order by all
+"""
+COUNTS = """
+select
+    partition,
+    count(*) filter (layer = 0) as bronze,
+    count(*) filter (layer = 1) as silver,
+    count(*) filter (layer = 2) as rejected
+from (
+    select 0 as layer, partition from bronze
+    union all
+    select 1, _partition from silver
+    union all
+    select 2, _partition from rejected
+)
+group by partition
+order by partition
+"""

@@ -1,0 +1,163 @@
+"""Changing history beside a live stream, measured: a rebuild against the stream's own rate, the stream's latency with
+and without one, planning, and what readers notice of a promotion and the way back."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from include.bench.bench_events import Supply
+from include.bench.bench_latency import Latency, measure_latency
+from include.bench.bench_state import DATASET, Say
+from include.catalog.history_slice import BRONZE
+from include.planning import plan_stages
+from include.planning.plan import PlanRecord, Stage
+from include.planning.release_plan import plan_release
+from include.planning.slice_plans import Wanted, plan_replay
+from include.reading import pinned
+from include.reading.publication import read_publication
+from include.settings import Settings
+
+Act = Callable[[Settings, PlanRecord, str], PlanRecord]
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """All of history done again beside nothing else: records, seconds of the build and of its job's start within it,
+    and seconds of planning it."""
+
+    records: int
+    seconds: float
+    work_seconds: float
+    plan_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Records a second, once the job has started."""
+        return self.records / self.work_seconds
+
+
+@dataclass(frozen=True)
+class Move:
+    """A promotion or the way back: seconds from the command to done, and a polling reader's longest wait and reads."""
+
+    name: str
+    seconds: float
+    longest_read: float
+    reads: int
+
+
+@dataclass(frozen=True)
+class Changing:
+    """All of it; latencies at the same rate, `beside` with rebuilds going on all the while (`rebuilds` of them)."""
+
+    rebuild: Rebuild
+    quiet: Latency
+    beside: Latency
+    rebuilds: int
+    moves: tuple[Move, ...]
+
+
+def measure_changing(
+    settings: Settings, bootstrap: str, supply: Supply, rate: float, seconds: float, say: Say
+) -> Changing:
+    """Measure on a warm stream; `rate` events/s for `seconds` each time."""
+    say("rebuild: all of history again, the stream idle …")
+    rebuild = measure_rebuild(settings)
+    quiet = measure_latency(settings, bootstrap, supply, rate, seconds, say)
+    say("the same with rebuilds beside it …")
+    with rebuilding(settings) as counted:
+        beside = measure_latency(settings, bootstrap, supply, rate, seconds, say)
+    say("release: a comment is shipped, promoted and taken back under a polling reader …")
+    return Changing(rebuild, quiet, beside, len(counted), tuple(measure_moves(settings)))
+
+
+def measure_rebuild(settings: Settings) -> Rebuild:
+    """Plan and build a replay of every batch from bronze, then drop it."""
+    began = time.monotonic()
+    record = _planned(settings)
+    planned = time.monotonic() - began
+    built = plan_stages.build(settings, record, getpass.getuser(), lambda _: None)
+    plan_stages.cancel(settings, built, getpass.getuser())
+    facts = built.facts_of(Stage.BUILT)
+    said = facts["built"]
+    return Rebuild(int(said["records"]), float(facts["seconds"]), float(said["seconds"]), planned)
+
+
+def _planned(settings: Settings) -> PlanRecord:
+    wanted = Wanted(batches=(0, read_publication(settings, DATASET).batch))
+    return plan_replay(settings, DATASET, wanted, BRONZE, getpass.getuser(), datetime.now(UTC))
+
+
+@contextmanager
+def rebuilding(settings: Settings) -> Iterator[list[Rebuild]]:
+    """Rebuild again and again in the background; the list grows by each that is done."""
+    done: list[Rebuild] = []
+    enough = threading.Event()
+
+    def work() -> None:
+        while not enough.is_set():
+            done.append(measure_rebuild(settings))
+
+    with ThreadPoolExecutor(1, "rebuilds") as pool:
+        working = pool.submit(work)
+        try:
+            yield done
+        finally:
+            enough.set()
+        working.result()
+
+
+@dataclass
+class _Poll:
+    """A reader that counts published silver and gold again and again."""
+
+    settings: Settings
+    waits: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        enough = threading.Event()
+
+        def poll() -> None:
+            while not enough.is_set():
+                began = time.monotonic()
+                reading = pinned(self.settings)
+                for table in (f"silver.{DATASET}", "gold.carrier_hours"):
+                    reading.read(table, columns=["_last_batch" if "gold" in table else "_offset"]).count().collect()
+                self.waits.append(time.monotonic() - began)
+
+        with ThreadPoolExecutor(1, "reader") as pool:
+            reading = pool.submit(poll)
+            try:
+                yield
+            finally:
+                enough.set()
+            reading.result()
+
+
+def measure_moves(settings: Settings) -> Iterator[Move]:
+    """Ship a comment, take it back."""
+    folder = settings.state / "changed datasets"
+    shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / DATASET / "pipeline.yaml").open("a", encoding="utf-8") as pipeline:
+        pipeline.write("# another release\n")
+    changed, by = settings.model_copy(update={"datasets": folder}), getpass.getuser()
+    record = plan_release(changed, DATASET, by, datetime.now(UTC))
+    record = plan_stages.build(settings, record, by, lambda _: None)
+    record, _ = plan_stages.compare_built(settings, record, by, lambda _: None)
+    record = plan_stages.approve(settings, record, by)
+    acts: tuple[tuple[str, Act], ...] = (("promote", plan_stages.apply), ("roll back", plan_stages.roll_back))
+    for name, act in acts:
+        poll, began = _Poll(settings), time.monotonic()
+        with poll.going_on():
+            record = act(settings, record, by)
+            seconds = time.monotonic() - began
+        yield Move(name, seconds, max(poll.waits), len(poll.waits))

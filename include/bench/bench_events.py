@@ -1,0 +1,140 @@
+"""The events that are measured: real flights with the demo's faults, year after year."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import polars as pl
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from include.demo.demo_feed import FAULTS, SEED
+from include.errors import Transient
+from include.producers.event_feed import REPETITION
+from include.producers.flight_events import FLIGHTS
+from include.producers.injected_faults import injected
+from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, produce
+
+POLL_EVERY = 2_000
+# The broker aborts a transaction that is open for longer; this is the longest it allows.
+TRANSACTION_MS = 900_000
+PATIENCE = 120.0
+
+
+class PreloadFailed(Transient):
+    """Kafka did not take the events of the transaction; nothing of it is visible."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the events to be measured could not be sent: {why}", "the same command again")
+
+
+class Supply:
+    """Deliveries without end, in order: each year follows the one before, its ids are its own."""
+
+    def __init__(self) -> None:
+        self._year = 0
+        self._rest = pl.DataFrame()
+
+    def frames(self, count: int) -> Iterator[pl.DataFrame]:
+        """Yield the next `count` deliveries as frames of at most a year (columns as `faults.injected`)."""
+        while count > 0:
+            if not self._rest.height:
+                self._rest = year(self._year)
+                self._year += 1
+            taken = self._rest.head(count)
+            self._rest = self._rest.slice(taken.height)
+            count -= taken.height
+            yield taken
+
+
+def year(number: int) -> pl.DataFrame:
+    """Return what is delivered of the year 2013 moved by `number` repetitions, with faults drawn anew."""
+    return injected(FLIGHTS.frame(REPETITION * number), FLIGHTS, FAULTS, SEED + number)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What sending took: `events` in `seconds` wall, `cpu_seconds` of this process; deriving is not in it."""
+
+    events: int
+    seconds: float
+    cpu_seconds: float
+
+    def plus(self, other: Sending) -> Sending:
+        """Return both together."""
+        return Sending(self.events + other.events, self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
+
+
+def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> Sending:
+    """Send as fast as it goes, visible at once."""
+    total = Sending(0, 0.0, 0.0)
+    for frame in frames:
+        began, cpu = time.monotonic(), time.process_time()
+        produce(bootstrap, FLIGHTS.topic, frame)
+        total = total.plus(Sending(frame.height, time.monotonic() - began, time.process_time() - cpu))
+    return total
+
+
+class Preload:
+    """Events in one open transaction: they are in the topic, but no `read_committed` consumer sees them yet."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._failed: KafkaError | None = None
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": "headrace-bench",
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "compression.type": "lz4",
+                "linger.ms": 20,
+                "batch.size": 1_000_000,
+                "batch.num.messages": 100_000,
+                "queue.buffering.max.messages": QUEUE_RECORDS,
+                "message.max.bytes": LARGEST_MESSAGE,
+                "partitioner": "murmur2_random",
+                "on_delivery": self._delivered,
+                "log_level": 2,
+            }
+        )
+
+    def send(self, frames: Iterable[pl.DataFrame]) -> Sending:
+        """Begin the transaction and send; return when all is in the topic. PreloadFailed."""
+        total = Sending(0, 0.0, 0.0)
+        try:
+            self._producer.init_transactions(PATIENCE)
+            self._producer.begin_transaction()
+            for frame in frames:
+                total = total.plus(self._send(frame))
+        except KafkaException as error:
+            raise PreloadFailed(str(error)) from error
+        return total
+
+    def commit(self) -> None:
+        """Make all of it visible at once. PreloadFailed."""
+        try:
+            self._producer.commit_transaction(PATIENCE)
+        except KafkaException as error:
+            raise PreloadFailed(str(error)) from error
+
+    def _send(self, frame: pl.DataFrame) -> Sending:
+        began, cpu = time.monotonic(), time.process_time()
+        rows = zip(frame["key"].to_list(), frame["value"].to_list(), strict=True)
+        for number, (key, value) in enumerate(rows):
+            self._put(key, value)
+            if number % POLL_EVERY == 0:
+                self._producer.poll(0)
+        if self._producer.flush(PATIENCE) or self._failed is not None:
+            raise PreloadFailed(self._failed.str() if self._failed else "the broker did not take them in time")
+        return Sending(frame.height, time.monotonic() - began, time.process_time() - cpu)
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        while True:
+            try:
+                self._producer.produce(FLIGHTS.topic, value, key)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        self._failed = self._failed or error

@@ -1,0 +1,119 @@
+"""Following a stream from outside: each publication with the moment it was seen, and the driver's word on its runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.bench.bench_state import DATASET
+from include.errors import Terminal
+from include.paths import log_path, publication_path
+from include.reading.publication import find_publication
+from include.settings import Settings
+from include.state.process_states import stream_name
+from include.status.observe import observe
+from include.status.stream_progress import hopeless, last_word
+
+LOOK_EVERY = 0.02
+WORD_EVERY = 0.25
+# Longer than any batch takes; then something is wrong.
+STILL_FOR = 300.0
+Ends = Mapping[int, int]
+
+
+class BenchFailed(Terminal):
+    """The measured stream is lost or stands still: there is no figure."""
+
+    def __init__(self, why: str, settings: Settings) -> None:
+        log = log_path(settings, stream_name(DATASET))
+        super().__init__(f"nothing was measured: {why}", f'again with --keep, then read "{log.name}" in its logs')
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A publication: `at` (epoch seconds) it was first seen, with its exclusive end offsets by partition."""
+
+    at: float
+    ends: Ends
+
+
+@dataclass(frozen=True)
+class RefineRun:
+    """What the driver said of one refine run: rows, and seconds by step."""
+
+    rows: int
+    seconds: float
+    steps: Mapping[str, float]
+
+
+@dataclass
+class Follower:
+    """Looks at the publication file every 20 ms and at the driver's word four times a second."""
+
+    settings: Settings
+    seen: list[Seen] = field(default_factory=list)
+    runs: list[RefineRun] = field(default_factory=list)
+    _last_run: RefineRun | None = None
+    _stamp: tuple[int, int] | None = None
+    _asked_at: float = 0.0
+    _moved_at: float = field(default_factory=time.monotonic)
+
+    def follow(self, done: Callable[[], bool]) -> None:
+        """Look until `done` says so; BenchFailed when the stream is lost or nothing is published any more."""
+        self._moved_at = time.monotonic()
+        while not done():
+            self.look()
+            time.sleep(LOOK_EVERY)
+
+    def reached(self, ends: Ends) -> bool:
+        """Return whether the last publication seen holds everything below `ends`."""
+        return bool(self.seen) and all(self.seen[-1].ends.get(part, 0) >= end for part, end in ends.items())
+
+    def look(self) -> None:
+        """Look once."""
+        self._look_at_publication()
+        now = time.monotonic()
+        if now - self._asked_at >= WORD_EVERY:
+            self._asked_at = now
+            self._listen()
+            if now - self._moved_at > STILL_FOR:
+                raise BenchFailed(f"nothing was published for {STILL_FOR:.0f} s", self.settings)
+
+    def _look_at_publication(self) -> None:
+        try:
+            found = publication_path(self.settings, DATASET).stat()
+        except FileNotFoundError:
+            return
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stamp:
+            return
+        publication, at = find_publication(self.settings, DATASET), time.time()
+        if publication is not None:
+            self._stamp, self._moved_at = stamp, time.monotonic()
+            self.seen.append(Seen(at, dict(publication.offsets)))
+
+    def _listen(self) -> None:
+        lost = hopeless(observe(self.settings, [DATASET]))
+        if lost:
+            raise BenchFailed(lost, self.settings)
+        run = run_of(last_word(self.settings, DATASET).get("last_batch") or {})
+        if run is not None and run != self._last_run:
+            self._last_run = run
+            self.runs.append(run)
+
+
+def run_of(said: Mapping[str, Any]) -> RefineRun | None:
+    """Return the driver's last run as it tells it, None before the first."""
+    if not said:
+        return None
+    steps = {str(name): float(seconds) for name, seconds in said["steps"].items()}
+    return RefineRun(int(said["rows"]), float(said["seconds"]), steps)
+
+
+def seconds_per_million(runs: list[RefineRun]) -> dict[str, float]:
+    """Return wall seconds per million rows by step, over the runs given; empty without rows."""
+    rows = sum(run.rows for run in runs)
+    names = dict.fromkeys(name for run in runs for name in run.steps)
+    return {name: 1e6 * sum(run.steps.get(name, 0.0) for run in runs) / rows for name in names} if rows else {}

@@ -1,0 +1,111 @@
+"""Latency at a steady rate: each record from its Kafka timestamp to the publication that holds it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from include.bench.bench_events import Supply
+from include.bench.bench_follower import Ends, Follower, Seen
+from include.bench.bench_state import DATASET, Say
+from include.clients.readable_offsets import readable_end_offsets
+from include.producers.flight_events import FLIGHTS
+from include.producers.kafka_producer import Produced, produce
+from include.reading import pinned
+from include.settings import Settings
+
+QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds from log append to publication over `records`; `publications` in the time; `behind`: the producer's
+    worst delay against its schedule, seconds."""
+
+    rate: float
+    seconds: float
+    records: int
+    publications: int
+    quantiles: dict[str, float]
+    behind: float
+
+
+class _Sender(threading.Thread):
+    """Sends at a steady rate while the publications are followed."""
+
+    def __init__(self, bootstrap: str, deliveries: pl.DataFrame, rate: float) -> None:
+        super().__init__(name="sender", daemon=True)
+        self._arguments = (bootstrap, FLIGHTS.topic, deliveries)
+        self._rate = rate
+        self._stop_asked = threading.Event()
+        self.done: Produced | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.done = produce(*self._arguments, rate=self._rate, stop=self._stop_asked.is_set)
+        except Exception as error:  # noqa: BLE001  (the thread that follows raises it)
+            self.error = error
+
+    def stop(self) -> None:
+        """End early."""
+        self._stop_asked.set()
+        self.join()
+
+
+def measure_latency(
+    settings: Settings, bootstrap: str, supply: Supply, rate: float, seconds: float, say: Say
+) -> Latency:
+    """Send `rate` events/s for `seconds` in an open loop and follow them until readers see the last one."""
+    say(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
+    deliveries = pl.concat(list(supply.frames(round(rate * seconds))))
+    before, follower = readable_end_offsets(bootstrap, DATASET), Follower(settings)
+    sender = _Sender(bootstrap, deliveries, rate)
+    sender.start()
+    try:
+        follower.follow(lambda: not sender.is_alive())
+    finally:
+        sender.stop()
+    if sender.error is not None:
+        raise sender.error
+    assert sender.done is not None
+    after = readable_end_offsets(bootstrap, DATASET)
+    follower.follow(lambda: follower.reached(after))
+    waited = waiting_seconds(appended(settings, before, after), follower.seen)
+    moved = sum(sum(seen.ends.values()) > sum(before.values()) for seen in follower.seen)
+    return Latency(rate, seconds, len(waited), moved, quantiles(waited), sender.done.behind)
+
+
+def appended(settings: Settings, before: Ends, after: Ends) -> pl.DataFrame:
+    """Return partition, offset and timestamp (epoch seconds, of the log append) of the records in between."""
+    bronze = pinned(settings).read(f"bronze.{DATASET}", columns=["partition", "offset", "timestamp"])
+    inside = [
+        (pl.col("partition") == part) & (pl.col("offset") >= before[part]) & (pl.col("offset") < end)
+        for part, end in after.items()
+    ]
+    found = bronze.filter(pl.any_horizontal(inside)).collect()
+    return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
+
+
+def waiting_seconds(records: pl.DataFrame, seen: Sequence[Seen]) -> NDArray[np.float64]:
+    """Return for each record the seconds from its timestamp to the first publication seen that ends behind it.
+
+    Every record must be in one of the publications.
+    """
+    at = np.array([publication.at for publication in seen])
+    parts = []
+    for (partition,), rows in records.group_by("partition"):
+        ends = np.array([publication.ends.get(int(str(partition)), 0) for publication in seen])
+        first = np.searchsorted(ends, rows["offset"].to_numpy(), side="right")
+        parts.append(at[first] - rows["timestamp"].to_numpy())
+    return np.concatenate(parts) if parts else np.array([])
+
+
+def quantiles(waited: NDArray[np.float64]) -> dict[str, float]:
+    """Return p50, p95, p99 and max: each is the latency of a record, not a mean of two."""
+    return {name: float(np.percentile(waited, share, method="inverted_cdf")) for name, share in QUANTILES.items()}

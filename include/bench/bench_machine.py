@@ -1,0 +1,44 @@
+"""Where it was measured: a figure without its machine says nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+
+import psutil
+
+from include.host.java_runtime import find_java
+from include.settings import list_settings
+
+# Named by every benchmark because its folder is its own, so they say nothing about the figures.
+NOT_TUNING = {"HEADRACE_STATE"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cores this process may use, memory in GiB, versions, load (1 min) before the start, settings not at default."""
+
+    cores: int
+    memory_gib: float
+    system: str
+    java: str
+    python: str
+    spark: str
+    load: float
+    settings: dict[str, str]
+
+
+def this_machine() -> Machine:
+    """Return the facts of this machine now; JavaMissing."""
+    return Machine(
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        java=find_java(os.environ).version,
+        python=platform.python_version(),
+        spark=importlib.metadata.version("pyspark"),
+        load=round(os.getloadavg()[0], 2),
+        settings={knob.name: knob.value for knob in list_settings() if knob.given and knob.name not in NOT_TUNING},
+    )

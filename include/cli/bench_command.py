@@ -1,0 +1,152 @@
+"""`headrace bench`: measure, on a state folder of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from include.cli.produce_command import INTERRUPTED
+
+if TYPE_CHECKING:
+    from include.bench.bench_report import Report
+    from include.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    both = "both"
+    throughput = "throughput"
+    latency = "latency"
+
+
+@app.callback()
+def bench() -> None:
+    """Measure the platform on this machine, in a state folder of its own."""
+
+
+@app.command()
+def demo(
+    part: Annotated[Part, typer.Option("--only", help="Measure only this.")] = Part.both,
+    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 3_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events of the throughput.")] = 2_000_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of the latency.")] = 120,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+) -> None:
+    """Measure the flights from topic to gold: events per second, cost by process and step, latency at a steady rate.
+
+    Targets stand beside the figures. Exit code 0: measured, whether or not a target was met; 1: the audit of what
+    was measured is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
+    """
+    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
+    _bench(f"bench demo --only {part} {options}", part, (warm_up, events), (rate, seconds), json_file, keep)
+
+
+@app.command()
+def change(
+    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events of the live rate.")] = 1_000_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latencies.")] = 8_000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 90,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+) -> None:
+    """Measure changing history: a rebuild against the live rate, the stream beside one, promotion and the way back.
+
+    Exit codes as of `bench demo`.
+    """
+    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
+    _bench(f"bench change {options}", None, (warm_up, events), (rate, seconds), json_file, keep)
+
+
+def _bench(
+    command: str,
+    part: Part | None,
+    counts: tuple[int, int],
+    steady: tuple[float, float],
+    json_file: Path | None,
+    keep: bool,
+) -> None:
+    """Measure a part of the demo, or without one the changing of history; tell, and exit with what came of it."""
+    console = Console()
+    # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if json_file is not None:
+        json_file.open("a").close()
+    try:
+        report = _measure(console, f".venv/bin/headrace {command}", part, counts, steady, keep)
+    except KeyboardInterrupt:
+        console.print("stopped: nothing was measured")
+        raise typer.Exit(INTERRUPTED) from None
+    _tell(console, report, json_file)
+    raise typer.Exit(0 if report.balanced else 1)
+
+
+def _measure(
+    console: Console, command: str, part: Part | None, counts: tuple[int, int], steady: tuple[float, float], keep: bool
+) -> Report:
+    from include.bench.bench_changes import measure_changing
+    from include.bench.bench_events import Supply
+    from include.bench.bench_latency import measure_latency
+    from include.bench.bench_machine import this_machine
+    from include.bench.bench_report import Report
+    from include.bench.bench_state import own_state, running
+    from include.bench.bench_throughput import measure_throughput, warm_up
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    machine, at, supply = this_machine(), datetime.now(UTC), Supply()
+    with own_state(keep) as settings:
+        if keep:
+            say(f"state folder, kept: {settings.state}")
+        with running(settings, say) as bootstrap:
+            warm = warm_up(settings, bootstrap, supply, counts[0], say)
+            measured, latency, changing = None, None, None
+            if part is not Part.latency:
+                measured = measure_throughput(settings, bootstrap, supply, counts[1], say)
+            if part in (Part.both, Part.latency):
+                latency = measure_latency(settings, bootstrap, supply, *steady, say)
+            if part is None:
+                changing = measure_changing(settings, bootstrap, supply, *steady, say)
+            balanced = _audit(settings, bootstrap, say)
+    return Report(command, machine, at, warm, measured, latency, balanced, changing)
+
+
+def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bool:
+    from functools import partial
+
+    from include.audit.audit_run import audit_dataset
+    from include.audit.kafka_records import open_topic
+    from include.bench.bench_state import DATASET
+
+    say("audit: is every record accounted for? …")
+    found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap))
+    for finding in found.findings[:5]:
+        say(f"  {finding.sentence()}")
+    return found.balanced
+
+
+def _tell(console: Console, report: Report, json_file: Path | None) -> None:
+    from include.bench.bench_report import as_json, as_text
+
+    console.print(as_text(report), highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_json(report), indent=1) + "\n")
+        console.print(f"figures: {json_file}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,80 @@
+"""`headrace contract`: is a contract right, and what would its change mean?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from include.quality.contract_check import ContractCheck
+
+app = typer.Typer(no_args_is_help=True, help="Contracts: what records and tables are promised to be.")
+COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}
+
+
+@app.callback()
+def contracts() -> None:
+    """Contracts: what records and tables are promised to be."""
+
+
+@app.command()
+def check(
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+) -> None:
+    """Check contracts against the standard, and judge how they differ from what readers see; exit 1: not good."""
+    from include.quality.contract_check import check_contracts
+    from include.settings import load_settings
+
+    checks = check_contracts(load_settings(), dataset)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) | {"good": each.is_good} for each in checks], indent=1))
+    else:
+        for each in checks:
+            _show(Console(soft_wrap=True), each)
+    if not all(each.is_good for each in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def rules(
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
+) -> None:
+    """List the rules of contracts, where each is judged and what it does; then the expectations there are."""
+    from include.catalog.dataset import dataset_names, declared_dataset
+    from include.catalog.row_expectations import NOT_A_ROW, ROW, SET
+    from include.settings import load_settings
+
+    settings, console = load_settings(), Console(soft_wrap=True)
+    for name in dataset_names(settings) if dataset is None else [dataset]:
+        contract = declared_dataset(settings, name).contract
+        for table, found in {f"silver.{name}": contract.rules, **contract.gold}.items():
+            for rule in found:
+                where = "each record" if rule.judges_records else f"{table} as a whole"
+                about = ", ".join(rule.columns) or "rows"
+                line = f"{name}: {rule.name}: {rule.action}, {where}: {rule.expectation} of {about}"
+                console.print(line, highlight=False, markup=False)
+    console.print("\neach record (reject, warn):", *sorted(ROW), sep="\n  ", highlight=False)
+    console.print("tables as a whole (warn, hold, fail): these and", *sorted(SET), sep="\n  ", highlight=False)
+    console.print("no record:", *(f"{name}: {why}" for name, why in NOT_A_ROW.items()), sep="\n  ", highlight=False)
+
+
+def _show(console: Console, each: ContractCheck) -> None:
+    mark = "[green]good[/]" if each.is_good else "[red]not good[/]"
+    console.print(f"[bold]{each.dataset}[/] {each.version or ''}: {mark}", highlight=False)
+    for refusal in each.refusals:
+        console.print(f"  {refusal}", highlight=False, markup=False)
+    for change in each.changes:
+        colour = COLOURS[change.kind]
+        console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}", highlight=False)
+    if each.base is not None and not each.changes:
+        console.print(f"  no change since release {each.base}", highlight=False)
+    if not each.is_version_enough:
+        console.print(f"  version {each.version} must be {each.wanted_version} or later for this", highlight=False)
+    if each.changes:
+        console.print(f"  → headrace release plan --dataset {each.dataset}   (acts by a release only)", highlight=False)

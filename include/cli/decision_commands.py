@@ -1,0 +1,120 @@
+"""`headrace rejected fix`, `discard` and `reinstate`: what is to become of rejected records."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from include.cli.plan_command import JSON, THRESHOLD, YES, asked, plan_and_run, somebody
+from include.cli.rejected_command import Column, Offsets, Reason, Since, Status, Until
+from include.cli.slice_commands import ranges
+
+if TYPE_CHECKING:
+    from include.planning.rejected_decisions import Somebody
+    from include.reading.rejected_records import Selection
+
+Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
+Why = Annotated[str, typer.Option("--why", help="Why; kept with the decision.")]
+
+
+def fix_rejected(
+    dataset: Dataset,
+    partition: Annotated[int, typer.Argument(min=0)],
+    offset: Annotated[int, typer.Argument(min=0)],
+    why: Why,
+    payload: Annotated[str | None, typer.Option(help="The whole record, corrected.")] = None,
+    payload_file: Annotated[Path | None, typer.Option(help="The same as a file; - reads it from here.")] = None,
+) -> None:
+    """Give one record a payload that is judged instead of its own, which stays in bronze as it came."""
+    from include.planning.rejected_decisions import fix
+    from include.settings import load_settings
+
+    if (payload is None) == (payload_file is None):
+        raise typer.BadParameter("give one of --payload and --payload-file")
+    data = payload.encode() if payload is not None else _read(payload_file)
+    new = fix(load_settings(), dataset, {(partition, offset): data}, _who(why))
+    console = Console()
+    console.print("fixed" if new else "it has this fix already", highlight=False)
+    again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
+    console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
+
+
+def discard_rejected(
+    dataset: Dataset,
+    why: Why,
+    reason: Reason = None,
+    column: Column = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+    offsets: Offsets = None,
+    yes: Annotated[bool, YES] = False,
+) -> None:
+    """Decide that records stay out, also when later code or contracts would accept them."""
+    from include.planning.rejected_decisions import discard
+    from include.settings import load_settings
+
+    wanted = _wanted(reason, column, status, since, until, offsets)
+    if not asked(yes)(f"Keep these records of {dataset} out for good, until they are reinstated?"):
+        raise typer.Exit(1)
+    count = discard(load_settings(), dataset, wanted, _who(why))
+    Console().print(f"{count:,} records discarded", highlight=False)
+
+
+def reinstate_rejected(
+    dataset: Dataset,
+    why: Annotated[str, typer.Option("--why", help="Why; kept with the decision.")] = "judged again",
+    reason: Reason = None,
+    column: Column = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+    offsets: Offsets = None,
+    threshold: Annotated[float, THRESHOLD] = 0.0,
+    yes: Annotated[bool, YES] = False,
+    json_: Annotated[bool, JSON] = False,
+) -> None:
+    """Judge records again, with their fixes and the code that readers see; what keeps the contract now comes in.
+
+    A plan like any other: built beside, compared, approved, applied by the tables' owner. Discarded records take part
+    only when --status discarded or --offsets names them.
+    """
+    from include.planning.rejected_decisions import plan_reinstate
+
+    wanted = _wanted(reason, column, status, since, until, offsets)
+    plan_and_run(lambda settings: plan_reinstate(settings, dataset, wanted, _who(why), threshold), yes, json_)
+
+
+def _wanted(
+    reason: str | None,
+    column: str | None,
+    status: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    offsets: str | None,
+) -> Selection:
+    """Return which records are meant; typer.BadParameter when nothing is said."""
+    from include.reading.rejected_records import STATUSES, Selection
+
+    said = (reason, column, status, since, until, offsets)
+    if all(each is None for each in said):
+        raise typer.BadParameter("say which records: --reason, --column, --status, --from, --to or --offsets")
+    if status is not None and status not in STATUSES:
+        raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
+    return Selection(reason, column, None, status, since, until, None if offsets is None else ranges(offsets))
+
+
+def _who(why: str) -> Somebody:
+    from include.planning.rejected_decisions import Somebody
+
+    return Somebody(*somebody(), why)
+
+
+def _read(path: Path | None) -> bytes:
+    assert path is not None
+    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

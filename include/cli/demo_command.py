@@ -1,0 +1,215 @@
+"""`headrace demo`: a year of real flights from Kafka to gold, watched, asked, scored and audited."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from include.cli.produce_command import INTERRUPTED, moment
+
+if TYPE_CHECKING:
+    from include.demo.demo_feed import Feeding
+    from include.producers.paced_sending import Run
+    from include.reading.published_tables import Reading
+    from include.settings import Settings
+
+FAILED = 1
+STOPPED = (
+    "stopped: nothing is lost, what was started runs on; the same command goes on from here, headrace down ends it"
+)
+
+
+def demo(
+    fresh: Annotated[bool, typer.Option("--fresh", help="Stop the streams and remove the state folder first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False,
+    since: Annotated[
+        datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="Only events from here on, UTC.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="Only events before, UTC.")
+    ] = None,
+    weather: Annotated[bool, typer.Option("--weather", help="And the weather, a second stream.")] = False,
+) -> None:
+    """Show it all: the flights of 2013, with faults put in, from Kafka to gold; answers, score, audit.
+
+    Again in the same state folder: nothing is sent twice, a stopped demo goes on, a finished one is shown again.
+    Exit code 0: every fault found and nothing else, the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
+    """
+    from include.demo.demo_feed import demo_runs
+
+    console = Console()
+    try:
+        good = _tell(console, fresh, yes, demo_runs(since, until, weather=weather))
+    except KeyboardInterrupt:
+        console.print(STOPPED, highlight=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(0 if good else FAILED)
+
+
+def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
+    from include.demo.demo_feed import sent_before
+    from include.demo.demo_state import DemoRefused, refuse_unfit, removal_under_way, sole_demo
+    from include.errors import HeadraceError
+    from include.settings import load_settings
+
+    began, settings = time.monotonic(), load_settings()
+    refuse_unfit()
+    afresh = fresh or removal_under_way(settings)
+    if fresh and not removal_under_way(settings):
+        _ask(settings, yes)
+    with sole_demo(settings):
+        try:
+            if afresh:
+                _remove(console, settings)
+            for run in runs:
+                sent_before(settings, run)
+            return _story(console, settings, runs, began)
+        except DemoRefused:
+            raise
+        except HeadraceError as error:
+            said = f"[bold red]headrace:[/] {escape(str(error))}"
+            Console(stderr=True, soft_wrap=True).print(said, highlight=False)
+            return False
+
+
+def _ask(settings: Settings, yes: bool) -> None:
+    from include.demo.demo_state import refuse_strange
+
+    refuse_strange(settings)
+    if settings.state.exists() and not yes:
+        typer.confirm(f"Stop the streams of {settings.state} and remove all that is in it?", abort=True)
+
+
+def _remove(console: Console, settings: Settings) -> None:
+    from include.cli.up_command import say
+    from include.demo.demo_state import remove_state
+    from include.process_control.airflow_process import down_airflow
+    from include.process_control.start_stop import down
+
+    def tell(line: str) -> None:
+        say(console, line)
+
+    def stop() -> None:
+        down_airflow(settings, tell)
+        down(settings, tell)
+
+    remove_state(settings, stop)
+    console.print(f"removed what was in {escape(str(settings.state))}", highlight=False, soft_wrap=True)
+
+
+def _story(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
+    """Tell it all; return whether the score is perfect and the audit balanced."""
+    from include.demo.demo_feed import Feeding
+    from include.reading import pinned
+
+    names, feeding = " and ".join(run.feed.name for run in runs), Feeding(settings, runs)
+    with _sending(feeding):
+        _chapter(console, f"1  A broker, and a stream for {names}")
+        _bring_up(console, settings, runs, feeding)
+        _chapter(console, f"2  The {names} of 2013 on their way to gold, some records bad on purpose")
+        _watch(console, settings, feeding, began)
+    reading = pinned(settings)
+    _chapter(console, "3  Answers from gold")
+    _answer(console, reading)
+    _chapter(console, "4  Was every bad record found, for its reason, and none wrongly?")
+    perfect = _score(console, settings, runs, reading)
+    _chapter(console, "5  Is every record of Kafka accounted for? Counted from outside, without Spark")
+    balanced = _audit(console, settings, runs)
+    _chapter(console, f"6  Done after {time.monotonic() - began:.0f} s. The streams stay up; what to try next")
+    _suggest(console, settings)
+    return perfect and balanced
+
+
+def _chapter(console: Console, title: str) -> None:
+    console.print(f"\n[bold cyan]{title}[/]", highlight=False)
+
+
+def _bring_up(console: Console, settings: Settings, runs: Sequence[Run], feeding: Feeding) -> None:
+    """Bring broker and streams up; what is not sent yet is sent as soon as there is a broker."""
+    from include.cli.up_command import say
+    from include.demo.demo_feed import open_topics
+    from include.process_control.start_stop import up
+    from include.state.broker_address import bootstrap_servers
+
+    def begin() -> None:
+        bootstrap = bootstrap_servers(settings)
+        open_topics(settings, runs, bootstrap)
+        feeding.open(bootstrap)
+
+    up(settings, [run.feed.name for run in runs], lambda line: say(console, line), begin)
+
+
+def _watch(console: Console, settings: Settings, feeding: Feeding, began: float) -> None:
+    """Show how what is sent travels until all of it is published."""
+    from include.demo.demo_display import shown_progress
+    from include.demo.demo_watch import Patience, looks_every, take_look, watch
+
+    if feeding.found_all:
+        console.print(f"{feeding.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
+    with shown_progress(console, began) as show:
+        look = watch(looks_every(take_look(settings, feeding)), Patience(settings), show, feeding.raise_error)
+    records, seconds = feeding.sent - feeding.found, look.at - began
+    if records:
+        rate = f"{records / seconds:,.0f} a second, deriving, sending and the start of the streams included"
+        console.print(f"{records:,} records are in gold, or rejected, after {seconds:.1f} s: {rate}", highlight=False)
+
+
+@contextmanager
+def _sending(feeding: Feeding) -> Iterator[None]:
+    """Send beside what is done inside; Ctrl-C waits until what was handed over is written down, twice does not."""
+    feeding.start()
+    try:
+        yield
+    finally:
+        try:
+            feeding.stop()
+        except KeyboardInterrupt:
+            # An ordinary exit would wait for the thread, which is inside a library; the journal survives a kill.
+            os._exit(INTERRUPTED)
+
+
+def _answer(console: Console, reading: Reading) -> None:
+    from include.cli.query_command import print_table
+    from include.demo.demo_questions import answered
+
+    for question, answer in answered(reading):
+        console.print(f"\n[bold]{escape(question.words)}[/]", highlight=False)
+        console.print(escape(question.sql), style="dim", highlight=False, soft_wrap=True)
+        print_table(answer, limit=10)
+
+
+def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: Reading) -> bool:
+    from include.demo.demo_display import score_table, verdict
+    from include.demo.demo_verdicts import scores
+
+    found = scores(settings, runs, reading)
+    console.print(score_table(found))
+    for feed, score in found.items():
+        console.print(verdict(feed, score), highlight=False, soft_wrap=True)
+    return all(score.perfect for score in found.values())
+
+
+def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
+    from include.cli.audit_command import print_audits
+    from include.demo.demo_verdicts import audits
+    from include.state.broker_address import bootstrap_servers
+
+    with console.status("audit") as shown:
+        found = audits(settings, runs, bootstrap_servers(settings), shown.update)
+    print_audits(found)
+    return all(audit.balanced for audit in found)
+
+
+def _suggest(console: Console, settings: Settings) -> None:
+    from include.demo.demo_display import suggestions
+
+    for command, why in suggestions(settings):
+        console.print(f"  [bold]{escape(command)}[/]", f"[dim]{escape(why)}[/]", sep="\n      ", soft_wrap=True)

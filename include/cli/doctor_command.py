@@ -1,0 +1,49 @@
+"""`headrace doctor`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from include.doctor.doctor_finding import Finding
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
+    """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do."""
+    from include.doctor.doctor_finding import Verdict
+    from include.doctor.machine_checks import examine
+
+    findings = examine()
+    sound = all(finding.verdict is not Verdict.FAIL for finding in findings)
+    if as_json:
+        typer.echo(json.dumps({"ok": sound, "checks": [as_record(finding) for finding in findings]}, indent=1))
+    else:
+        Console().print(as_table(findings))
+    raise typer.Exit(0 if sound else 1)
+
+
+def as_record(finding: Finding) -> dict[str, str]:
+    """A finding as JSON."""
+    return {
+        "check": finding.check,
+        "verdict": finding.verdict.value,
+        "found": finding.found,
+        "remedy": finding.remedy,
+    }
+
+
+def as_table(findings: list[Finding]) -> Table:
+    """The findings as a table; nothing in them is taken as markup."""
+    table = Table("check", "", "found", "remedy")
+    for finding in findings:
+        verdict = finding.verdict.value
+        table.add_row(finding.check, Text(verdict, COLOURS[verdict]), Text(finding.found), Text(finding.remedy))
+    return table

@@ -1,0 +1,75 @@
+"""`headrace grains`: which windows of gold are open, closed, corrected, verified."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from include.planning.grain_states import Settled, Window
+
+STATES = ("open", "closed", "corrected", "verified")
+
+
+def grains(
+    dataset: Annotated[str, typer.Option("--dataset", help="The dataset whose gold it is.")],
+    table: Annotated[str | None, typer.Option("--table", help="Only this gold table, window by window.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only open, closed, corrected or verified.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Windows to show of a table.")] = 20,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON: every window.")] = False,
+) -> None:
+    """Show how settled gold is: open before the boundary, closed after it, corrected when it changed later, verified.
+
+    A grain is verified when a backfill has done it again since its last change and found it equal.
+    """
+    from include.planning.grain_states import settled
+    from include.settings import load_settings
+
+    if state is not None and state not in STATES:
+        raise typer.BadParameter(f"{state!r} is none of {', '.join(STATES)}", param_hint="--state")
+    found = settled(load_settings(), dataset)
+    known = sorted({window.table for window in found.windows})
+    if table is not None and table not in known:
+        raise typer.BadParameter(f"{table!r} is none of {', '.join(known)}", param_hint="--table")
+    chosen = [w for w in found.windows if table in (None, w.table) and state in (None, w.state)]
+    if json_:
+        said = {"dataset": dataset, "boundary": found.boundary, "windows": [asdict(w) for w in chosen]}
+        typer.echo(json.dumps(said, default=lambda value: value.isoformat()))
+        return
+    console = Console()
+    console.print(f"{dataset}: complete up to {_moment(found.boundary)}", highlight=False)
+    console.print(_listed(chosen, limit) if table else _counted(found, state))
+    if table and len(chosen) > limit:
+        console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)
+
+
+def _counted(found: Settled, state: str | None) -> Table:
+    counts: dict[str, Counter[str]] = {}
+    for window in found.windows:
+        counts.setdefault(window.table, Counter())[window.state] += window.grains
+    shown = [name for name in STATES if state in (None, name)]
+    table = Table("gold table", *(f"{name} grains" for name in shown), box=None, header_style="bold")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, counted in counts.items():
+        table.add_row(name, *(f"{counted[one]:,}" for one in shown))
+    return table
+
+
+def _listed(windows: list[Window], limit: int) -> Table:
+    table = Table("window from (UTC)", "state", "grains", "last batch", box=None, header_style="bold")
+    for window in windows[:limit]:
+        table.add_row(_moment(window.start), window.state, f"{window.grains:,}", str(window.batch))
+    return table
+
+
+def _moment(at: datetime | None) -> str:
+    return "nowhere yet" if at is None else f"{at:%Y-%m-%d %H:%M}"

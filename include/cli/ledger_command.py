@@ -1,0 +1,110 @@
+"""`headrace ledger`: the index of what was committed: show it, rebuild it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from include.ledger.ledger_reader import Batch, OffsetRange
+    from include.ledger.ledger_rebuild import Rebuilt
+
+app = typer.Typer(no_args_is_help=True, help="What was committed, batch by batch: an index over the Delta commits.")
+
+
+@app.command()
+def show(
+    dataset: Annotated[str | None, typer.Option(help="only this dataset")] = None,
+    last: Annotated[int, typer.Option(min=1, help="batches per dataset")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON array instead of a table")] = False,
+) -> None:
+    """Show the last batches with their offset ranges."""
+    from include.catalog.dataset import declared_dataset
+    from include.ledger.ledger_reader import open_reader
+    from include.settings import load_settings
+
+    settings = load_settings()
+    if dataset is not None:
+        declared_dataset(settings, dataset)
+    batches = open_reader(settings).last_batches(dataset, last)
+    if as_json:
+        typer.echo(json.dumps([asdict(batch) for batch in batches]))
+    else:
+        Console().print(batch_table(batches))
+
+
+@app.command()
+def rebuild() -> None:
+    """Rebuild the ledger from the Delta logs and say whether it had been right."""
+    from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
+    from include.settings import load_settings
+
+    console = Console(soft_wrap=True)
+    with console.status("reading every commit of every table"):
+        rebuilt = rebuild_ledger(load_settings())
+    console.print(rebuilt_table(rebuilt))
+    for line in verdict(rebuilt):
+        console.print(line, highlight=False)
+
+
+def batch_table(batches: list[Batch]) -> Table:
+    """Return batches as a table; offset ranges are half-open."""
+    names = ("batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)", "reference")
+    table = Table("dataset", *names)
+    for batch in batches:
+        cells = [str(batch.batch), str(batch.epoch), f"{batch.rows:,}", "\n".join(map(tile, batch.ranges))]
+        table.add_row(batch.dataset, *cells, instant(batch.committed_at_ms), versions(batch.reference))
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    return table
+
+
+def tile(part: OffsetRange) -> str:
+    """Return one offset range as text."""
+    return f"{part.partition}: [{part.start}, {part.end}) {part.rows:,}".replace("[", r"\[")
+
+
+def versions(reference: str) -> str:
+    """Return the versions of reference tables as text."""
+    return "\n".join(f"{name} {version}" for name, version in sorted(json.loads(reference).items()))
+
+
+def instant(ms: int) -> str:
+    """Return UTC milliseconds as a readable time."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def rebuilt_table(rebuilt: Rebuilt) -> Table:
+    """Return rows per table of the ledger, and how each differed before."""
+    table = Table("table", "rows", "were missing", "were too many", "were different")
+    for name, rows in rebuilt.rows.items():
+        found = rebuilt.differences.get(name)
+        cells = (found.missing, found.surplus, found.changed) if found else (0, 0, 0)
+        table.add_row(name, f"{rows:,}", *(f"{cell:,}" for cell in cells))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def verdict(rebuilt: Rebuilt) -> list[str]:
+    """Return what the rebuild means, in sentences."""
+    lines = [f"{rebuilt.commits:,} commits read."]
+    if rebuilt.set_aside:
+        lines.append(f"The old file was damaged; it is kept as {rebuilt.set_aside}.")
+    for path, version in rebuilt.cleaned.items():
+        lines.append(
+            f"[yellow]The log of {path} begins at version {version}: what was before it is not in the ledger.[/]"
+        )
+    if rebuilt.identical:
+        lines.append("[green]identical[/]: the ledger had been right.")
+    elif rebuilt.compared:
+        lines.append("[yellow]different[/]: the ledger had not been right; now it is.")
+    else:
+        lines.append("new: there was no readable ledger of this version to compare with.")
+    return lines

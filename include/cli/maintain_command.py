@@ -1,0 +1,69 @@
+"""`headrace maintain`: small files put together, old ones removed, logs cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from include.maintenance.table_maintenance import Maintained
+
+NOT_ALL = 1
+
+
+def maintain(
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Put small files of gold and rejected together, remove old ones, cut long logs; exit 1: a dataset was left alone.
+
+    Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
+    """
+    from include.errors import HeadraceError, Terminal, Transient
+    from include.maintenance.log_trimming import trim_logs
+    from include.maintenance.table_maintenance import maintain_tables
+    from include.reading.publication import publications
+    from include.settings import load_settings
+
+    settings = load_settings()
+    done: list[Maintained] = []
+    left_alone: dict[str, HeadraceError] = {}
+    for name in [dataset] if dataset else publications(settings):
+        try:
+            done += maintain_tables(settings, name)
+        except Transient as error:
+            left_alone[name] = error
+        except Terminal as error:
+            if dataset:
+                raise
+            left_alone[name] = error
+    logs = trim_logs(settings, datetime.now(UTC))
+    if as_json:
+        why = {name: error.what for name, error in left_alone.items()}
+        typer.echo(json.dumps({"tables": [asdict(each) for each in done], "logs": asdict(logs), "left_alone": why}))
+    else:
+        console = Console()
+        console.print(maintained_table(done))
+        console.print(f"logs: {logs.cut} cut, {logs.removed} removed", highlight=False)
+        for refused in left_alone.values():
+            console.print(f"[yellow]left alone[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
+    if left_alone:
+        raise typer.Exit(NOT_ALL)
+
+
+def maintained_table(done: Sequence[Maintained]) -> Table:
+    """Return what was done, a table a row."""
+    shown = Table("table", "files", "now", "old removed", "left for next time", header_style="bold", box=None)
+    for each in done:
+        shown.add_row(escape(each.table), *(f"{n:,}" for n in (each.files, each.now, each.removed, each.left)))
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    return shown

@@ -1,0 +1,165 @@
+"""`headrace produce`: send real events to Kafka, with faults where asked."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from include.producers.kafka_producer import Progress
+    from include.producers.paced_sending import Sent
+
+INTERRUPTED = 130
+NOT_DELIVERED = 1
+
+
+def share(given: str | float) -> float:
+    """Return the fraction that `0.005` or `0.5%` means; typer.BadParameter when it is neither."""
+    # typer also parses defaults, which are numbers.
+    text = str(given).strip()
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no share; write a fraction like 0.005 or a percentage like 0.5%"
+        ) from error
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"{text!r} is no share between 0 and 1 (0% and 100%)")
+    return value
+
+
+def moment(text: str) -> datetime:
+    """Return the UTC time that `2013-03-01` or `2013-03-01T12:00Z` means; without a zone it is UTC."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no date or time; write 2013-03-01 or 2013-03-01T12:00Z") from error
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]
+
+
+def produce(
+    feed: Annotated[str, typer.Argument(help="Which feed: flights, weather.")],
+    since: Annotated[
+        datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="First event time, UTC.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="End of the event times, exclusive.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Events per second; as fast as possible if not given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed puts in the same faults.")] = 1,
+    duplicates: Share = 0.0,
+    late: Share = 0.0,
+    reorder: Share = 0.0,
+    corrupt: Share = 0.0,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Write every fault here (JSON lines); lets an interrupted run go on.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="So many years in a row, each 371 days after the last.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Partitions of the topic, if it must be made.")] = 2,
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Broker; headrace's own if not given.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Send a feed's events to its topic: duplicated, late, reordered and beside corrupt ones where asked.
+
+    Ctrl-C stops after what was handed over is delivered (exit 130); with --manifest the same command goes on there.
+    """
+    from include.clients.kafka import ensure_topic
+    from include.producers.feed_registry import feed_named
+    from include.producers.injected_faults import Shares
+    from include.producers.kafka_producer import DeliveryFailed
+    from include.producers.paced_sending import Run, send
+
+    run = Run(feed_named(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
+    address = bootstrap or _own_broker()
+    console = Console(stderr=True, soft_wrap=True)
+    now = datetime.now(UTC)
+    with _asked_to_stop() as stop, _progress(console, run.feed.name, quiet) as on_progress:
+        try:
+            ensure_topic(address, run.feed.topic, partitions)
+            sent = send(run, address, now=now, manifest=manifest, rate=rate, on_progress=on_progress, stop=stop)
+        except DeliveryFailed as error:
+            console.print(f"[bold red]headrace:[/] {error}", highlight=False)
+            raise typer.Exit(NOT_DELIVERED) from error
+    _say(sent, run.feed.topic, manifest)
+
+
+def _own_broker() -> str:
+    from include.settings import load_settings
+    from include.state.broker_address import bootstrap_servers
+
+    return bootstrap_servers(load_settings())
+
+
+def _say(sent: Sent, topic: str, manifest: Path | None) -> None:
+    done = sent.produced
+    rate = done.sent / done.seconds if done.seconds else 0.0
+    resumed = f", from record {sent.resumed_at:,} on" if sent.resumed_at else ""
+    Console(soft_wrap=True).print(
+        f"{done.sent:,} records to topic {topic} in {done.seconds:.1f} s ({rate:,.0f}/s){resumed}; "
+        f"{done.next_row:,} of {sent.total:,} are in it"
+    )
+    if done.behind >= 1:
+        Console(soft_wrap=True).print(f"at worst {done.behind:.1f} s behind the asked rate")
+    if manifest:
+        Console(soft_wrap=True).print(f"faults and their places: {manifest}")
+    if not sent.finished:
+        again = "goes on there" if manifest else "starts over (name a --manifest to go on instead)"
+        Console(stderr=True, soft_wrap=True).print(f"stopped; the same command {again}")
+        raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Yield the question whether Ctrl-C was pressed; pressed again, it ends the program at once."""
+    asked = threading.Event()
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(console: Console, name: str, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=console, disable=quiet) as bar:
+        task = bar.add_task(f"{name}: deriving", total=None, rate="")
+
+        def show(at: Progress) -> None:
+            behind = f", {at.behind:.1f} s behind" if at.behind >= 1 else ""
+            rate = f"{at.rate:,.0f} events/s{behind}"
+            bar.update(task, description=name, completed=at.sent, total=at.total, rate=rate)
+
+        yield show

@@ -1,0 +1,165 @@
+"""`headrace query` and `headrace tables`: read what is published."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from include.reading.published_sql import Answer
+    from include.reading.published_tables import TableFacts
+
+SHOWN_ROWS = 200
+WIDE = 4_000
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT over bronze.x, silver.x, rejected.x, gold.y; - reads stdin.")],
+    format: Annotated[Format, typer.Option(help="json and csv hold every row and digit.")] = Format.table,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help=f"At most so many rows. [default: {SHOWN_ROWS} in a table, else all]")
+    ] = None,
+) -> None:
+    """Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment."""
+    from include.reading import pinned
+    from include.reading.published_sql import answer
+
+    found = answer(pinned(), sys.stdin.read() if sql == "-" else sql)
+    if format is Format.table:
+        print_table(found, SHOWN_ROWS if limit is None else limit)
+        return
+    rows = found.rows if limit is None else islice(found.rows, limit)
+    (write_json if format is Format.json else write_csv)(found.columns, rows, sys.stdout)
+
+
+def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
+    """List the published tables: rows, size, files, version and batch, from their Delta logs."""
+    from include.reading import pinned
+
+    reading = pinned()
+    facts = [reading.facts(name) for name in sorted(reading.tables, key=_journey)]
+    if as_json:
+        json.dump([_fact_values(fact) for fact in facts], sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    elif not facts:
+        Console().print("nothing is published yet; start with: headrace up")
+    else:
+        wide_console().print(_facts_table(facts))
+
+
+def wide_console() -> Console:
+    """Return a console as wide as the terminal, or wide enough never to cut a cell when the output is a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
+
+
+def print_table(found: Answer, limit: int) -> None:
+    """Print up to `limit` rows as a table with numbers to the right, and how many rows there are."""
+    from include.reading.plain_values import text_value
+
+    table = Table(header_style="bold")
+    for name, kind in zip(found.columns, found.types, strict=True):
+        table.add_column(Text(name), justify="right" if is_number(kind) else "left", overflow="fold")
+    rows = list(islice(found.rows, limit + 1))
+    for row in rows[:limit]:
+        table.add_row(*(Text(text_value(value)) for value in row))
+    console = wide_console()
+    console.print(table)
+    more = len(rows) > limit
+    console.print(f"the first {limit} rows; more with --limit" if more else f"{_counted(len(rows), 'row')}")
+
+
+def is_number(kind: Any) -> bool:
+    """Return whether an Arrow type is one of numbers."""
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
+    """Write rows as a JSON list of objects, one per line; a repeated column name gets a number."""
+    from include.reading.plain_values import json_value
+
+    names = list(_distinct(columns))
+    out.write("[")
+    for number, row in enumerate(rows):
+        item = {name: json_value(value) for name, value in zip(names, row, strict=True)}
+        out.write(("\n " if number == 0 else ",\n ") + json.dumps(item, ensure_ascii=False))
+    out.write("\n]\n")
+
+
+def write_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
+    """Write rows as CSV with a header; null is an empty field."""
+    from include.reading.plain_values import text_value
+
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([text_value(value) for value in row] for row in rows)
+
+
+def _distinct(columns: tuple[str, ...]) -> Iterator[str]:
+    seen: set[str] = set()
+    for column in columns:
+        name, number = column, 1
+        while name in seen:
+            number += 1
+            name = f"{column}_{number}"
+        seen.add(name)
+        yield name
+
+
+def _journey(name: str) -> tuple[int, str]:
+    from include.reading.published_sql import LAYERS
+
+    layer = name.split(".", 1)[0]
+    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)
+
+
+def _fact_values(fact: TableFacts) -> dict[str, Any]:
+    table = fact.table
+    return {
+        "name": table.name,
+        "rows": fact.rows,
+        "bytes": fact.size,
+        "files": fact.files,
+        "version": table.version,
+        "batch": table.batch,
+        "dataset": table.dataset,
+        "release": table.release,
+        "path": str(table.path),
+    }
+
+
+def _facts_table(facts: list[TableFacts]) -> Table:
+    shown = Table(header_style="bold")
+    shown.add_column("table", no_wrap=True)
+    for name in ("rows", "MB", "files", "version", "batch"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("path", overflow="fold")
+    for fact in facts:
+        table, rows = fact.table, "unknown" if fact.rows is None else f"{fact.rows:,}"
+        size, files = f"{fact.size / 1e6:,.1f}", f"{fact.files:,}"
+        shown.add_row(table.name, rows, size, files, str(table.version), str(table.batch), Text(str(table.path)))
+    return shown
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,67 @@
+"""`headrace reference`: the small tables that events are joined with, and their versions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, help="Reference tables that events are joined with: list, load.")
+DATASET = typer.Option("--dataset", help="The dataset whose table it is.")
+
+
+@app.command("list")
+def list_tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
+    """List the declared reference tables, their version and rows; without a version: made when the stream starts."""
+    from include.catalog.dataset import dataset_names, declared_dataset
+    from include.reference.reference_tables import current_versions, read_version
+    from include.settings import load_settings
+
+    settings, found = load_settings(), []
+    for name in dataset_names(settings):
+        versions = current_versions(settings, name)
+        for table in declared_dataset(settings, name).pipeline.reference:
+            version = versions.get(table.name)
+            rows = None if version is None else read_version(settings, name, table, version).num_rows
+            keys = ", ".join(table.keys)
+            found.append({"dataset": name, "table": table.name, "keys": keys, "version": version, "rows": rows})
+    if as_json:
+        json.dump(found, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    shown = Table("dataset", "table", "keys", "version", "rows")
+    for row in found:
+        shown.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(shown)
+
+
+@app.command("load")
+def load(
+    table: Annotated[str, typer.Argument(help="The table, as pipeline.yaml names it.")],
+    file: Annotated[Path, typer.Argument(help="CSV with a header; it becomes the whole table.")],
+    dataset: Annotated[str, DATASET],
+) -> None:
+    """Make a file the next version of a table: batches from now on are joined with it, older ones stay as they are."""
+    from include.catalog.dataset import declared_dataset, released_dataset
+    from include.reading.publication import find_publication
+    from include.reference.reference_tables import load_reference
+    from include.settings import load_settings
+
+    settings = load_settings()
+    seen, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)
+    # What runs joins it: the released declaration counts, whatever the folder says meanwhile.
+    declared = released_dataset(settings, dataset, seen.release) if seen else folder
+    done = load_reference(settings, declared, table, file)
+    what = f"version {done.version}" if done.is_new else f"has these rows already, as version {done.version}"
+    Console(soft_wrap=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows", highlight=False)
+    if done.is_new:
+        Console(soft_wrap=True).print(
+            f"older batches stay as they are; headrace backfill run --dataset {dataset} --from … --to … "
+            "--reference today does them again",
+            highlight=False,
+        )

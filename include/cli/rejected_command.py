@@ -1,0 +1,190 @@
+"""`headrace rejected`: what was not accepted, why, what it looked like, and what was decided about it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from include.cli.produce_command import moment
+from include.cli.query_command import wide_console
+from include.cli.slice_commands import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from include.reading.amendments import Decision
+    from include.reading.published_tables import Reading
+    from include.reading.rejected_records import RejectedRecord
+
+PAYLOAD_WIDTH = 80
+app = typer.Typer(no_args_is_help=True, help="The records that are not in silver: which, why, and the way back.")
+
+Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")]
+Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
+Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
+Status = Annotated[str | None, typer.Option(help="Only open, fixed, discarded or duplicate.")]
+Since = Annotated[datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="First time in Kafka.")]
+Until = Annotated[datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="End of them, exclusive.")]
+Offsets = Annotated[
+    str | None, typer.Option("--offsets", metavar="JSON", help='By partition, end exclusive: {"0": [100, 200]}.')
+]
+AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, payloads whole.")]
+
+
+@app.command("list")
+def list_rejected(
+    dataset: Dataset = None,
+    reason: Reason = None,
+    column: Column = None,
+    disposition: Annotated[str | None, typer.Option(help="Only invalid or duplicate.")] = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+    offsets: Offsets = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many records of each dataset, newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List rejected records with their reasons and status, newest first, and the start of their payload."""
+    from include.reading import pinned
+    from include.reading.amendments import amendments
+    from include.reading.rejected_records import Selection, rejected_records
+    from include.settings import load_settings
+
+    settings, reading = load_settings(), pinned()
+    wanted = Selection(reason, column, disposition, status, since, until, None if offsets is None else ranges(offsets))
+    found = [
+        record
+        for name in _datasets(reading, dataset)
+        for record in rejected_records(reading, name, wanted, amendments(settings, name), limit)
+    ]
+    if as_json:
+        json.dump([_values(record) for record in found], sys.stdout, indent=1, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return
+    wide_console().print(_records_table(found) if found else "no such record was rejected")
+
+
+@app.command("show")
+def show_rejected(
+    dataset: Annotated[str, typer.Option("--dataset", help="The dataset.")],
+    partition: Annotated[int, typer.Argument(min=0)],
+    offset: Annotated[int, typer.Argument(min=0)],
+    as_json: AsJson = False,
+) -> None:
+    """Show all of one record: its payload as it came, its fix, its reasons, and who decided what, when and why."""
+    from include.reading import pinned
+    from include.reading.amendments import amendments
+    from include.reading.rejected_records import REINSTATED, Selection, rejected_records
+    from include.settings import load_settings
+
+    reading, decided = pinned(), amendments(load_settings(), dataset)
+    _datasets(reading, dataset)
+    where = Selection(offsets={partition: (offset, offset + 1)})
+    found = rejected_records(reading, dataset, where, decided)
+    amendment = decided.get((partition, offset))
+    if not found and amendment is None:
+        wide_console().print("no such record was rejected")
+        raise typer.Exit(1)
+    decisions = () if amendment is None else amendment.decisions
+    if as_json:
+        values = _values(found[0]) if found else {"status": REINSTATED, "decisions": _decisions(decisions)}
+        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        return
+    for line in _record_lines(found[0]) if found else [f"{REINSTATED}: it is in silver.{dataset}"]:
+        wide_console().print(Text(_printable(line)), soft_wrap=True)
+    for said in _decisions(decisions):
+        line = f"{said['at']}  {said['act']} by {said['by']}: {said['why']}"
+        wide_console().print(Text(_printable(line + (f"  {said['payload']}" if said["payload"] else ""))))
+
+
+@app.command("summary")
+def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None:
+    """Count rejected records by disposition and reason; one that broke several rules counts under each."""
+    from include.reading import pinned
+    from include.reading.rejected_records import reason_counts
+
+    reading = pinned()
+    counts = [
+        {"dataset": name, **row}
+        for name in _datasets(reading, dataset)
+        for row in reason_counts(reading, name).iter_rows(named=True)
+    ]
+    if as_json:
+        json.dump(counts, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    wide_console().print(_counts_table(counts) if counts else "nothing was rejected")
+
+
+def _datasets(reading: Reading, only: str | None) -> list[str]:
+    from include.reading.rejected_records import rejected_datasets
+
+    if only is None:
+        return rejected_datasets(reading)
+    reading.table(f"rejected.{only}")
+    return [only]
+
+
+def _values(record: RejectedRecord) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from include.reading.plain_values import json_value
+
+    values: dict[str, Any] = json_value(asdict(replace(record, reasons=(), decisions=())))
+    reasons = [asdict(reason) for reason in record.reasons]
+    return values | {"reasons": reasons, "decisions": _decisions(record.decisions)}
+
+
+def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from include.reading.plain_values import json_value
+
+    return [{name: json_value(value) for name, value in asdict(said).items()} for said in decisions]
+
+
+def _record_lines(record: RejectedRecord) -> list[str]:
+    from include.reading.plain_values import iso_time, text_of
+
+    place = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
+    lines = [f"{place}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
+    lines += [f"  {reason.rule} {reason.column}: {reason.detail or ''}" for reason in record.reasons]
+    lines += ["as it came:", "  (null)" if record.payload is None else f"  {text_of(record.payload)}"]
+    return lines if record.fix is None else [*lines, "fix:", f"  {text_of(record.fix)}"]
+
+
+def _records_table(records: list[RejectedRecord]) -> Table:
+    from include.reading.plain_values import excerpt, iso_time
+
+    table = Table(header_style="bold")
+    for name in ("topic/partition/offset", "status", "reasons", "first seen", "payload"):
+        table.add_column(name, overflow="fold")
+    for record in records:
+        reasons = "\n".join(" ".join(filter(None, (r.rule, r.column, r.detail))) for r in record.reasons)
+        place = f"{record.topic}/{record.partition}/{record.offset}"
+        cells = (place, record.status, _printable(reasons), iso_time(record.first_seen))
+        table.add_row(*map(Text, cells), Text(excerpt(record.payload, PAYLOAD_WIDTH)))
+    return table
+
+
+def _printable(text: str) -> str:
+    """Details quote payloads, and a payload must not steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _counts_table(counts: list[dict[str, Any]]) -> Table:
+    table = Table(header_style="bold")
+    for name in ("dataset", "disposition", "rule", "column"):
+        table.add_column(name)
+    table.add_column("records", justify="right")
+    for row in counts:
+        names = (str(row[name] or "") for name in ("dataset", "disposition", "rule", "column"))
+        table.add_row(*map(Text, names), f"{row['records']:,}")
+    return table

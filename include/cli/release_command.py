@@ -1,0 +1,56 @@
+"""`headrace release`: ship a dataset's changed folder as one plan."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, plan_and_run, plan_only, somebody
+from include.cli.produce_command import moment
+
+app = typer.Typer(no_args_is_help=True, help="Change a dataset's code beside production, compare, then let it be seen.")
+DATASET = typer.Option("--dataset", help="The dataset whose folder was changed.")
+BATCH = typer.Option("--from-batch", min=0, metavar="N", help="First bronze batch that is done anew. [default: all]")
+SINCE = typer.Option(
+    "--from-timestamp", parser=moment, metavar="TIME", help="The same, as the first time in Kafka, UTC."
+)
+
+
+@app.callback()
+def release() -> None:
+    """Change a dataset's code beside production, compare, then let it be seen."""
+
+
+@app.command()
+def plan(
+    dataset: Annotated[str, DATASET],
+    batch: Annotated[int | None, BATCH] = None,
+    since: Annotated[datetime | None, SINCE] = None,
+    threshold: Annotated[float, THRESHOLD] = 0.0,
+    json_: Annotated[bool, JSON] = False,
+) -> None:
+    """Say what shipping the folder would change and take; no table is touched."""
+    plan_only(_release(dataset, batch, since, threshold), json_)
+
+
+@app.command()
+def run(
+    dataset: Annotated[str, DATASET],
+    batch: Annotated[int | None, BATCH] = None,
+    since: Annotated[datetime | None, SINCE] = None,
+    threshold: Annotated[float, THRESHOLD] = 0.0,
+    yes: Annotated[bool, YES] = False,
+    json_: Annotated[bool, JSON] = False,
+) -> None:
+    """Plan, build, compare, ask, apply. Stopped or killed: `headrace plan apply ID` goes on with it."""
+    plan_and_run(_release(dataset, batch, since, threshold), yes, json_)
+
+
+def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
+    from include.planning.release_plan import Point, plan_release
+
+    if batch is not None and since is not None:
+        raise typer.BadParameter("give one of --from-batch and --from-timestamp")
+    return lambda settings: plan_release(settings, dataset, *somebody(), threshold, Point(batch, since))

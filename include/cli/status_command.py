@@ -1,0 +1,246 @@
+"""`headrace status` and `headrace wait`: what runs, how far it has come, and waiting until all is published."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+    from include.state.process_states import ProcessStatus
+    from include.status.stream_progress import DatasetProgress, Progress, Waiting
+
+LOOK_EVERY = 1.0
+COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
+UNKNOWN = "?"
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
+    watch: Annotated[bool, typer.Option(help="look again every second, until Ctrl-C")] = False,
+    check: Annotated[bool, typer.Option(help="exit 1 when a process is not running")] = False,
+) -> None:
+    """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
+    from include.ledger.ledger_reader import open_reader
+    from include.settings import load_settings
+    from include.status.stream_progress import observe_progress
+
+    settings = load_settings()
+    ledger = open_reader(settings)
+    progress = observe_progress(settings, ledger)
+    if watch:
+        follow(lambda: observe_progress(settings, ledger), as_json)
+    elif as_json:
+        typer.echo(json.dumps(progress_json(progress)))
+    else:
+        Console().print(progress_table(progress))
+    if check and any(process.state.label != "running" for process in progress.processes):
+        raise typer.Exit(1)
+
+
+def follow(look: Callable[[], Progress], as_json: bool) -> None:
+    """Look every second until Ctrl-C, which is the ordinary way out; as JSON: one line per look."""
+    with suppress(KeyboardInterrupt), Live(auto_refresh=False, console=Console(quiet=as_json)) as live:
+        while True:
+            progress = look()
+            if as_json:
+                typer.echo(json.dumps(progress_json(progress)))
+            live.update(progress_table(progress), refresh=True)
+            time.sleep(LOOK_EVERY)
+
+
+def progress_json(progress: Progress) -> dict[str, Any]:
+    """Return a look as JSON values; null is what is not known, `notes` say why."""
+    return {
+        "at": progress.at.isoformat().replace("+00:00", "Z"),
+        "processes": [process_json(process) for process in progress.processes],
+        "datasets": {dataset.dataset: dataset_json(dataset) for dataset in progress.datasets},
+        "notes": list(progress.notes),
+    }
+
+
+def process_json(process: ProcessStatus) -> dict[str, Any]:
+    """Return one process as JSON values; `next_try` is when the runner starts it again (UTC), null when it does not."""
+    return {
+        "name": process.name,
+        "pid": process.pid,
+        "state": process.state.label,
+        "detail": process.detail,
+        "restarts": process.restarts,
+        "last_error": process.last_error or None,
+        "next_try": process.next_try.isoformat().replace("+00:00", "Z") if process.next_try else None,
+    }
+
+
+def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
+    """Return one dataset as JSON values; rates in rows/s, lag in offsets and seconds, rows per layer."""
+    batches, lag = dataset.batches, dataset.lag
+    return {
+        "state": dataset.process.state.label,
+        "reason": dataset.process.detail or None,
+        "release": dataset.release,
+        "folder_differs": dataset.folder_differs,
+        "beside": list(dataset.beside),
+        "changes": [asdict(change) for change in dataset.changes],
+        "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
+        "rates": dict(dataset.rates),
+        "lag": {"offsets": lag.offsets, "seconds": lag.seconds},
+        "rows": dict(dataset.rows),
+        "rejected": dict(dataset.rejected),
+        "warned": dict(dataset.warned),
+        "last_batch": dict(dataset.last_batch),
+    }
+
+
+def progress_table(progress: Progress) -> Group:
+    """Return a look as tables: processes, progress per dataset, rows per layer beside rejected, what is not known."""
+    notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
+    rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
+    return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *notes)
+
+
+def changed_lines(progress: Progress) -> list[str]:
+    """Return how folders differ from the releases that run, and how to ship them."""
+    lines = []
+    for dataset in progress.datasets:
+        lines += [f"{dataset.dataset}: {c.table} {c.kind}, {escape(c.why)}" for c in dataset.changes]
+        if dataset.changes:
+            lines.append(f"  → headrace release plan --dataset {dataset.dataset}")
+    return lines
+
+
+def process_table(progress: Progress) -> Table:
+    """Return the processes, each with its state in colour."""
+    table = Table("process", "state", "pid", "restarts", "", box=SIMPLE_HEAD)
+    for process in progress.processes:
+        state = process.state.label
+        shown = f"[{COLOURS.get(state, 'yellow')}]{state}[/]"
+        pid, restarts = str(process.pid or "-"), str(process.restarts or "-")
+        table.add_row(process.name, shown, pid, restarts, escape(detail_text(process)))
+    return table
+
+
+def detail_text(process: ProcessStatus) -> str:
+    """Return what there is to say of a process: what it is about now, and why it ended before."""
+    said = process.detail or process.state.meaning
+    before = process.last_error
+    return f"{said}; before: {before}" if before and before not in said else said
+
+
+def dataset_table(progress: Progress) -> Table:
+    """Return one column per dataset: release, last batches, rates and lag."""
+    table = Table("", box=SIMPLE_HEAD)
+    for dataset in progress.datasets:
+        table.add_column(dataset.dataset, justify="right")
+    columns = [dataset_cells(dataset) for dataset in progress.datasets]
+    for name in columns[0] if columns else []:
+        table.add_row(name, *(cells[name] for cells in columns))
+    return table
+
+
+def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
+    """Return what is shown of one dataset, by name."""
+    b, lag = dataset.batches, dataset.lag
+    return {
+        "release": release_text(dataset),
+        "kept fresh beside": ", ".join(dataset.beside) or "-",
+        "ingested batch": number(b.ingested, "-"),
+        "refined batch": number(b.refined, "-"),
+        "published batch": number(b.published, "-"),
+        "ingest rows/s": number(dataset.rates.get("ingest")),
+        "refine rows/s": number(dataset.rates.get("refine")),
+        "offsets behind": number(lag.offsets),
+        "seconds behind": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
+    }
+
+
+def release_text(dataset: DatasetProgress) -> str:
+    """Return the release, and whether the dataset's folder says something else by now."""
+    if dataset.release is None:
+        return "-"
+    return f"{dataset.release} [yellow](folder differs)[/]" if dataset.folder_differs else dataset.release
+
+
+def rows_table(progress: Progress) -> Table:
+    """Return rows per layer, in the order of a record's journey; of Kafka the offsets."""
+    table = Table("table", box=SIMPLE_HEAD)
+    table.add_column("rows", justify="right")
+    for dataset in progress.datasets:
+        for layer, count in dataset.rows.items():
+            name = layer if layer.startswith("gold.") else f"{layer}.{dataset.dataset}"
+            table.add_row(name, number(count))
+    return table
+
+
+def rejected_table(progress: Progress) -> Table:
+    """Return rejected records by reason, the most frequent first, each under all of its reasons; then warnings."""
+    table = Table("rejected", "reason", box=SIMPLE_HEAD)
+    table.add_column("rows", justify="right")
+    for dataset in progress.datasets:
+        for reason, count in sorted(dataset.rejected.items(), key=lambda item: (-item[1], item[0])):
+            table.add_row(dataset.dataset, escape(reason), number(count))
+        for rule, count in sorted(dataset.warned.items()):
+            table.add_row(dataset.dataset, f"{escape(rule)} [yellow](warned)[/]", number(count))
+    return table
+
+
+def number(value: float | None, unknown: str = UNKNOWN) -> str:
+    """Return a whole number with separators, or what stands for not knowing it."""
+    return unknown if value is None else f"{value:,.0f}"
+
+
+def wait(
+    caught_up: Annotated[bool, typer.Option("--caught-up", help="until gold holds all that is in Kafka")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="give up after so many seconds")] = 300.0,
+    dataset: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
+) -> None:
+    """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
+    from include.settings import load_settings
+
+    if not caught_up:
+        raise typer.BadParameter("wait for what? headrace wait --caught-up")
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(await_caught_up(load_settings(), dataset or [], timeout), highlight=False)
+
+
+def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
+    """Return a sentence when two looks in a row see everything published; Exit(1), with what is missing, otherwise."""
+    from include.status.stream_progress import observe_waiting
+
+    started, before = time.monotonic(), None
+    while True:
+        seen, elapsed = observe_waiting(settings, datasets), time.monotonic() - started
+        if seen.caught_up and before == seen.ends:
+            return f"[green]caught up[/] after {elapsed:.1f} s"
+        if seen.hopeless and not seen.caught_up:
+            fail(seen, f"waiting cannot help: {seen.hopeless}", "headrace status, then headrace up")
+        # A first look that finds everything published is worth a second one, however little time was given.
+        if elapsed >= timeout and (before is not None or not seen.caught_up):
+            fail(seen, f"not caught up after {timeout:g} s", "headrace status")
+        before = seen.ends if seen.caught_up else None
+        time.sleep(LOOK_EVERY / 2)
+
+
+def fail(seen: Waiting, what: str, remedy: str) -> None:
+    """Print why, what is missing, and what to type next; exit 1."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(f"[bold red]headrace:[/] {escape(what)}", highlight=False)
+    for dataset, partitions in seen.behind.items():
+        parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(partitions.items()))
+        console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})", highlight=False)
+    for note in seen.unknown:
+        console.print(f"  not known: {escape(note)}", highlight=False)
+    console.print(f"  → {remedy}", highlight=False)
+    raise typer.Exit(1)

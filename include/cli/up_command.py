@@ -1,0 +1,80 @@
+"""`headrace up` and `headrace down`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+
+NAMES = typer.Argument(help="datasets whose streams are wanted; none: all", show_default=False)
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line of progress, the process's name in bold."""
+    name, _, rest = line.partition(": ")
+    console.print(f"[bold]{escape(name):16}[/] {escape(rest)}", highlight=False, soft_wrap=True)
+
+
+def up(
+    datasets: Annotated[list[str] | None, NAMES] = None,
+    airflow: Annotated[bool, typer.Option("--airflow", help="and Airflow, with its page")] = False,
+    no_streams: Annotated[bool, typer.Option("--no-streams", help="want none: leave that to Airflow")] = False,
+) -> None:
+    """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
+    from include.catalog.dataset import dataset_names
+    from include.process_control.airflow_process import refuse_missing
+    from include.process_control.start_stop import NotStarted, up_runner
+    from include.process_control.start_stop import up as bring_up
+    from include.settings import load_settings
+
+    if no_streams and datasets:
+        raise typer.BadParameter("either datasets, or --no-streams")
+    if airflow:
+        refuse_missing()
+    settings, console = load_settings(), Console()
+    try:
+        if no_streams:
+            seen = up_runner(settings, lambda line: say(console, line))
+        else:
+            seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
+    except NotStarted as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(
+        f"[green]up[/]: {len(seen)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
+    )
+    if airflow:
+        start_airflow(settings, console)
+
+
+def start_airflow(settings: Settings, console: Console) -> None:
+    """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
+    from include.process_control.airflow_process import AirflowNotStarted, how_to_log_in, up_airflow
+
+    try:
+        run = up_airflow(settings, lambda line: say(console, line))
+    except AirflowNotStarted as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"Airflow: {escape(how_to_log_in(settings, run))}", highlight=False, soft_wrap=True)
+
+
+def down(
+    datasets: Annotated[list[str] | None, typer.Argument(help="drain only these streams", show_default=False)] = None,
+) -> None:
+    """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
+    from include.process_control.airflow_process import down_airflow
+    from include.process_control.start_stop import down as bring_down
+    from include.settings import load_settings
+    from include.state.process_states import ProcessState
+
+    settings, console = load_settings(), Console()
+    airflow = not datasets and down_airflow(settings, lambda line: say(console, line))
+    before = bring_down(settings, lambda line: say(console, line), datasets or [])
+    if not airflow and all(status.state is ProcessState.STOPPED for status in before):
+        console.print("nothing was running", highlight=False)

@@ -1,0 +1,112 @@
+"""What `demo-change` changes: a wrong rule in a copy of the dataset's folder, three days to replay, Kafka's retention.
+
+Never touches the folder of the clone: the copy lies in the demo's corner of the state folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include.clients.kafka import delete_records_before
+from include.demo.demo_questions import Question
+from include.demo.demo_state import DemoRefused, corner
+from include.process_control.driver_process import driver_environment
+from include.reading.published_sql import answer
+from include.reading.published_tables import Reading
+from include.settings import CLONE, Settings
+
+DATASET = "flights"
+RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'
+KEPT = "        accepted.withColumn("
+DAYS = (datetime(2013, 6, 10, tzinfo=UTC), datetime(2013, 6, 13, tzinfo=UTC))
+# The year after the demo's begins 371 days later; its events are new to every table.
+NEXT_YEAR = "2014-01-07"
+RATE = 200
+NIGHT = Question(
+    "How many planes leave New York between 06:00 and 09:00 UTC? (after 1 at night there, before 5 in the morning)",
+    """\
+SELECT coalesce(sum(scheduled), 0)::BIGINT AS scheduled FROM gold.carrier_hours
+WHERE hour(hour) BETWEEN 6 AND 8 AND hour < TIMESTAMPTZ '2014-01-01 00:00:00Z'""",
+)
+
+
+class NoDemo(DemoRefused):
+    """The state folder does not hold the demo's flights."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(f"the flights of the demo are not in {state}; nothing was changed", "make demo")
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Days:
+    """Offsets [start, end) by partition that hold the events of some days, but for stragglers."""
+
+    offsets: dict[int, tuple[int, int]]
+
+    @property
+    def middle(self) -> dict[int, int]:
+        """Where Kafka's retention is to end: half of the days before it."""
+        return {partition: (start + end) // 2 for partition, (start, end) in self.offsets.items()}
+
+
+def with_wrong_rule(settings: Settings) -> Settings:
+    """Return settings whose datasets are a copy with the wrong rule: local time where UTC belongs."""
+    folder = corner(settings) / "datasets"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / DATASET / "silver.py"
+    text = path.read_text("utf-8")
+    if KEPT not in text:
+        raise DemoRefused(
+            f"{settings.datasets / DATASET}/silver.py is not the one that the demo knows how to spoil", ""
+        )
+    path.write_text(text.replace(KEPT, f"        accepted{RULE}.withColumn("), "utf-8")
+    return settings.model_copy(update={"datasets": folder})
+
+
+def number(reading: Reading, question: Question) -> int:
+    """Return the answer to a question that has one number."""
+    return int(next(answer(reading, question.sql).rows)[0])
+
+
+def three_days(reading: Reading) -> Days:
+    """Return where the records of the demo's three days lie; late and reordered ones (2 % at each end) are left out."""
+    since, until = (f"TIMESTAMPTZ '{day:%Y-%m-%d}'" for day in DAYS)
+    sql = (
+        f"SELECT _partition, quantile_disc(_offset, 0.02), quantile_disc(_offset, 0.98) FROM silver.{DATASET} "
+        f"WHERE occurred_at >= {since} AND occurred_at < {until} GROUP BY 1"
+    )
+    return Days({int(part): (int(first), int(last) + 1) for part, first, last in answer(reading, sql).rows})
+
+
+def forget(bootstrap: str, days: Days) -> None:
+    """Let Kafka delete what its retention would: the first half of the days, and all before them."""
+    delete_records_before(bootstrap, DATASET, days.middle)
+
+
+@contextmanager
+def feed_running(settings: Settings) -> Iterator[None]:
+    """Send the next year's flights meanwhile, as they would come: `headrace produce` in a process of its own."""
+    command = ["produce", DATASET, "--repeat", "2", "--from", NEXT_YEAR, "--rate", str(RATE), "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "include.cli.main", *command],
+        cwd=CLONE,
+        env=driver_environment(settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,203 @@
+"""What a person sees while the streams work: one table that is drawn again, or a line now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from include.demo.demo_watch import Look, Rates, settled
+from include.producers.fault_score import KindScore, Score
+from include.settings import Settings
+from include.state.process_states import ProcessState
+from include.status.observe import observe_stream
+from include.status.stream_progress import DatasetProgress
+
+LINE_EVERY = 5.0
+UNKNOWN = "?"
+HEADRACE = ".venv/bin/headrace"
+WELL = {ProcessState.RUNNING}
+
+Show = Callable[[Look, Rates], None]
+
+
+@contextmanager
+def shown_progress(console: Console, began: float, line_every: float = LINE_EVERY) -> Iterator[Show]:
+    """Yield what shows a look: a live table on a terminal, elsewhere a line each `line_every` seconds and at last."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda look, rates: live.update(live_table(look, rates, look.at - began), refresh=True)
+        return
+    told = [float("-inf")]
+
+    def tell(look: Look, rates: Rates) -> None:
+        if look.done or look.at - told[0] >= line_every:
+            told[0] = look.at
+            console.print(line(look, rates, look.at - began), highlight=False, soft_wrap=True)
+
+    yield tell
+
+
+def live_table(look: Look, rates: Rates, seconds: float) -> RenderableType:
+    """Return rates, lag and rows per layer, one column per dataset, beside rejected records by reason."""
+    both = Table.grid(padding=(0, 3))
+    both.add_row(layers_table(look, rates, seconds), reasons_table(look))
+    remarks = [f"[yellow]{escape(remark)}[/]" for remark in remarks_on(look)]
+    return Group(both, *remarks)
+
+
+def layers_table(look: Look, rates: Rates, seconds: float) -> Table:
+    """Return a record's journey from the top down: sent, Kafka, bronze, silver, rejected, gold, and what is missing."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"after {seconds:,.0f} s", no_wrap=True)
+    columns = [cells(look, rates, dataset) for dataset in look.datasets]
+    for dataset in look.datasets:
+        table.add_column(dataset.dataset, justify="right", min_width=9)
+    for name in columns[0] if columns else []:
+        table.add_row(name, *(column[name] for column in columns), end_section=name in SECTION_ENDS)
+    return table
+
+
+SECTION_ENDS = {"sent", "gold rows"}
+
+
+def cells(look: Look, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
+    """Return what the table shows of one dataset, by name."""
+    name, rows, lag = dataset.dataset, dataset.rows, dataset.lag
+    gold = [count or 0 for table, count in rows.items() if table.startswith("gold.")]
+    return {
+        "sent": sent_text(look, name),
+        "in Kafka": number(rows["kafka"]),
+        "bronze": bronze_text(look, dataset),
+        "silver": number(rows["silver"]),
+        "rejected": number(rows["rejected"]),
+        "gold rows": number(sum(gold)),
+        "into Kafka, per s": number(rates.kafka.get(name)),
+        "to gold, per s": number(rates.refined.get(name)),
+        "behind, records": number(lag.offsets),
+        "behind, seconds": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
+        "published batch": "-" if dataset.batches.published is None else number(dataset.batches.published),
+    }
+
+
+def bronze_text(look: Look, dataset: DatasetProgress) -> str:
+    """Return the records in bronze: as the ledger counts them or, ahead of it, as the driver says."""
+    return number(max(dataset.rows["bronze"] or 0, look.ingested.get(dataset.dataset, 0)))
+
+
+def sent_text(look: Look, name: str) -> str:
+    """Return how much of a feed is sent, in words while there is no number."""
+    fed = look.fed[name]
+    if fed.total is None:
+        return "deriving" if all(other.finished for other in look.fed.values() if other is not fed) else "next"
+    return "all" if fed.finished else f"{fed.sent / max(fed.total, 1):.0%}"
+
+
+def reasons_table(look: Look) -> Table:
+    """Return rejected records by reason over all datasets, the most frequent first."""
+    table = Table("rejected because of", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("records", justify="right")
+    for reason, count in rejected_by_reason(look):
+        table.add_row(escape(reason), number(count))
+    return table
+
+
+def rejected_by_reason(look: Look) -> list[tuple[str, int]]:
+    """Return reasons and how many records each refused, most first; a record counts under each of its reasons."""
+    counts: dict[str, int] = {}
+    for dataset in look.datasets:
+        for reason, count in dataset.rejected.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def remarks_on(look: Look) -> list[str]:
+    """Return a sentence for each process that is not simply at work, and for what is not known."""
+    odd = [process for process in look.processes if process.state not in WELL]
+    return [f"{p.name}: {p.state.label}, {p.detail or p.state.meaning}" for p in odd] + [
+        f"not known: {note}" for note in look.progress.notes
+    ]
+
+
+def line(look: Look, rates: Rates, seconds: float) -> str:
+    """Return a look as one line of markup."""
+    said = [said_of(look, rates, dataset) for dataset in look.datasets]
+    return escape(" | ".join([f"{seconds:4.0f} s", *said, *remarks_on(look)]))
+
+
+def said_of(look: Look, rates: Rates, dataset: DatasetProgress) -> str:
+    """Return a dataset's progress in a few words."""
+    name, rows = dataset.dataset, dataset.rows
+    judged = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
+    if look.fed[name].finished and settled(dataset):
+        return f"{name}: all published, {judged}"
+    bronze = bronze_text(look, dataset)
+    going = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
+    return f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, bronze {bronze}, {judged}, {going}"
+
+
+def score_table(found: Mapping[str, Score]) -> Table:
+    """Return what was put in and what was found, a line per fault and reason, and per kind not found so."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("put in", no_wrap=True)
+    table.add_column("to be rejected for", no_wrap=True)
+    for name in ("records", "found so", "not so"):
+        table.add_column(name, justify="right", no_wrap=True)
+    groups: dict[tuple[str, str], list[KindScore]] = {}
+    for kind in (kind for score in found.values() for kind in score.kinds):
+        groups.setdefault((kind.fault, kind.reason), []).append(kind)
+    for (fault, reason), kinds in groups.items():
+        named = kinds[0].kind if len(kinds) == 1 else f"{len(kinds)} kinds"
+        table.add_row(f"{fault}: {named}", reason, *counts_of(kinds))
+        for kind in kinds:
+            if right_of(kind) != kind.expected:
+                table.add_row(f"  {kind.kind}", reason, *counts_of([kind]), style="bold red")
+    return table
+
+
+def right_of(kind: KindScore) -> int:
+    """Return the records that were rejected for the right reason."""
+    return kind.found - kind.wrong_reason
+
+
+def counts_of(kinds: Sequence[KindScore]) -> tuple[str, str, str]:
+    """Return records put in, found for the right reason, and not."""
+    put_in, right = sum(kind.expected for kind in kinds), sum(map(right_of, kinds))
+    return number(put_in), number(right), number(put_in - right)
+
+
+def verdict(feed: str, score: Score) -> str:
+    """Return a score in a sentence of markup."""
+    if score.perfect:
+        twice = f"; {score.excused:,} more lie where a chunk was sent twice after a crash" if score.excused else ""
+        good = f"{score.expected:,} put in, {score.found:,} found, each for its reason, none wrongly rejected{twice}"
+        return f"{feed}: [bold green]{good if score.expected else 'none put in, none rejected'}[/]"
+    places = ", ".join(f"{topic}/{part}/{offset}" for topic, part, offset in score.examples[:5])
+    return (
+        f"{feed}: [bold red]{score.missed:,} missed, {score.wrong_reason:,} for another reason, "
+        f"{score.wrongly_rejected:,} wrongly rejected[/], of {score.expected:,} put in; the first: {escape(places)}"
+    )
+
+
+def suggestions(settings: Settings) -> list[tuple[str, str]]:
+    """Return commands to type next, each with why."""
+    driver = observe_stream(settings, "flights").pid
+    return [
+        (f"{HEADRACE} status", "processes, batches, rates, lag; --watch keeps looking"),
+        (f'{HEADRACE} query "SELECT * FROM gold.worst_delays ORDER BY departure_delay DESC LIMIT 3"', "any SELECT"),
+        (f"{HEADRACE} rejected list --limit 5", "rejected records, with their reasons and payloads"),
+        (f"{HEADRACE} produce flights --to 2013-02-01 --corrupt 1%", "the same events again: all become duplicates"),
+        (f"kill -9 {driver}; {HEADRACE} status --watch", "lose the driver of the flights; the runner brings it back"),
+        (f"{HEADRACE} audit", "is still every record accounted for?"),
+        (f"{HEADRACE} down", "stop the streams and the broker; make demo brings them back"),
+    ]
+
+
+def number(value: float | None) -> str:
+    """Return a whole number with separators, or that it is not known."""
+    return UNKNOWN if value is None else f"{value:,.0f}"

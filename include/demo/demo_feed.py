@@ -1,0 +1,229 @@
+"""What the demo sends, each run once: the flights with faults, and the weather when it is asked for.
+
+Reads: the feeds, the topics' ends.  Writes: the topics, `<state>/demo/<feed>.manifest.jsonl` and `<feed>.ends.json`.
+Guarantee: a run whose manifest is finished is not sent again; a stopped one goes on where it was.
+After a crash: the chunk under way is sent a second time, and the manifest says so.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include.catalog.dataset import declared_dataset
+from include.clients.kafka import ensure_topic, log_end_offsets
+from include.demo.demo_state import DemoRefused, corner
+from include.producers.fault_manifest import journal_path, read_manifest
+from include.producers.flight_events import FLIGHTS
+from include.producers.injected_faults import Shares
+from include.producers.kafka_producer import Progress
+from include.producers.paced_sending import Run, deliveries, send
+from include.producers.weather_events import WEATHER
+from include.settings import Settings
+from include.state.atomic_files import write_atomically
+
+FAULTS = Shares(duplicates=0.005, late=0.01, reorder=0.01, corrupt=0.002)
+SEED = 2013
+
+
+class StrangeRecords(DemoRefused):
+    """A topic holds `records` that the demo did not send: the score would be about them too."""
+
+    def __init__(self, topic: str, records: int, state: Path) -> None:
+        super().__init__(
+            f"topic {topic} in {state} holds {records:,} records that the demo did not send; it sent nothing",
+            "headrace demo --fresh   (removes them), or another folder with HEADRACE_STATE",
+        )
+        self.topic, self.records = topic, records
+
+
+class RecordsGone(DemoRefused):
+    """A topic holds fewer records than the demo's manifest says were sent."""
+
+    def __init__(self, topic: str, records: int, sent: int) -> None:
+        super().__init__(
+            f"topic {topic} holds {records:,} records, but the demo's manifest says that {sent:,} were sent: the "
+            "broker's data is not the one they were sent to; nothing was sent",
+            "headrace demo --fresh",
+        )
+        self.topic, self.records, self.sent = topic, records, sent
+
+
+class OtherRange(DemoRefused):
+    """The state folder holds the demo of another range of time."""
+
+    def __init__(self, manifest: Path) -> None:
+        super().__init__(
+            f"{manifest} is the manifest of a demo with another range or other faults; nothing was sent",
+            "the same --from and --to as then, or: headrace demo --fresh",
+        )
+        self.manifest = manifest
+
+
+@dataclass(frozen=True)
+class Fed:
+    """How far a run is: `sent` of `total` records (None: not known yet), records/s; `before`: by an earlier demo."""
+
+    feed: str
+    sent: int = 0
+    total: int | None = None
+    rate: float = 0.0
+    finished: bool = False
+    before: bool = False
+
+
+def demo_runs(
+    since: datetime | None = None, until: datetime | None = None, *, weather: bool = False
+) -> tuple[Run, ...]:
+    """Return what the demo sends, in order."""
+    flights = Run(FLIGHTS, since, until, shares=FAULTS, seed=SEED)
+    return (flights, Run(WEATHER, since, until, seed=SEED)) if weather else (flights,)
+
+
+def manifest_path(settings: Settings, run: Run) -> Path:
+    """Return where the manifest of a demo's run is."""
+    return corner(settings) / f"{run.feed.name}.manifest.jsonl"
+
+
+def ends_path(settings: Settings, run: Run) -> Path:
+    """Return where the topic's end offsets at the end of the run are."""
+    return corner(settings) / f"{run.feed.name}.ends.json"
+
+
+def sent_before(settings: Settings, run: Run) -> int | None:
+    """Return the records of a finished run, None when it is not finished; OtherRange when the manifest is another's."""
+    manifest = manifest_path(settings, run)
+    if not manifest.exists():
+        return None
+    head = next(read_manifest(manifest), {})
+    if head.get("run") != run.facts():
+        raise OtherRange(manifest)
+    return int(head["sent"]) if head["finished"] else None
+
+
+def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
+    """See to the runs' topics, and that nobody else has written to them; errors of `refuse_strange_records`."""
+    for run in runs:
+        ensure_topic(bootstrap, run.feed.topic, declared_dataset(settings, run.feed.name).pipeline.partitions)
+    refuse_strange_records(settings, runs, bootstrap)
+
+
+def refuse_strange_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
+    """Raise StrangeRecords, RecordsGone or OtherRange when a topic is not as the demo left it, or empty."""
+    for run in runs:
+        finished, topic = sent_before(settings, run), run.feed.topic
+        there = sum(log_end_offsets(bootstrap, topic).values())
+        begun = manifest_path(settings, run).exists() or journal_path(manifest_path(settings, run)).exists()
+        if there and not begun:
+            raise StrangeRecords(topic, there, settings.state)
+        if finished is not None and there < finished:
+            raise RecordsGone(topic, there, finished)
+
+
+class Feeding:
+    """The runs being derived and, once there is a broker, sent, one after the other, by a thread of their own."""
+
+    def __init__(self, settings: Settings, runs: Sequence[Run], now: datetime | None = None) -> None:
+        self._settings, self._runs = settings, runs
+        self._now = now or datetime.now(UTC)
+        self._bootstrap: Future[str] = Future()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send_all, name="feeding", daemon=True)
+        self.fed = {run.feed.name: _fed_before(settings, run) for run in runs}
+        self.found, self.found_all = self.sent, self.finished
+        self.error: Exception | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run is in its topic."""
+        return all(fed.finished for fed in self.fed.values())
+
+    @property
+    def sent(self) -> int:
+        """Records sent so far, by earlier demos too."""
+        return sum(fed.sent for fed in self.fed.values())
+
+    def raise_error(self) -> None:
+        """Raise what ended the sending early, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def start(self) -> None:
+        """Begin to derive."""
+        self._thread.start()
+
+    def open(self, bootstrap: str) -> None:
+        """Begin to send: the broker is there, and the topics are as they should be."""
+        self._bootstrap.set_result(bootstrap)
+
+    def stop(self) -> None:
+        """Stop after what was handed over is delivered and written down; returns when that is done."""
+        self._stop.set()
+        self._bootstrap.cancel()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _send_all(self) -> None:
+        try:
+            for run in self._runs:
+                if not self._stop.is_set():
+                    self._send(run)
+        except CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001  (the thread that watches raises it)
+            self.error = error
+
+    def _send(self, run: Run) -> None:
+        name, manifest = run.feed.name, manifest_path(self._settings, run)
+        if not self.fed[name].before:
+            rows = deliveries(run, self._now)
+            sent = send(
+                run,
+                self._bootstrap.result(),
+                now=self._now,
+                rows=rows,
+                manifest=manifest,
+                on_progress=self._noting(name),
+                stop=self._stop.is_set,
+            )
+            self.fed[name] = replace(self.fed[name], sent=sent.produced.next_row, total=sent.total)
+            if not sent.finished:
+                return
+        if not self.fed[name].finished:
+            keep_ends(self._settings, run, self._bootstrap.result())
+        self.fed[name] = replace(self.fed[name], finished=True)
+
+    def _noting(self, name: str) -> Callable[[Progress], None]:
+        def note(progress: Progress) -> None:
+            self.fed[name] = replace(self.fed[name], sent=progress.sent, total=progress.total, rate=progress.rate)
+
+        return note
+
+
+def _fed_before(settings: Settings, run: Run) -> Fed:
+    sent = sent_before(settings, run)
+    if sent is None:
+        return Fed(run.feed.name, sent=sent_so_far(settings, run))
+    return Fed(run.feed.name, sent, sent, finished=ends_path(settings, run).exists(), before=True)
+
+
+def sent_so_far(settings: Settings, run: Run) -> int:
+    """Return the records of a run that was stopped, 0 when it was not begun; a killed one did not write it down."""
+    manifest = manifest_path(settings, run)
+    return int(next(read_manifest(manifest), {}).get("sent", 0)) if manifest.exists() else 0
+
+
+def keep_ends(settings: Settings, run: Run, bootstrap: str) -> None:
+    """Write down where the topic ended when the run was in it: later records are none of the demo's."""
+    ends = log_end_offsets(bootstrap, run.feed.topic)
+    write_atomically(ends_path(settings, run), json.dumps({str(part): end for part, end in ends.items()}))
+
+
+def kept_ends(settings: Settings, run: Run) -> dict[int, int]:
+    """Return the topic's end offsets by partition when the run was in it."""
+    return {int(part): end for part, end in json.loads(ends_path(settings, run).read_text()).items()}

@@ -1,0 +1,79 @@
+"""Four questions that a person may have about the year, asked of gold in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from include.reading.published_sql import Answer, answer
+from include.reading.published_tables import Reading
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question in words, and in SQL over published tables."""
+
+    words: str
+    sql: str
+
+
+WORST_AIRLINE = Question(
+    "Which airline keeps its passengers waiting longest? (10,000 departures or more)",
+    """\
+SELECT carrier, sum(departed) AS departures,
+       round(sum(departure_delay_minutes) / sum(departed), 1) AS average_delay,
+       round(100 * sum(delayed) / sum(departed), 1) AS percent_over_15_minutes
+FROM gold.carrier_hours
+GROUP BY carrier HAVING sum(departed) >= 10000
+ORDER BY average_delay DESC LIMIT 5""",
+)
+WORST_DAY = Question(
+    "On which days was it better to stay at home? (days in UTC)",
+    """\
+SELECT day, sum(cancelled) AS cancelled, sum(scheduled) AS scheduled,
+       round(100 * sum(cancelled) / nullif(sum(scheduled), 0), 1) AS percent
+FROM gold.route_days
+GROUP BY day ORDER BY cancelled DESC, day LIMIT 3""",
+)
+WORST_DEPARTURES = Question(
+    "Who waited longest? The ten worst departures",
+    """\
+SELECT s.carrier || ' ' || s.flight AS flight, s.origin, s.dest,
+       s.scheduled_departure, w.departure_delay AS minutes,
+       round(w.departure_delay / 60, 1) AS hours
+FROM gold.worst_delays w JOIN gold.flight_status s USING (flight_id)
+ORDER BY minutes DESC, flight_id LIMIT 10""",
+)
+LATEST_DESTINATION = Question(
+    "Where does one arrive latest? (2,000 arrivals or more)",
+    """\
+SELECT dest, sum(arrived) AS arrivals,
+       round(sum(arrival_delay_minutes) / sum(arrived), 1) AS average_delay,
+       CAST(round(sum(distance_miles) / sum(departed)) AS INTEGER) AS miles
+FROM gold.route_days
+GROUP BY dest HAVING sum(arrived) >= 2000
+ORDER BY average_delay DESC LIMIT 5""",
+)
+RAIN = Question(
+    "Is it the rain? Two streams in one question (very wet: half an inch a day)",
+    """\
+WITH flown AS (
+  SELECT CAST(hour AS DATE) AS day, origin, sum(scheduled) AS scheduled,
+         sum(departed) AS departed, sum(cancelled) AS cancelled,
+         sum(departure_delay_minutes) AS minutes
+  FROM gold.carrier_hours GROUP BY ALL)
+SELECT CASE WHEN rain >= 0.5 THEN 'very wet'
+            WHEN rain > 0 THEN 'some rain' ELSE 'dry' END AS weather,
+       count(*) AS airport_days,
+       round(sum(minutes) / sum(departed), 1) AS average_delay,
+       round(100 * sum(cancelled) / sum(scheduled), 1) AS percent_cancelled
+FROM flown f JOIN gold.weather_days w ON w.station = f.origin AND w.day = f.day
+GROUP BY 1 HAVING sum(departed) > 0 AND sum(scheduled) > 0
+ORDER BY average_delay DESC""",
+)
+QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, LATEST_DESTINATION)
+
+
+def answered(reading: Reading) -> list[tuple[Question, Answer]]:
+    """Return each question with its answer, all from one look; about the rain where there is weather."""
+    questions = (*QUESTIONS, RAIN) if "gold.weather_days" in reading.tables else QUESTIONS
+    return [(question, answer(reading, question.sql)) for question in questions]

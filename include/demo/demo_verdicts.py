@@ -1,0 +1,43 @@
+"""The verdict: were the faults found, each for its reason, and none invented; and does every record balance?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import polars as pl
+
+from include.audit.audit_run import audit_dataset
+from include.audit.balance import DatasetAudit
+from include.audit.kafka_records import open_topic
+from include.demo.demo_feed import kept_ends, manifest_path
+from include.producers.fault_score import Score, score
+from include.producers.paced_sending import Run
+from include.reading.published_tables import Reading
+from include.settings import Settings
+
+SCORED = ("_topic", "_partition", "_offset", "disposition", "reasons")
+
+
+def scores(settings: Settings, runs: Sequence[Run], reading: Reading) -> dict[str, Score]:
+    """Return the score of each run by feed: its manifest against the records rejected from it."""
+    return {run.feed.name: _score_run(settings, run, reading) for run in runs}
+
+
+def _score_run(settings: Settings, run: Run, reading: Reading) -> Score:
+    rejected = reading.read(f"rejected.{run.feed.name}", columns=SCORED).collect()
+    return score(manifest_path(settings, run), of_the_run(rejected, kept_ends(settings, run)))
+
+
+def of_the_run(rejected: pl.DataFrame, ends: Mapping[int, int]) -> pl.DataFrame:
+    """Return the rejected records that the demo sent; what somebody sent afterwards is none of its score."""
+    own = [(pl.col("_partition") == part) & (pl.col("_offset") < end) for part, end in ends.items()]
+    return rejected.filter(pl.any_horizontal(own)) if own else rejected.clear()
+
+
+def audits(
+    settings: Settings, runs: Sequence[Run], bootstrap: str, progress: Callable[[str], None]
+) -> list[DatasetAudit]:
+    """Return the audit of each dataset of the demo; `progress` gets a phrase now and then."""
+    opener = partial(open_topic, bootstrap)
+    return [audit_dataset(settings, run.feed.name, opener, progress) for run in runs]

@@ -1,0 +1,110 @@
+"""Checks of the machine: Java, disk, memory, file system, port. Sizes are bytes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from include.doctor.doctor_finding import Finding, doubtful, failed, well
+from include.host.java_runtime import Java, JavaMissing
+from include.state.process_states import ProcessState, ProcessStatus
+
+GB = 1_000_000_000
+LEAST_DISK, GOOD_DISK = 2 * GB, 5 * GB
+GOOD_MEMORY = 4 * GB
+SHARED = "file locks and atomic renames are not sure there"
+FLEETING = {
+    "tmpfs": "it is memory: all is lost when the machine stops",
+    "ramfs": "it is memory: all is lost when the machine stops",
+    "overlay": "it is a container's own layer: all is lost with the container",
+    "overlayfs": "it is a container's own layer: all is lost with the container",
+    "nfs": SHARED,
+    "nfs4": SHARED,
+    "cifs": SHARED,
+    "smb3": SHARED,
+    "9p": SHARED,
+    "fuse.sshfs": SHARED,
+}
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    mountpoint: str
+    fstype: str
+
+
+def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, str]) -> Finding:
+    """Java is there, new enough, and JAVA_HOME, when set, is the one."""
+    try:
+        java = find(environ)
+    except JavaMissing as error:
+        return failed("java", error.what, error.remedy)
+    origin = "JAVA_HOME" if environ.get("JAVA_HOME") else "PATH"
+    return well("java", f"{java.version} at {java.path} (by {origin})")
+
+
+def check_disk(free: int, folder: Path) -> Finding:
+    """Enough room on the state folder's file system."""
+    found = f"{free / GB:.1f} GB free for {folder}"
+    remedy = f"make room, or set HEADRACE_STATE to a folder with more than {GOOD_DISK / GB:.0f} GB"
+    if free < LEAST_DISK:
+        return failed("disk", found, remedy)
+    return well("disk", found) if free >= GOOD_DISK else doubtful("disk", found, remedy)
+
+
+def check_memory(available: int) -> Finding:
+    """Enough memory for a broker and a driver or two."""
+    found = f"{available / GB:.1f} GB available"
+    if available >= GOOD_MEMORY:
+        return well("memory", found)
+    return doubtful("memory", found, "end other programs, or set HEADRACE_DRIVER_MEMORY lower (one dataset: 2g)")
+
+
+def check_writable(state: Path) -> Finding:
+    """The state folder can be made and written."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=state) as probe:
+            probe.write(b"x" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return failed("state folder", f"{state}: {error.strerror}", "set HEADRACE_STATE to a folder you can write to")
+    return well("state folder", f"{state} is writable")
+
+
+def check_filesystem(state: Path, mounts: Iterable[Mount]) -> Finding:
+    """The state folder's file system keeps what it is given."""
+    mount = mount_of(state, mounts)
+    if mount is None:
+        return doubtful("file system", f"unknown for {state}", "make sure that it is a local disk")
+    found = f"{mount.fstype} at {mount.mountpoint}"
+    if mount.fstype not in FLEETING:
+        return well("file system", found)
+    return doubtful(
+        "file system", f"{found}: {FLEETING[mount.fstype]}", "set HEADRACE_STATE to a folder on a local disk"
+    )
+
+
+def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
+    """The mount that a path lies on: the longest that leads to it, the last mounted of equals."""
+    leading = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
+    return max(reversed(leading), key=lambda mount: len(mount.mountpoint)) if leading else None
+
+
+def check_port(
+    port: int, broker: ProcessStatus, is_free: Callable[[int], bool], holder: Callable[[int], str]
+) -> Finding:
+    """The configured broker port is free, or held by our broker."""
+    if broker.state is ProcessState.RUNNING:
+        return well("port", f"our broker is at {broker.detail}")
+    if port == 0:
+        return well("port", "a free one is taken at the start")
+    if is_free(port):
+        return well("port", f"{port} is free")
+    found = f"{port} is in use{f' by {holder(port)}' if holder(port) else ''}"
+    return failed("port", found, "stop that process, or choose another HEADRACE_KAFKA_PORT (0: a free one)")

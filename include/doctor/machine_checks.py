@@ -1,0 +1,91 @@
+"""All checks with the facts of this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+
+from include.doctor.check_installation import (
+    check_jars,
+    check_packages,
+    check_pyspark_python,
+    check_python,
+    check_second_spark,
+    check_settings,
+)
+from include.doctor.check_resources import (
+    Mount,
+    check_disk,
+    check_filesystem,
+    check_java,
+    check_memory,
+    check_port,
+    check_writable,
+)
+from include.doctor.doctor_finding import Finding
+from include.host.jar_lock import LOCK, read_jar_list
+from include.host.java_runtime import find_java
+from include.host.ports import holder_of, is_free
+from include.settings import CLONE, Settings, load_settings
+from include.status.observe import observe_broker
+
+
+def examine() -> list[Finding]:
+    """Run every check; those that need valid settings are left out when the settings are not."""
+    findings = installation_findings()
+    finding, settings = check_settings(load_settings)
+    findings.append(finding)
+    return findings if settings is None else findings + state_findings(settings)
+
+
+def installation_findings() -> list[Finding]:
+    """The checks that need no settings."""
+    return [
+        check_java(find_java, os.environ),
+        check_python(sys.version_info[:3], sys.prefix, CLONE),
+        check_packages(installed_version),
+        check_pyspark_python(os.environ, sys.executable),
+        check_second_spark(os.environ, spark_folder(), Path(sys.prefix) / "bin"),
+        check_memory(psutil.virtual_memory().available),
+    ]
+
+
+def state_findings(settings: Settings) -> list[Finding]:
+    """The checks of the folders and the port that the settings name."""
+    return [
+        check_jars(settings.jars, read_jar_list(LOCK, hashed=True)),
+        check_writable(settings.state),
+        check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
+        check_filesystem(settings.state, mounts()),
+        check_port(settings.kafka_port, observe_broker(settings), is_free, holder_of),
+    ]
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed package; None without it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def spark_folder() -> Path:
+    """Folder of the pyspark that an import would take."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec and spec.origin else Path(sys.prefix)
+
+
+def existing(path: Path) -> Path:
+    """The path, or its nearest ancestor that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def mounts() -> list[Mount]:
+    """What is mounted, in the order of mounting."""
+    return [Mount(part.mountpoint, part.fstype) for part in psutil.disk_partitions(all=True)]

@@ -1,1 +1,0 @@
-"""Real data for Kafka: what a feed says, how it is sent, and which faults were put into it on purpose."""

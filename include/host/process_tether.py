@@ -1,0 +1,31 @@
+"""Become a command that the kernel kills when the process which started it is gone (Linux).
+
+    python -m include.host.process_tether PARENT COMMAND ...
+
+The parent's end is the end of the thread that started this, so a runner starts its drivers from its main thread. A
+driver's JVM ends with the driver: its standard input is a pipe that nobody holds any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+PR_SET_PDEATHSIG = 1
+PARENT_GONE = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Tie this process to its parent and become the command; 3 when the parent is gone already."""
+    parent, *command = arguments
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == int(parent):
+        os.execv(command[0], command)
+    return PARENT_GONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

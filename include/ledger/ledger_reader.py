@@ -1,0 +1,286 @@
+"""Questions to the ledger. Nothing here writes, creates a database, or looks at a table or at Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, func, select
+
+from include.ledger.ledger_errors import LedgerMissing, translated
+from include.ledger.ledger_schema import (
+    batches,
+    corrections,
+    gold_commits,
+    open_engine,
+    publications,
+    ranges,
+    reasons,
+    runs,
+    sqlite_file,
+    validate_schema,
+    verifications,
+    warnings,
+)
+from include.ledger.rule_counts import RunCounts, counted_runs
+from include.settings import Settings
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition and the `rows` in them; offsets may have legal holes."""
+
+    partition: int
+    start: int
+    end: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One bronze batch; all times are UTC milliseconds, first and last are Kafka's (None without rows)."""
+
+    dataset: str
+    batch: int
+    generation: str
+    epoch: int
+    rows: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+    version: int
+    committed_at_ms: int
+    reference: str
+    """JSON: name → version of each reference table that the batch is joined with."""
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True)
+class ReleaseTotals:
+    """What a release's tables hold, in rows: `gold` per table, `reasons` per reason of rejection, `warned` per rule.
+
+    `last_batch` is the last one refined, `published_batch` the last one published; None before the first.
+    """
+
+    release: str
+    last_batch: int | None
+    rows_in: int
+    accepted: int
+    invalid: int
+    duplicate: int
+    gold: Mapping[str, int]
+    reasons: Mapping[str, int]
+    warned: Mapping[str, int]
+    published_batch: int | None
+
+
+@dataclass(frozen=True)
+class DatasetTotals:
+    """What a dataset's tables hold: `bronze` in rows up to `last_batch`, and its releases by name."""
+
+    dataset: str
+    last_batch: int | None
+    bronze: int
+    releases: Mapping[str, ReleaseTotals]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A range of event time [since, until) of which a plan found equal what batches up to `batch` had made."""
+
+    plan: str
+    since: datetime
+    until: datetime
+    batch: int
+
+
+class LedgerReader:
+    """Errors of every question: LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, LedgerSchemaDiffers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def last_batches(self, dataset: str | None = None, count: int = 10) -> list[Batch]:
+        """Return the last `count` batches per dataset, or of one, ascending."""
+        with self._question() as connection:
+            names = [dataset] if dataset else _datasets(connection)
+            return [batch for name in names for batch in _last_batches(connection, name, count)]
+
+    def totals(self) -> dict[str, DatasetTotals]:
+        """Return rows per layer, rejected by reason and last batches of every dataset, all from one look."""
+        with self._question() as connection:
+            return {name: _dataset_totals(connection, name) for name in _datasets(connection)}
+
+    def event_times(
+        self, dataset: str, release: str, after: int = -1
+    ) -> tuple[list[tuple[int, str]], list[Verification]]:
+        """Return each run's last batch and greatest event times (JSON by partition), and what is verified.
+
+        Only the runs that ended with a batch behind `after`, for who has seen the others.
+        """
+        with self._question() as connection:
+            c = runs.c
+            ours = (c.dataset == dataset) & (c.release == release) & c.event_time_max.is_not(None)
+            ours &= c.last_batch > after
+            found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
+            return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
+
+    def counted_runs(
+        self, dataset: str, since: datetime | None = None, until: datetime | None = None
+    ) -> list[RunCounts]:
+        """Return what rules have counted in each run of a dataset that was judged in [since, until)."""
+        with self._question() as connection:
+            return counted_runs(connection, dataset, since, until)
+
+    def close(self) -> None:
+        """Close the connections; a later question opens new ones."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _question(self) -> Iterator[Connection]:
+        file = sqlite_file(self._engine.url)
+        if file is not None and not file.exists():
+            raise LedgerMissing(str(file))
+        with translated(self._engine.url), self._engine.begin() as connection:
+            validate_schema(connection)
+            yield connection
+
+
+def open_reader(settings: Settings) -> LedgerReader:
+    """Return a reader of the ledger that the settings name; the database is opened at the first question."""
+    return LedgerReader(open_engine(settings))
+
+
+def _datasets(connection: Connection) -> list[str]:
+    found = [select(table.c.dataset).distinct() for table in (batches, runs)]
+    return sorted({str(name) for query in found for name in connection.execute(query).scalars()})
+
+
+def _last_batches(connection: Connection, dataset: str, count: int) -> list[Batch]:
+    c = batches.c
+    query = select(batches).where(c.dataset == dataset).order_by(c.batch.desc(), c.version.desc()).limit(count)
+    found = list(connection.execute(query).mappings())[::-1]
+    tiles = _ranges(connection, dataset, found[0]["batch"]) if found else {}
+    fields = [name for name in Batch.__dataclass_fields__ if name != "ranges"]
+    return [
+        Batch(**{name: row[name] for name in fields}, ranges=tuple(tiles.get((row["generation"], row["batch"]), [])))
+        for row in found
+    ]
+
+
+def _ranges(connection: Connection, dataset: str, since: int) -> dict[tuple[str, int], list[OffsetRange]]:
+    c = ranges.c
+    query = select(ranges).where(c.dataset == dataset, c.batch >= since).order_by(c.batch, c.partition)
+    by_batch: dict[tuple[str, int], list[OffsetRange]] = defaultdict(list)
+    for row in connection.execute(query):
+        tile = OffsetRange(row.partition, row.start_offset, row.end_offset, row.rows)
+        by_batch[(row.generation, row.batch)].append(tile)
+    return by_batch
+
+
+def _dataset_totals(connection: Connection, dataset: str) -> DatasetTotals:
+    query = select(func.max(batches.c.batch), func.sum(batches.c.rows)).where(batches.c.dataset == dataset)
+    last, rows = connection.execute(query).one()
+    names = connection.execute(select(runs.c.release).where(runs.c.dataset == dataset).distinct()).scalars()
+    releases = {name: _release_totals(connection, dataset, name) for name in sorted(names)}
+    return DatasetTotals(dataset, last, int(rows or 0), releases)
+
+
+def _release_totals(connection: Connection, dataset: str, release: str) -> ReleaseTotals:
+    c = runs.c
+    counts = (func.coalesce(func.sum(column), 0) for column in (c.rows_in, c.invalid, c.duplicate))
+    query = select(func.max(c.last_batch), *counts).where(c.dataset == dataset, c.release == release)
+    last, rows_in, invalid, duplicate = connection.execute(query).one()
+    changed = _changed(connection, dataset, release, "dispositions")
+    return ReleaseTotals(
+        release=release,
+        last_batch=last,
+        rows_in=int(rows_in),
+        accepted=_accepted(connection, dataset, release),
+        invalid=int(invalid) + changed.get("invalid", 0),
+        duplicate=int(duplicate) + changed.get("duplicate", 0),
+        gold=_gold_totals(connection, dataset, release),
+        reasons=_reasons(connection, dataset, release),
+        warned=_warned(connection, dataset, release),
+        published_batch=_published_batch(connection, dataset, release),
+    )
+
+
+def _verified(connection: Connection, dataset: str, release: str) -> list[Verification]:
+    """A correction at the same batch came before or after: then what that batch has made does not count as verified."""
+    c, k = verifications.c, corrections.c
+    ours = (c.dataset == dataset) & (c.release == release)
+    later = (k.dataset == dataset) & (k.release == release) & (k.batch == c.batch)
+    corrected = select(k.batch).where(later & (k.committed_at_ms >= c.verified_at_ms)).exists()
+    found = connection.execute(
+        select(c.plan, c.since_ms, c.until_ms, c.batch, corrected).where(ours).order_by(c.batch, c.plan)
+    )
+    return [Verification(plan, _utc(low), _utc(high), batch - gone) for plan, low, high, batch, gone in found.tuples()]
+
+
+def _utc(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _accepted(connection: Connection, dataset: str, release: str) -> int:
+    """Rows of silver: after the last correction as that counted them, and what runs have added since."""
+    total, version = _last_correction(connection, dataset, release, f"silver.{dataset}") or (0, -1)
+    c = runs.c
+    since = (c.dataset == dataset) & (c.release == release) & (c.silver_version > version)
+    return total + int(connection.execute(select(func.coalesce(func.sum(c.accepted), 0)).where(since)).scalar() or 0)
+
+
+def _last_correction(connection: Connection, dataset: str, release: str, table: str) -> tuple[int, int] | None:
+    """Return the rows and the version of a table after the last correction of it."""
+    c = corrections.c
+    ours = (c.dataset == dataset) & (c.release == release) & (c.table == table)
+    found = connection.execute(select(c.total, c.version).where(ours).order_by(c.version.desc()).limit(1)).first()
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def _changed(connection: Connection, dataset: str, release: str, column: str) -> Counter[str]:
+    """Return by how many rows corrections have changed each disposition or reason."""
+    c = corrections.c
+    ours = (c.dataset == dataset) & (c.release == release) & c[column].is_not(None)
+    changed: Counter[str] = Counter()
+    for text in connection.execute(select(c[column]).where(ours)).scalars():
+        changed.update(json.loads(text))
+    return changed
+
+
+def _gold_totals(connection: Connection, dataset: str, release: str) -> dict[str, int]:
+    c = gold_commits.c
+    ours = (c.dataset == dataset) & (c.release == release)
+    last = select(c.gold, func.max(c.last_batch).label("last_batch")).where(ours).group_by(c.gold).subquery()
+    same = (c.gold == last.c.gold) & (c.last_batch == last.c.last_batch)
+    query = select(c.gold, c.total, c.version).join(last, same).where(ours).order_by(c.gold)
+    found = connection.execute(query).tuples().all()
+    corrected = {gold: _last_correction(connection, dataset, release, f"gold.{gold}") for gold, _, _ in found}
+    return {
+        str(gold): int(later[0]) if (later := corrected[gold]) and later[1] > version else int(total)
+        for gold, total, version in found
+    }
+
+
+def _reasons(connection: Connection, dataset: str, release: str) -> dict[str, int]:
+    c = reasons.c
+    query = select(c.reason, func.sum(c.rows)).where(c.dataset == dataset, c.release == release).group_by(c.reason)
+    found = Counter({str(reason): int(rows) for reason, rows in connection.execute(query).tuples()})
+    found.update(_changed(connection, dataset, release, "reasons"))
+    return {reason: rows for reason, rows in sorted(found.items()) if rows}
+
+
+def _warned(connection: Connection, dataset: str, release: str) -> dict[str, int]:
+    c = warnings.c
+    query = select(c.rule, func.sum(c.broken)).where(c.dataset == dataset, c.release == release).group_by(c.rule)
+    return {str(rule): int(rows) for rule, rows in sorted(connection.execute(query).tuples())}
+
+
+def _published_batch(connection: Connection, dataset: str, release: str) -> int | None:
+    c = publications.c
+    query = select(func.max(c.batch)).where(c.dataset == dataset, c.release == release)
+    found = connection.execute(query).scalar()
+    return None if found is None else int(found)

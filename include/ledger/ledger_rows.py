@@ -1,0 +1,58 @@
+"""Rows into the database, inside a transaction of the caller: what live writer and rebuild have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from sqlalchemy import Connection, Table, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from include.clients.delta_log import Commit
+from include.ledger.commit_rows import Row, Values, rows_of_commit
+from include.ledger.ledger_errors import LedgerBehind
+from include.ledger.ledger_schema import projected
+
+
+def enter_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
+    """Enter the commits that are newer than the last one entered of the table at `path`; return how many.
+
+    They must follow it without a gap, else LedgerBehind: an index with holes could not be told from a whole one.
+    `cleaned` says that the caller saw the log itself begin later.
+    """
+    last = last_entered(connection, path)
+    head = -1 if last is None else last[0]
+    fresh = [commit for commit in commits if commit.version > head]
+    if not fresh:
+        return 0
+    if fresh[0].version != head + 1 and not cleaned:
+        raise LedgerBehind(path, fresh[0].version)
+    upsert(connection, (row for commit in fresh for row in rows_of_commit(commit)))
+    mark: Values = {"path": path, "version": fresh[-1].version, "committed_at_ms": fresh[-1].timestamp_ms}
+    upsert(connection, [Row(projected, mark)])
+    return len(fresh)
+
+
+def last_entered(connection: Connection, path: str) -> tuple[int, int] | None:
+    """Return version and commit time (UTC ms) of the last commit entered of a table, None when there is none."""
+    query = select(projected.c.version, projected.c.committed_at_ms).where(projected.c.path == path)
+    found = connection.execute(query).first()
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+def upsert(connection: Connection, rows: Iterable[Row]) -> None:
+    """Insert rows, or replace the given columns of those that are there; of equal keys the last one counts."""
+    for _, group in groupby(sorted(rows, key=_shape), key=_shape):
+        same = list(group)
+        connection.execute(_upsert(connection, same[0].table, list(same[0].values)), [row.values for row in same])
+
+
+def _shape(row: Row) -> tuple[str, list[str]]:
+    return row.table.name, list(row.values)
+
+
+def _upsert(connection: Connection, table: Table, columns: list[str]) -> postgresql.Insert | sqlite.Insert:
+    insert = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key]
+    given = {column: insert.excluded[column] for column in columns if column not in keys}
+    return insert.on_conflict_do_update(index_elements=keys, set_=given)

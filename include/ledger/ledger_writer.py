@@ -1,0 +1,71 @@
+"""The driver's end of the ledger: commits and publications are entered, idempotently, one transaction per call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine
+
+from include.clients.delta_log import Commit
+from include.ledger.ledger_errors import LedgerBehind, translated
+from include.ledger.ledger_rows import enter_commits
+from include.ledger.ledger_schema import ensure_schema, lock_for_writing, open_engine, sqlite_file
+from include.ledger.project_publications import enter_publications, is_entered
+from include.reading.publication import Publication
+from include.settings import Settings
+
+
+class LedgerWriter:
+    """Writes to one ledger; an empty database becomes a ledger by itself.
+
+    Errors of every method: LedgerUnavailable (Transient: go on without the ledger, enter the commits later),
+    LedgerDamaged and LedgerSchemaDiffers (Terminal: the ledger must be rebuilt; the data path may go on).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Tables whose whole log this process has compared with the ledger; from then on new commits are enough.
+        self.compared: set[str] = set()
+
+    def project(self, path: str, commits: Sequence[Commit]) -> int:
+        """Enter consecutive commits of the table at `path` (relative to the warehouse); return how many were new.
+
+        LedgerBehind (Transient) when a commit before the first one given is missing; `catch_up` enters it.
+        """
+        with self.transaction() as connection:
+            return enter_commits(connection, path, commits)
+
+    def publish(self, publication: Publication) -> int:
+        """Enter the batches that the publication has passed; return how many. LedgerBehind when commits are missing."""
+        with self.transaction() as connection:
+            entered = enter_publications(connection, publication)
+            if not is_entered(connection, publication):
+                raise LedgerBehind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
+            return entered
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        self._engine.dispose()
+
+    @contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
+        """Open a transaction on a ledger of this schema version; `alone` keeps all other writers out until its end."""
+        with translated(self._engine.url), self._engine.begin() as connection:
+            lock_for_writing(connection, alone=alone)
+            ensure_schema(connection)
+            yield connection
+
+
+def open_writer(settings: Settings) -> LedgerWriter:
+    """Return a writer on the ledger that the settings name; the database is opened at the first call."""
+    return LedgerWriter(writing_engine(settings))
+
+
+def writing_engine(settings: Settings) -> Engine:
+    """Return an engine whose transactions are a writer's from their first statement."""
+    engine = open_engine(settings)
+    file = sqlite_file(engine.url)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return engine.execution_options(begin="begin immediate")

@@ -1,0 +1,99 @@
+"""Entering every commit that the ledger does not have yet: after each run, after a crash, after an outage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from include.clients.delta_log import LOG, commits, commits_following, log_versions, read_commit
+from include.ledger.ledger_errors import LedgerDisagrees
+from include.ledger.ledger_rows import enter_commits, last_entered
+from include.ledger.ledger_writer import LedgerWriter
+from include.ledger.project_publications import enter_publications
+from include.ledger.project_verifications import enter_verifications
+from include.paths import bronze_path, warehouse
+from include.reading.publication import Publication, find_publication
+from include.settings import Settings
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """What one look entered: commits, published batches, and tables whose log begins later than the ledger needs.
+
+    `cleaned` maps such a table's path to the first version its log still has.
+    """
+
+    commits: int
+    published: int
+    cleaned: dict[str, int]
+
+
+def catch_up(writer: LedgerWriter, settings: Settings, dataset: str) -> CaughtUp:
+    """Enter all commits of a dataset's tables that are newer than the ledger, and the publication.
+
+    Reads: the publication file and the new commit files (all names of a log once per process). One transaction.
+    After a crash: call it again. Errors: those of LedgerWriter; LedgerDisagrees (Terminal) when the ledger describes
+    other tables than these; LogDamaged, LogIncomplete (Terminal) of the tables.
+    """
+    with writer.transaction() as connection:
+        return enter_dataset(connection, settings, dataset, writer.compared)
+
+
+def enter_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> CaughtUp:
+    """Do what `catch_up` does inside a transaction of the caller; tables in `compared` are not compared again."""
+    # The publication first: whatever it has passed is in the logs that are read after it.
+    publication = find_publication(settings, dataset)
+    paths = table_paths(settings, dataset)
+    _refuse_lost_bronze(connection, settings, dataset)
+    cleaned: dict[str, int] = {}
+    entered = sum(_enter_table(connection, settings, path, compared, cleaned) for path in paths)
+    enter_verifications(connection, settings, dataset)
+    return CaughtUp(entered, _publish(connection, publication), cleaned)
+
+
+def _publish(connection: Connection, publication: Publication | None) -> int:
+    return 0 if publication is None else enter_publications(connection, publication)
+
+
+def table_paths(settings: Settings, dataset: str) -> list[str]:
+    """Return the paths, relative to the warehouse, of a dataset's Delta tables in all releases, bronze first."""
+    root = warehouse(settings)
+    patterns = ("bronze", "*/silver", "*/rejected", "*/gold/*")
+    found = (path for pattern in patterns for path in sorted(root.glob(f"{dataset}/{pattern}/{LOG}")))
+    return [path.parent.relative_to(root).as_posix() for path in found]
+
+
+def _enter_table(
+    connection: Connection, settings: Settings, path: str, compared: set[str], cleaned: dict[str, int]
+) -> int:
+    table, last = warehouse(settings) / path, last_entered(connection, path)
+    head = -1 if last is None else last[0]
+    if path in compared and last is not None:
+        return enter_commits(connection, path, list(commits_following(table, head)))
+    versions = log_versions(table)
+    _refuse_other_table(path, table, last, versions)
+    first = next((version for version in versions if version > head), head + 1)
+    if first != head + 1:
+        cleaned[path] = first
+    entered = enter_commits(connection, path, list(commits(table, head)), cleaned=True)
+    compared.add(path)
+    return entered
+
+
+def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, versions: list[int]) -> None:
+    """A table made anew under the same path has other commits under the same versions."""
+    if last is None:
+        return
+    version, committed_at_ms = last
+    if not versions or versions[-1] < version:
+        raise LedgerDisagrees(path, f"it has commits up to {versions[-1:]}, the ledger up to {version}")
+    if version in versions and read_commit(table, version).timestamp_ms != committed_at_ms:
+        raise LedgerDisagrees(path, f"version {version} was committed at another time than the ledger says")
+
+
+def _refuse_lost_bronze(connection: Connection, settings: Settings, dataset: str) -> None:
+    bronze = bronze_path(settings, dataset)
+    if last_entered(connection, f"{dataset}/bronze") is not None and not (bronze / LOG).is_dir():
+        raise LedgerDisagrees(f"{dataset}/bronze", "the ledger knows it and there is no such table")

@@ -1,0 +1,59 @@
+"""A dataset's tables kept small: asked of their owner, between two plans.
+
+Reads: the plans.  Writes: what the owner does (`spark_jobs/engine/compact_tables.py`).
+Guarantee: the rows are the same, and what readers see stays readable.
+After a crash: the next time does the rest.
+Does not: decide which files; interrupt a plan, whose versions might be removed under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from include.errors import Transient
+from include.planning.ask_owner import ask_owner
+from include.planning.plan_journal import all_plans
+from include.reading.publication import read_publication
+from include.settings import Settings
+from include.state.owner_requests import MAINTAIN, Order
+
+
+class PlanUnderWay(Transient):
+    """A plan of the dataset is open, and looks at versions of its tables."""
+
+    def __init__(self, dataset: str, plan: str, stage: str) -> None:
+        super().__init__(
+            f"{dataset}: plan {plan} is {stage}; its tables were left alone",
+            f"headrace plan apply {plan} or headrace plan cancel {plan}, then headrace maintain",
+        )
+        self.dataset, self.plan = dataset, plan
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """One table: its path in the warehouse, files before and now, old files removed, groups there was no time for."""
+
+    table: str
+    files: int
+    now: int
+    removed: int
+    left: int
+
+
+def maintain_tables(settings: Settings, dataset: str) -> list[Maintained]:
+    """Have small files put together and old ones removed, in the tables that are kept up; NothingPublished.
+
+    PlanUnderWay; OrderPending, OrderRefused, NoAnswer, JobFailed, JobDied as of any order.
+    """
+    seen = read_publication(settings, dataset)
+    for record in all_plans(settings):
+        if record.plan.dataset == dataset and record.is_open:
+            raise PlanUnderWay(dataset, record.plan.id, record.stage)
+    answer = ask_owner(settings, dataset, Order("", MAINTAIN, seen.release))
+    return [_maintained(table, facts) for table, facts in answer.done.items()]
+
+
+def _maintained(table: str, facts: Mapping[str, Any]) -> Maintained:
+    return Maintained(table, **{name: int(facts[name]) for name in ("files", "now", "removed", "left")})

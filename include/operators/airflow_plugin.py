@@ -1,0 +1,69 @@
+"""What Airflow's page has more of ours: a plan's comparison, a dataset's Data Docs, and the links to them from tasks.
+
+Reads: the plan's folder, the site of Data Docs.  Writes: nothing.
+Guarantee: only for who is logged in; no script of a page is run, and data in it is text.
+After a crash: as before.
+Does not: change a plan; tasks do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.plugins_manager import AirflowPlugin
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import FileResponse, HTMLResponse
+
+from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
+from include.settings import load_settings
+
+# The page is one file; a browser is to load or run nothing else for it.
+ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "X-Frame-Options": "SAMEORIGIN"}
+
+# Data Docs are many files, whose scripts would be fetched from elsewhere: they are read without.
+ITS_OWN = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self' data:",
+    "X-Frame-Options": "SAMEORIGIN",
+}
+
+pages = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
+
+
+@pages.get("/plans/{plan}", response_class=HTMLResponse)
+def comparison(plan: str) -> HTMLResponse:
+    """Return a plan's comparison; 404 for a plan that is unknown, or not compared yet."""
+    from include.planning.plan_journal import PlanUnknown, comparison_path, load_plan
+
+    settings = load_settings()
+    try:
+        path = comparison_path(settings, load_plan(settings, plan).plan.id, "html")
+    except PlanUnknown as error:
+        raise HTTPException(404, error.what) from error
+    if not path.is_file():
+        raise HTTPException(404, f"plan {plan} is not compared yet")
+    return HTMLResponse(path.read_text("utf-8"), headers=ALONE)
+
+
+@pages.get("/docs/{dataset}/{page:path}", response_class=FileResponse)
+def data_docs(dataset: str, page: str) -> FileResponse:
+    """Return a file of a dataset's Data Docs; 404 for what is none."""
+    from include.catalog.dataset import dataset_names
+    from include.paths import docs_path
+
+    settings = load_settings()
+    site = docs_path(settings, dataset).resolve()
+    wanted = Path(site, page.replace("\0", "")).resolve()
+    if dataset not in dataset_names(settings) or not wanted.is_relative_to(site) or not wanted.is_file():
+        raise HTTPException(404, f"Data Docs of {dataset} have no such page; headrace quality run makes them")
+    return FileResponse(wanted, headers=ITS_OWN)
+
+
+class HeadracePlugin(AirflowPlugin):
+    """Named in pyproject.toml as an entry point, so that Airflow finds it wherever the packages are installed."""
+
+    name = "headrace"
+    fastapi_apps: list[Any] = [{"app": pages, "url_prefix": PAGES, "name": "Headrace"}]
+    operator_extra_links: list[Any] = [ComparisonLink(), DataDocsLink()]

@@ -1,0 +1,63 @@
+"""What the DAG files are generated from: the dataset folders, their tables as assets, and the house's defaults.
+
+Reads: the datasets' YAML, nothing else: every DAG file is imported again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Asset
+
+from include.catalog.dataset import dataset_names
+from include.catalog.pipeline import load_pipeline
+from include.errors import HeadraceError
+from include.operators.run_context import tell_failure
+from include.settings import load_settings
+
+log = logging.getLogger(__name__)
+
+DEFAULTS: dict[str, Any] = {
+    "owner": "headrace",
+    "retries": 2,
+    "retry_delay": timedelta(seconds=20),
+    "on_failure_callback": tell_failure,
+}
+"""Two more tries for what the outside did; an error that is Terminal fails at once, whatever stands here."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A dataset folder: its name, its tables as assets, and after how many days a day of events is complete."""
+
+    name: str
+    bronze: Asset
+    tables: tuple[Asset, ...]
+    complete_after: int
+
+
+def declared_datasets() -> list[Declared]:
+    """Return every dataset folder; one whose pipeline cannot be read has no gold, and its first task says why."""
+    return [_declared(name) for name in dataset_names(load_settings())]
+
+
+def _declared(name: str) -> Declared:
+    gold: list[str] = []
+    days = 1
+    try:
+        pipeline = load_pipeline(load_settings().datasets / name)
+    except HeadraceError as error:
+        log.warning("%s", error.what)
+    else:
+        gold = [table.name for table in pipeline.gold]
+        days = 1 + -(-pipeline.lateness // timedelta(days=1))
+    tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
+    return Declared(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)
+
+
+def asset(dataset: str, table: str) -> Asset:
+    """Return a table as an asset: named as in SQL, grouped by dataset."""
+    return Asset(name=table, uri=f"headrace://{dataset}/{table.replace('.', '/')}", group=dataset)

@@ -1,0 +1,69 @@
+"""Days that are complete, told to whoever waits for the tables: one asset event for each table and day.
+
+Reads: the boundary of what readers see.  Writes: in Airflow, up to which day was told (the asset's state).
+Guarantee: each day is told after its boundary has passed and the audit before this task was balanced.
+After a crash: a retry of the run tells the same days again; consumers see a day at least once.
+Does not: tell a day again that was corrected later (the correcting plan's own task does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import Asset, BaseOperator, Context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from include.operators.run_context import errors_told, origin
+from include.settings import load_settings
+
+TOLD = "told"
+# Who depends on days from now on does not want years of them at once.
+AT_FIRST = 31
+
+
+class TellDays(BaseOperator):
+    """Tell the days that have become complete since the last time; skipped when there are none."""
+
+    def __init__(self, *, dataset: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dataset = dataset
+
+    def execute(self, context: Context) -> list[str]:
+        """Tell, and return the days."""
+        from include.status.dataset_health import stream_health
+
+        if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
+            raise AirflowSkipException(f"{self.dataset}: it was not audited by this run")
+        with errors_told():
+            boundary = stream_health(load_settings(), self.dataset).boundary
+        if boundary is None:
+            raise AirflowSkipException(f"{self.dataset}: nothing is complete yet")
+        tables = [asset for asset in self.outlets if isinstance(asset, Asset)]
+        memory = context["asset_state_store"][tables[0]]
+        before = told_before(memory.get(TOLD), origin(context))
+        days = [str(day) for day in complete_days(before, boundary)]
+        if not days:
+            raise AirflowSkipException(f"{self.dataset}: no day has become complete since {before}")
+        for table in tables:
+            context["outlet_events"][table].add_partitions(days)
+        memory.set(TOLD, {"run": origin(context), "before": str(before or ""), "upto": days[-1]})
+        return days
+
+
+def told_before(remembered: Any, run: str) -> date | None:
+    """Return the last day that a run before this one has told; None before the first."""
+    if not isinstance(remembered, dict):
+        return None
+    last = remembered["before"] if remembered["run"] == run else remembered["upto"]
+    return date.fromisoformat(last) if last else None
+
+
+def complete_days(after: date | None, boundary: datetime) -> Iterator[date]:
+    """Yield the days after `after` that lie before the boundary as a whole; the last AT_FIRST when `after` is None."""
+    end = boundary.astimezone(UTC).date()
+    day = end - timedelta(days=AT_FIRST) if after is None else after + timedelta(days=1)
+    while day < end:
+        yield day
+        day += timedelta(days=1)

@@ -1,0 +1,41 @@
+"""The links from a task to our pages: its plan's comparison, the Data Docs of its dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+from include.settings import load_settings
+
+PAGES = "/headrace"
+
+
+class ComparisonLink(BaseOperatorLink):
+    """A button on the task's page, once the task has ended."""
+
+    name = "Comparison"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return where the comparison of the run's plan is, "" when there is none."""
+        from include.planning.plan_journal import comparison_path, find_plan
+
+        settings = load_settings()
+        record = find_plan(settings, f"{ti_key.dag_id}/{ti_key.run_id}")
+        if record is None or not comparison_path(settings, record.plan.id, "html").is_file():
+            return ""
+        return f"{PAGES}/plans/{record.plan.id}"
+
+
+class DataDocsLink(BaseOperatorLink):
+    """A button to what the dataset's published tables answered last."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return where Data Docs of the task's dataset are, "" when there are none yet."""
+        from include.paths import docs_page
+
+        dataset = ti_key.dag_id.partition("__")[2]
+        page = docs_page(load_settings(), dataset)
+        return f"{PAGES}/docs/{dataset}/{page.name}" if page.is_file() else ""

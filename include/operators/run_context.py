@@ -1,0 +1,65 @@
+"""What our operators ask of a run: what it was given, whose wish it is, and how its errors are told to Airflow."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.errors import HeadraceError, Terminal
+from include.paths import log_path
+from include.settings import load_settings
+
+log = logging.getLogger(__name__)
+FAILURES = "airflow-failures"
+
+
+def given(context: Context) -> dict[str, Any]:
+    """Return the run's params as they were given, also those that the DAG does not declare; nothing is rendered."""
+    return {**dict(context["params"]), **(context["dag_run"].conf or {})}
+
+
+def origin(context: Context) -> str:
+    """Return the name of the run's wish: the same in a retry, and in a task that was cleared."""
+    run = context["dag_run"]
+    return f"{run.dag_id}/{run.run_id}"
+
+
+def person(context: Context) -> str:
+    """Return who triggered the run; `airflow` for its schedule."""
+    return str(getattr(context["dag_run"], "triggering_user_name", None) or "airflow")
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Let a Terminal error fail the task for good; any other error of ours may be tried again."""
+    try:
+        yield
+    except Terminal as error:
+        raise AirflowFailException(str(error)) from error
+    except HeadraceError as error:
+        raise AirflowException(str(error)) from error
+
+
+def tell_failure(context: Context) -> None:
+    """Write a failed task into the state folder's log, so that it is found without Airflow: one JSON line."""
+    task: Any = context["ti"]
+    said: Mapping[str, Any] = {
+        "at": datetime.now(UTC).isoformat(),
+        "run": origin(context),
+        "task": task.task_id,
+        "try": task.try_number,
+        "error": str(context.get("exception") or "")[:2000],
+    }
+    path = log_path(load_settings(), FAILURES)
+    # A full disk must not hide the error that the task failed with.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(said) + "\n")

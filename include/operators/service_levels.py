@@ -1,0 +1,72 @@
+"""When a stream that Airflow watches is to be called failed, broken, or not wanted any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from include.state.process_states import ProcessState
+from include.status.dataset_health import StreamHealth
+
+FAILED, BROKEN, LET_GO = "failed", "broken", "let go"
+# A state in which nothing is refined, or nobody knows; each may be over in a moment.
+IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.PENDING, ProcessState.STARTING}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A service level: `lag_seconds` behind at most, and no breach for longer than `grace_seconds`."""
+
+    lag_seconds: float
+    grace_seconds: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why the watch is over: FAILED, BROKEN or LET_GO, and a sentence."""
+
+    outcome: str
+    why: str
+
+
+@dataclass
+class Judge:
+    """Judges one stream, look after look; it remembers since when (monotonic seconds) which breach lasts."""
+
+    limits: Limits
+    since: dict[str, float] = field(default_factory=dict)
+
+    def judged(self, health: StreamHealth, now: float) -> Verdict | None:
+        """Return what ends the watch, None while all is well, or may be soon."""
+        if not health.wanted:
+            return Verdict(LET_GO, f"{health.dataset} is not wanted any more, says {health.wanted_by}")
+        if health.state is ProcessState.FAILED:
+            return Verdict(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
+        breaches = self._breaches(health)
+        self.since = {name: self.since.get(name, now) for name in breaches}
+        lasting = [breaches[name] for name, since in self.since.items() if now - since > self.limits.grace_seconds]
+        return Verdict(BROKEN, f"{lasting[0]}, for more than {self.limits.grace_seconds:g} s") if lasting else None
+
+    def _breaches(self, health: StreamHealth) -> dict[str, str]:
+        found = {}
+        if health.state in IDLE or health.state.terminal:
+            found["state"] = (
+                f"the stream of {health.dataset} is {health.state.label}: {health.reason or 'no reason given'}"
+            )
+        if health.lag_seconds is not None and health.lag_seconds > self.limits.lag_seconds:
+            found["lag"] = (
+                f"{health.dataset} is {health.lag_seconds:.0f} s behind, {self.limits.lag_seconds:g} are allowed"
+            )
+        if health.runner.terminal:
+            found["runner"] = f"the runner, which keeps {health.dataset} running, is {health.runner.label}"
+        return found
+
+
+def sentence(health: StreamHealth) -> str:
+    """Return a stream's health in a line."""
+    behind = "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
+    seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"
+    boundary = "" if health.boundary is None else f", complete up to {health.boundary:%Y-%m-%d %H:%M} UTC"
+    rejected = "" if health.rejected_share is None else f", {health.rejected_share:.2%} rejected"
+    reason = f" ({health.reason})" if health.reason else ""
+    state = f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}"
+    return f"{state}, {behind}{seconds} behind{boundary}{rejected}"

@@ -1,0 +1,86 @@
+"""What the owner of a dataset's tables is asked, and its answer: the stream, or a job of our own when none runs.
+
+Reads / Writes: the order and its answer (supervision/orders.py), a job's log.
+Guarantee: an order that nobody waits for any more is taken back.
+After a crash: an order that was not taken back is obeyed once.
+Does not: decide what is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from include.errors import HeadraceError, Terminal, Transient
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import catch_up
+from include.planning.bounded_jobs import JobFailed, run_job
+from include.settings import Settings
+from include.state.owner_requests import Answer, Order, find_answer, give_order, withdraw_order
+from include.status.observe import is_expected, observe_stream
+
+ANSWER_WITHIN = 300.0
+
+
+class OrderRefused(Terminal):
+    """The owner of the tables did not obey; `why` is what it said, `whose` who asked."""
+
+    def __init__(self, whose: str, why: str, remedy: str) -> None:
+        super().__init__(f"{whose}: the stream refused: {why}; readers see what they saw", remedy or "headrace status")
+        self.whose, self.why = whose, why
+
+
+class NoAnswer(Transient):
+    """The owner has not answered in time; the order was taken back."""
+
+    def __init__(self, whose: str, seconds: float) -> None:
+        super().__init__(
+            f"{whose}: the stream did not answer within {seconds:.0f} s, or is gone; the order was taken back",
+            "headrace status, then the same command again",
+        )
+        self.whose = whose
+
+
+def ask_owner(settings: Settings, dataset: str, order: Order) -> Answer:
+    """Ask, wait, and return the answer; OrderPending, OrderRefused, NoAnswer, JobFailed, JobDied."""
+    give_order(settings, dataset, order)
+    try:
+        if is_expected(observe_stream(settings, dataset)):
+            answer = _awaited(settings, dataset, order)
+        else:
+            answer = _obeyed_by_job(settings, dataset, order)
+    except BaseException:
+        # An order that nobody waits for must not be obeyed some day.
+        withdraw_order(settings, dataset)
+        raise
+    if answer.refused:
+        raise OrderRefused(order.whose, answer.refused, answer.remedy)
+    return answer
+
+
+def _obeyed_by_job(settings: Settings, dataset: str, order: Order) -> Answer:
+    name, again = order.plan or f"{order.kind}-{dataset}", "" if order.plan else f"headrace {order.kind}"
+    done = run_job(settings, name, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
+    answer = find_answer(settings, dataset, order)
+    bring_ledger_on(settings, dataset)
+    if answer is None:
+        raise JobFailed(name, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
+    return answer
+
+
+def _awaited(settings: Settings, dataset: str, order: Order) -> Answer:
+    began = time.monotonic()
+    while time.monotonic() < began + ANSWER_WITHIN:
+        answer = find_answer(settings, dataset, order)
+        if answer is not None:
+            return answer
+        if not is_expected(observe_stream(settings, dataset)):
+            break
+        time.sleep(0.05)
+    raise NoAnswer(order.whose, time.monotonic() - began)
+
+
+def bring_ledger_on(settings: Settings, dataset: str) -> None:
+    """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
+    with suppress(HeadraceError):
+        catch_up(open_writer(settings), settings, dataset)

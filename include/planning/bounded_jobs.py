@@ -1,0 +1,82 @@
+"""A bounded job as a process: started, heard, ended with the command that started it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from include.errors import Terminal, Transient
+from include.paths import log_path
+from include.process_control.driver_process import driver_environment
+from include.settings import CLONE, Settings
+
+TOLD_TO_STOP = 3
+Say = Callable[[Mapping[str, Any]], None]
+
+
+class JobFailed(Terminal):
+    """A job ended without having done its work; what it had committed is used by the next attempt."""
+
+    def __init__(self, job: str, why: str, remedy: str) -> None:
+        super().__init__(f"{job}: {why}; readers see what they saw", remedy)
+        self.job = job
+
+
+class JobDied(Transient):
+    """A job ended without a word: killed, out of memory, or told to stop; the same command goes on with it."""
+
+    def __init__(self, job: str, how: str, again: str) -> None:
+        super().__init__(f"{job}: the job {how}; readers see what they saw", again)
+        self.job = job
+
+
+def run_job(settings: Settings, name: str, job: Sequence[str], say: Say, again: str = "") -> Mapping[str, Any]:
+    """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
+
+    `name` is the plan that it belongs to, or what it does; `again` the command that goes on with it. It ends with this
+    process.
+    """
+    argv = [sys.executable, "-m", *job]
+    log = log_path(settings, f"plan:{name}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            argv,
+            cwd=CLONE,
+            env=driver_environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    last: Mapping[str, Any] = {}
+    try:
+        for last in _said(process):
+            say(last)
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    if code != 0 and "failed" not in last:
+        how = "was told to stop" if code == TOLD_TO_STOP else f"ended with {code}, see {log}"
+        raise JobDied(name, how, again or f"headrace plan apply {name}")
+    return last
+
+
+def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict):
+            yield said

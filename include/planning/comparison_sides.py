@@ -1,0 +1,78 @@
+"""The two sides of a comparison: what readers saw and what was built, or a slice before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from include.catalog.dataset import released_dataset
+from include.paths import correction_path
+from include.planning.comparison import Rows, Side, key_columns, quoted, rows_in
+from include.planning.plan import Plan, PlanRecord, Stage
+from include.reading.publication import publication_from_json, read_publication, tables_of
+from include.reading.published_sql import memory_database
+from include.reading.published_tables import open_dataset
+from include.settings import Settings
+
+RECORD = ("_partition", "_offset")
+LAYERS = ("bronze", "silver", "rejected", "gold")
+
+
+def both_sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    """Return what a built plan is about, as it was and as it would be, at one bronze batch."""
+    plan, facts = record.plan, record.facts_of(Stage.BUILT)
+    return _releases(settings, plan, facts) if plan.slice is None else _slices(settings, plan)
+
+
+def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
+    """What readers saw, and what was built, at one batch."""
+
+    def side(said: Mapping[str, Any]) -> Side:
+        seen = publication_from_json(said)
+        rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
+        return released_dataset(settings, plan.dataset, seen.release), rows
+
+    return side(facts["seen"]), side(facts["built"])
+
+
+def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
+    """The rows of a slice as they were and as they came out."""
+    dataset = released_dataset(settings, plan.dataset, plan.release)
+    folder = correction_path(settings, plan.dataset, plan.release, plan.id)
+    names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
+
+    def side(state: str) -> Side:
+        return dataset, {name: rows_in(folder / state / name) for name in names}
+
+    return side("before"), side("after")
+
+
+def whole_table(settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]) -> tuple[Rows, Rows]:
+    """Return a table as readers see it now, and these columns of it as they would be with a slice in it.
+
+    `sides`: the slice before and after.
+    """
+    (dataset, before), (_, after) = sides
+    published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
+    keys = RECORD if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    chosen = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
+    return published, _put_in(published, before[name], after[name], keys, chosen)
+
+
+def _put_in(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
+    import pyarrow.dataset as pd
+
+    database = memory_database()
+    for view, rows in (("published", published), ("before", before), ("after", after)):
+        database.register(view, rows)
+    same = " and ".join(f"published.{quoted(key)} is not distinct from before.{quoted(key)}" for key in keys)
+    names = ", ".join(map(quoted, columns))
+    kept = f"select {names} from published anti join before on {same}"
+    try:
+        return pd.dataset(database.execute(f"{kept} union all select {names} from after").to_arrow_table())
+    finally:
+        database.close()
+
+
+def _layer(table: str) -> tuple[int, str]:
+    return LAYERS.index(table.partition(".")[0]), table

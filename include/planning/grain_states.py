@@ -1,0 +1,121 @@
+"""How settled each grain of gold is: open, closed, corrected or verified, as the boundary and the backfills say.
+
+Reads: published gold, the ledger's runs and verifications. Tables without a window (latest) have no such states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from include.catalog.dataset import released_dataset
+from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
+from include.ledger.ledger_reader import Verification, open_reader
+from include.ledger.watermark import Boundary, boundaries
+from include.planning.release_plan import refuse_unknown
+from include.reading.publication import read_publication, tables_of
+from include.reading.published_sql import memory_database
+from include.reading.published_tables import open_dataset
+from include.settings import Settings
+
+LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+
+
+class GrainState(StrEnum):
+    """OPEN: its window is not behind the boundary; CLOSED: it is; CORRECTED: it changed after that; VERIFIED: done
+    again by a backfill since its last change, and equal."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    CORRECTED = "corrected"
+    VERIFIED = "verified"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The grains of one window of a table that are in one state: `batch` is the last one that changed any of them."""
+
+    table: str
+    start: datetime
+    state: GrainState
+    grains: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A dataset's boundary now, and every window of its gold tables."""
+
+    dataset: str
+    boundary: datetime | None
+    windows: tuple[Window, ...]
+
+
+def settled(settings: Settings, dataset: str) -> Settled:
+    """Return how settled the published gold of a dataset is; NothingPublished, and the errors of the ledger."""
+    refuse_unknown(settings, dataset)
+    seen = read_publication(settings, dataset)
+    declared = released_dataset(settings, dataset, seen.release)
+    runs, verified = open_reader(settings).event_times(dataset, seen.release)
+    known = list(boundaries(runs, declared.pipeline.lateness))
+    tables = tables_of(settings, seen)
+    windows: list[Window] = []
+    for gold in declared.pipeline.gold:
+        if not isinstance(gold, LatestGold):
+            rows = open_dataset(tables[f"gold.{gold.name}"])
+            windows += windows_of(gold, rows, known, verified)
+    return Settled(dataset, known[-1].after if known else None, tuple(windows))
+
+
+def windows_of(
+    gold: AdditiveGold | QueryGold, rows: Any, known: list[Boundary], verified: list[Verification]
+) -> list[Window]:
+    """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
+    database = memory_database()
+    database.register("gold", rows)
+    before = [(b.batch, b.before or LONG_AGO) for b in known]
+    _table(database, "runs", "batch bigint, boundary timestamptz", before)
+    _table(
+        database, "verified", "since timestamptz, until timestamptz, batch bigint",
+        [(v.since, v.until, v.batch) for v in verified],
+    )  # fmt: skip
+    now = (known[-1].after if known else None) or LONG_AGO
+    names = ", ".join(f'"{key}"' for key in gold.keys)
+    sql = STATES.format(window=gold.window.name, unit=gold.window.unit, keys=names)
+    found = database.execute(sql, [now]).fetchall()
+    database.close()
+    return [Window(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
+
+
+def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
+    database.execute(f"create table {name} ({columns})")
+    if rows:
+        database.executemany(f"insert into {name} values ({', '.join('?' * len(rows[0]))})", rows)
+
+
+STATES = """
+with grains as (
+    select
+        "{window}"::timestamptz as start,
+        "{window}"::timestamptz + interval 1 {unit} as stop,
+        max(_last_batch) as batch
+    from gold group by "{window}", {keys}
+),
+judged as (
+    select
+        g.start,
+        g.batch,
+        case
+            when exists (
+                from verified v where v.since <= g.start and g.stop <= v.until and v.batch >= g.batch
+            ) then 'verified'
+            when g.stop > ? then 'open'
+            when r.boundary >= g.stop then 'corrected'
+            else 'closed'
+        end as state
+    from grains g asof left join runs r on g.batch >= r.batch
+)
+select start, state, count(*), max(batch) from judged group by all order by start, state
+"""

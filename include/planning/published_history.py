@@ -1,0 +1,124 @@
+"""What bronze and silver hold, as their Delta logs and statistics tell: what planning a slice needs to know.
+
+Reads: commits and add actions of the published tables; of data files only offsets, and only where rows are missing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from include.reading.bronze_ranges import Tile, tiles_of
+from include.reading.publication import PublishedTable
+from include.reading.published_tables import open_dataset, open_table
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """One data file: rows, bytes, and the bounds of its columns as the log has them."""
+
+    rows: int
+    size: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """A dataset's published bronze and silver."""
+
+    bronze: PublishedTable
+    silver: PublishedTable
+
+    @cached_property
+    def tiles(self) -> list[Tile]:
+        """What bronze's commits name, up to the published batch."""
+        return tiles_of(self.bronze.path, self.bronze.batch)
+
+    @cached_property
+    def bronze_files(self) -> list[FileFacts]:
+        """Bronze's files."""
+        return list(files_of(self.bronze))
+
+    @cached_property
+    def silver_files(self) -> list[FileFacts]:
+        """Silver's files."""
+        return list(files_of(self.silver))
+
+    @cached_property
+    def ends(self) -> dict[int, int]:
+        """The published end of each partition."""
+        return {tile.partition: tile.end for tile in sorted(self.tiles, key=lambda tile: tile.end)}
+
+    def missing(self, tiles: Iterable[Tile]) -> list[Tile]:
+        """Return the tiles of which bronze holds fewer rows than their commit counted."""
+        there: dict[tuple[int, int], int] = defaultdict(int)
+        for file in self.bronze_files:
+            there[file.low["_batch_id"], file.low["partition"]] += file.rows
+        return [tile for tile in tiles if there[tile.batch, tile.partition] < tile.rows]
+
+    def absent(self, tile: Tile) -> list[tuple[int, int]]:
+        """Return the ranges [start, end) of a tile's offsets that bronze has no row of."""
+        import pyarrow.compute as pc
+
+        wanted = (pc.field("_batch_id") == tile.batch) & (pc.field("partition") == tile.partition)
+        found = open_dataset(self.bronze).to_table(columns=["offset"], filter=wanted)["offset"]
+        return list(holes(sorted(found.to_pylist()), tile.start, tile.end))
+
+    def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:
+        """Return the batches whose silver files may hold one of `columns` in [since, until)."""
+        return {
+            batch
+            for file in self.silver_files
+            if any(_may_lie(file, column, since, until) for column in columns)
+            for batch in range(file.low["_batch_id"], file.high["_batch_id"] + 1)
+        }
+
+
+def holes(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of [start, end) between ascending `offsets`."""
+    at = start
+    for offset in offsets:
+        if offset > at:
+            yield at, offset
+        at = offset + 1
+    if at < end:
+        yield at, end
+
+
+def files_of(table: PublishedTable) -> Iterator[FileFacts]:
+    """Yield the table's files at its published version."""
+    import pyarrow as pa
+
+    found = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
+    low, high = (_bounds(found, part) for part in ("min.", "max."))
+    sizes = (_values(found[name]) for name in ("num_records", "size_bytes"))
+    for rows, size, lower, upper in zip(*sizes, low, high, strict=True):
+        yield FileFacts(rows, size, lower, upper)
+
+
+def _bounds(found: Any, part: str) -> list[dict[str, Any]]:
+    """Return one of the two bounds of each file by column; thousands of files, so a column at a time."""
+    names = [name for name in found.column_names if name.startswith(part)]
+    columns = [name.removeprefix(part) for name in names]
+    if not names:
+        return [{} for _ in range(found.num_rows)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(_values(found[name]) for name in names), strict=True)]
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column as Python values; of nanoseconds Arrow would make pandas' own, and load pandas first."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz))
+    return list(column.to_pylist())
+
+
+def _may_lie(file: FileFacts, column: str, since: datetime, until: datetime) -> bool:
+    low, high = file.low.get(column), file.high.get(column)
+    return low is None or high is None or (low < until and high >= since)

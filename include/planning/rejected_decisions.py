@@ -1,0 +1,163 @@
+"""The life of rejected records: fixed, discarded, or done again with what is decided about them (a plan).
+
+A decision is written down before it acts. Reinstating is a replay of exactly these offsets from bronze, with the
+release that readers see: what keeps the contract now is appended, what does not stays, with its reasons of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from include.catalog.history_slice import BRONZE, Span
+from include.errors import Terminal
+from include.planning import plan as kinds
+from include.planning.plan import Plan, PlanRecord
+from include.planning.slice_plans import plan_reinstatement
+from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Place, amend, amendments
+from include.reading.publication import read_publication, tables_of
+from include.reading.published_tables import Reading
+from include.reading.rejected_records import (
+    DISCARDED,
+    FIXED,
+    LOST,
+    OPEN,
+    RejectedRecord,
+    Selection,
+    rejected_places,
+    rejected_records,
+    status_of,
+)
+from include.settings import Settings
+
+LARGEST = 1_048_576
+
+
+class NotRejected(Terminal):
+    """A record about which something was to be decided is not in `rejected`, or is a duplicate there."""
+
+    def __init__(self, dataset: str, place: Place, why: str) -> None:
+        super().__init__(
+            f"{dataset}: partition {place[0]} offset {place[1]} {why}; nothing was decided",
+            f"headrace rejected list --dataset {dataset}",
+        )
+        self.dataset, self.place = dataset, place
+
+
+class NothingSelected(Terminal):
+    """No rejected record is what was asked for."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset}: no rejected record is what was asked for; nothing was done",
+            f"headrace rejected summary --dataset {dataset}",
+        )
+        self.dataset = dataset
+
+
+class FixRefused(Terminal):
+    """A payload cannot be a fix."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; nothing was fixed", "give the whole record, corrected, as one JSON object")
+        self.dataset = dataset
+
+
+@dataclass(frozen=True)
+class Somebody:
+    """Who decides, when, and why."""
+
+    by: str
+    at: datetime
+    why: str
+
+
+def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: Somebody) -> int:
+    """Give records a payload that is judged instead of their own; return how many fixes are new.
+
+    They are judged when they are reinstated, and whenever else they are judged again. NotRejected; FixRefused.
+    """
+    for place, payload in payloads.items():
+        if not payload or len(payload) > LARGEST:
+            why = f"the payload for partition {place[0]} offset {place[1]} has {len(payload)} bytes (1 to {LARGEST})"
+            raise FixRefused(dataset, why)
+    batches = {place: _record(settings, dataset, place).batch for place in payloads}
+    return amend(settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads])
+
+
+def discard(settings: Settings, dataset: str, wanted: Selection, who: Somebody) -> int:
+    """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
+    places = selected(settings, dataset, wanted, (OPEN, FIXED))
+    return amend(settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()])
+
+
+def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Somebody, threshold: float) -> PlanRecord:
+    """Plan to judge records again. Those that were discarded only when their status or their offsets are asked for.
+
+    NothingSelected, and the errors of any replay from bronze.
+    """
+    named = wanted.offsets is not None or wanted.status == DISCARDED
+    places = selected(settings, dataset, wanted, (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED))
+    asked = f"{len(places):,} rejected records, again ({who.why})"
+    record = plan_reinstatement(settings, dataset, spans(places), asked, who.by, who.at, threshold)
+    # Only once there is a plan, and before it is built: until then what was discarded stays out.
+    amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
+    return record
+
+
+def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> int:
+    """Let what a reinstatement called back from being discarded be so again; return how many records that are.
+
+    Nothing came of the plan, or it was taken back. A record about which something else was decided since is left alone.
+    """
+    restored: list[Decision] = []
+    for amendment in amendments(settings, plan.dataset).values() if plan.kind == kinds.REINSTATE else ():
+        *_, before, last = [None, None, *(said for said in amendment.decisions if said.act != FIX)]
+        its_own = last is not None and (last.act, last.at, last.by) == (REINSTATE, plan.planned_at, plan.planned_by)
+        if its_own and before is not None and before.act == DISCARD:
+            restored.append(replace(before, by=by, at=at))
+    return amend(settings, plan.dataset, restored) if restored else 0
+
+
+def selected(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:
+    """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
+    reading = Reading(tables_of(settings, read_publication(settings, dataset)))
+    decided, allowed = amendments(settings, dataset), set(statuses)
+    invalid = replace(wanted, disposition="invalid")
+    found = {
+        place: batch
+        for place, batch in rejected_places(reading, dataset, invalid, decided).items()
+        if status_of("invalid", decided.get(place)) in allowed
+    }
+    if not found:
+        raise NothingSelected(dataset)
+    return found
+
+
+def spans(places: Iterable[Place]) -> list[Span]:
+    """Return the places as spans, neighbours joined."""
+    found: list[Span] = []
+    for partition, offset in sorted(places):
+        last = found[-1] if found else None
+        if last is not None and (last.partition, last.end) == (partition, offset):
+            found[-1] = Span(partition, last.start, offset + 1, BRONZE)
+        else:
+            found.append(Span(partition, offset, offset + 1, BRONZE))
+    return found
+
+
+def _record(settings: Settings, dataset: str, place: Place) -> RejectedRecord:
+    reading = Reading(tables_of(settings, read_publication(settings, dataset)))
+    partition, offset = place
+    found = rejected_records(reading, dataset, Selection(offsets={partition: (offset, offset + 1)}))
+    if not found:
+        raise NotRejected(dataset, place, "is no rejected record that readers see")
+    if found[0].status == LOST:
+        winner = found[0].reasons[0].detail
+        raise NotRejected(dataset, place, f"is a duplicate of {winner} (batch/partition/offset)")
+    return found[0]
+
+
+def _decision(act: str, place: Place, batch: int, who: Somebody, payload: bytes | None = None) -> Decision:
+    return Decision(act, *place, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

@@ -1,0 +1,1 @@
+"""Starts, restarts and stops the broker, the drivers, the runner and Airflow."""

@@ -1,0 +1,137 @@
+"""The parts of Airflow under one process: what `airflow standalone` runs, but each part is started again when it dies.
+
+Reads: the environment (airflow.py made it).  Writes: Airflow's database schema; starts and ends processes.
+Guarantee: SIGTERM ends every process of this session; a part does not outlive this process.
+After a crash: the parts are told to end by the kernel; `headrace up --airflow` starts all anew.
+Does not: import Airflow.
+
+Usage: python -m include.process_control.airflow_parts
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "api-server": ("api-server",),
+    # Logs are files on this machine, so neither needs to serve its own on a port.
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+PAUSE, LONGEST_PAUSE = 0.5, 30.0
+LIVED = 60.0
+ASK_WITHIN = 15.0
+WORKER, IDLE = "airflow worker -- LocalExecutor:", "<idle>"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Part:
+    """A part of Airflow: its process, when that was started, and how long to wait after its next death (seconds)."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    since: float
+    pause: float = PAUSE
+
+
+def airflow(*words: str) -> list[str]:
+    """Return the command line of an Airflow command."""
+    return [sys.executable, "-m", "airflow", *words]
+
+
+def started(name: str) -> Part:
+    """Start a part; it gets SIGTERM when this process is gone."""
+    say(f"{name}: starting")
+    process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    return Part(name, process, time.monotonic())
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM to the process that comes of this one when its parent is gone (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def kept(part: Part, stop: threading.Event) -> Part:
+    """Return the part as it is, or started again after a pause that doubles while it does not live long."""
+    code = part.process.poll()
+    if code is None:
+        return part
+    pause = PAUSE if time.monotonic() - part.since > LIVED else part.pause
+    say(f"{part.name}: ended with {code}, starting again in {pause:.1f} s")
+    if stop.wait(pause):
+        return part
+    again = started(part.name)
+    again.pause = min(2 * pause, LONGEST_PAUSE)
+    return again
+
+
+def members() -> Iterator[psutil.Process]:
+    """Yield the processes of this session but this one."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0):
+                yield process
+
+
+def end_orphans() -> None:
+    """End what a part that died has left behind: nobody hears it. Only a worker that has a task finishes that first."""
+    for process in members():
+        with suppress(psutil.Error, ProcessLookupError):
+            parent, line = process.parent(), " ".join(process.cmdline())
+            lost = parent is None or os.getsid(parent.pid) != os.getsid(0)
+            if lost and not (WORKER in line and IDLE not in line):
+                say(f"pid {process.pid}: left behind, ended: {line[:100]}")
+                process.terminate()
+
+
+def end_all() -> None:
+    """Ask every process of the session to end; after ASK_WITHIN seconds they are killed."""
+    asked = list(members())
+    for process in asked:
+        with suppress(psutil.Error):
+            process.terminate()
+    psutil.wait_procs(asked, ASK_WITHIN)
+    for process in members():
+        with suppress(psutil.Error):
+            say(f"pid {process.pid}: did not end within {ASK_WITHIN:.0f} s, killed")
+            process.kill()
+
+
+def say(line: str) -> None:
+    """Write a line into the log."""
+    print(f"headrace: {line}", flush=True)
+
+
+def main() -> int:
+    """Run the parts until SIGTERM; return 0, or 1 when the database could not be prepared."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    migration = subprocess.run(airflow("db", "migrate"), stdin=subprocess.DEVNULL, check=False)
+    if migration.returncode != 0:
+        say("the database could not be prepared")
+        return 1
+    parts = [started(name) for name in PARTS]
+    while not stop.wait(1.0):
+        parts = [kept(part, stop) for part in parts]
+        end_orphans()
+    say("stopping")
+    end_all()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Airflow as a process of the state folder: its settings, its start, how it is, and how to log in.
+
+Reads: Airflow's own health page.  Writes: `airflow/` in the state folder, the run file.
+Guarantee: everything is set by the environment, so nothing that Airflow finds elsewhere changes it.
+After a crash: `headrace up --airflow` starts it again on the same database; streams and plans do not notice.
+Does not: say what Airflow runs (dags/).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from include.errors import Terminal
+from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
+from include.paths import airflow_path, log_path
+from include.process_control.child_process import spawn
+from include.process_control.start_stop import Report, sole_command
+from include.settings import CLONE, Settings
+from include.state.atomic_files import write_atomically
+from include.state.process_logs import log_size, log_tail
+from include.state.process_states import AIRFLOW
+from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file, remove_run_file, terminate, wait_gone
+
+READY_WITHIN = 120.0
+STOP_WITHIN = 45.0
+USER = "admin"
+HEALTHY = "healthy"
+
+
+class AirflowMissing(Terminal):
+    """Airflow's packages are a group of their own, and were not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Airflow is not installed; it was not started", 'make setup GROUPS="runtime airflow", then the same again'
+        )
+
+
+class AirflowNotStarted(Terminal):
+    """Airflow ended, or was not ready in time; broker and streams go on."""
+
+    def __init__(self, why: str, log: Path, tail: str) -> None:
+        super().__init__(f"Airflow {why}\n{tail}", f'read "{log}"; headrace up --airflow tries again')
+        self.log, self.tail = log, tail
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What is kept about Airflow between starts; anyone who has it can do all that Airflow can."""
+
+    port: int
+    password: str
+    fernet_key: str
+    secret_key: str
+    jwt_secret: str
+
+
+def new_keys() -> Keys:
+    """Random ones, and no port yet."""
+    fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    return Keys(0, secrets.token_urlsafe(12), fernet, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+
+
+def keep_keys(settings: Settings) -> Keys:
+    """Return the kept keys with a port that is free now, made the first time; only their owner may read them."""
+    home = airflow_path(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    path = home / "keys.json"
+    kept = Keys(**json.loads(path.read_text("utf-8"))) if path.exists() else new_keys()
+    keys = Keys(**{**asdict(kept), "port": chosen_port(kept.port, settings.airflow_port)})
+    write_atomically(path, json.dumps(asdict(keys), indent=1))
+    write_atomically(password_path(settings), json.dumps({USER: keys.password}))
+    for secret in (path, password_path(settings)):
+        secret.chmod(0o600)
+    return keys
+
+
+def chosen_port(kept: int, asked: int) -> int:
+    """Return the port that was asked for (PortInUse), else that of the last start where it is free, else a new one."""
+    if asked and not is_free(asked):
+        raise PortInUse(asked, holder_of(asked), "Airflow", "HEADRACE_AIRFLOW_PORT")
+    return asked or (kept if kept and is_free(kept) else free_ports(1)[0])
+
+
+def password_path(settings: Settings) -> Path:
+    """Where the password stands, as Airflow wants it: a JSON object by user."""
+    return airflow_path(settings) / "passwords.json"
+
+
+def airflow_database(settings: Settings) -> dict[str, str]:
+    """Airflow's settings of its database; psycopg serves both of its kinds of connection, other drivers but one."""
+    url = settings.airflow_database
+    if not url:
+        return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}"}
+    return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
+
+
+def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
+    """Return the whole environment of Airflow's parts: ours, and every setting of Airflow that matters here."""
+    page = f"http://{LOOPBACK}:{keys.port}"
+    chosen: Mapping[str, Mapping[str, object]] = {
+        "core": {
+            "dags_folder": CLONE / "dags",
+            "load_examples": False,
+            "executor": "LocalExecutor",
+            # A plan's build is a JVM with two threads of its own: more at once would only wait for each other.
+            "parallelism": 4,
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": password_path(settings),
+            "fernet_key": keys.fernet_key,
+            "execution_api_server_url": f"{page}/execution/",
+        },
+        "api": {
+            "host": LOOPBACK,
+            "port": keys.port,
+            "base_url": page,
+            "workers": 1,
+            "secret_key": keys.secret_key,
+            "expose_config": False,
+        },
+        "api_auth": {"jwt_secret": keys.jwt_secret},
+        "database": airflow_database(settings),
+        "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
+        # An api-server that is started again is away for longer than 15 s; a task's work must not die of that.
+        "workers": {"max_failed_heartbeats": 20},
+        # What died is noticed within a minute, not within five.
+        "scheduler": {
+            "task_instance_heartbeat_timeout": 60,
+            "task_instance_heartbeat_timeout_detection_interval": 5,
+            "orphaned_tasks_check_interval": 30,
+        },
+    }
+    given = {
+        f"AIRFLOW__{section}__{key}".upper(): str(value)
+        for section, values in chosen.items()
+        for key, value in values.items()
+    }
+    mine = {
+        "AIRFLOW_HOME": str(airflow_path(settings)),
+        "HEADRACE_STATE": str(settings.state),
+        "PYTHONPATH": str(CLONE),
+        "PYTHONUNBUFFERED": "1",
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**inherited, **given, **mine}
+
+
+def up_airflow(settings: Settings, report: Report) -> RunFile:
+    """Start Airflow unless it runs, and wait until all its parts are healthy.
+
+    Errors: StateBusy, AirflowMissing, PortInUse, AirflowNotStarted.
+    """
+    with sole_command(settings):
+        return bring_up_airflow(settings, report)
+
+
+def down_airflow(settings: Settings, report: Report) -> bool:
+    """End Airflow with all its parts and tasks; return whether there was one. Streams are left alone. StateBusy."""
+    with sole_command(settings):
+        run = read_run_file(settings, AIRFLOW)
+        if run is None:
+            return False
+        if is_alive(run):
+            report(f"{AIRFLOW}: stopping …")
+        began = time.monotonic()
+        terminate(run)
+        by_itself = wait_gone(run, STOP_WITHIN)
+        end_session(run)
+        how = "stopped" if by_itself else "did not stop by itself and was killed"
+        report(f"{AIRFLOW}: {how} after {time.monotonic() - began:.1f} s")
+        remove_run_file(settings, AIRFLOW)
+        return True
+
+
+def end_session(run: RunFile) -> None:
+    """Kill what is left of Airflow's session: parts of one that was killed may take their time."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if (
+                process.pid != os.getpid()
+                and os.getsid(process.pid) == run.pid
+                and process.create_time() >= run.started - SAME_START
+            ):
+                process.kill()
+
+
+def refuse_missing() -> None:
+    """Raise AirflowMissing unless its packages are installed."""
+    if find_spec("airflow") is None:
+        raise AirflowMissing
+
+
+def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
+    """As `up_airflow`, for a caller that holds the supervision lock."""
+    run = read_run_file(settings, AIRFLOW)
+    if run is not None and is_alive(run):
+        report(f"{AIRFLOW}: is there already, pid {run.pid}")
+        await_healthy(settings, run, 0)
+        return run
+    if run is not None:
+        # Its keeper is dead; what it has left must not work beside the new one.
+        end_session(run)
+    refuse_missing()
+    began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), keep_keys(settings)
+    report(f"{AIRFLOW}: starting …")
+    argv = [sys.executable, "-m", "include.process_control.airflow_parts"]
+    page = f"http://{LOOPBACK}:{keys.port}"
+    run = spawn(settings, AIRFLOW, argv, CLONE, airflow_environment(settings, keys), {"port": keys.port, "page": page})
+    await_healthy(settings, run, since)
+    report(f"{AIRFLOW}: ready at {page} after {time.monotonic() - began:.1f} s, pid {run.pid}")
+    return run
+
+
+def await_healthy(settings: Settings, run: RunFile, since: int) -> None:
+    """Return when every part of Airflow says that it is healthy; AirflowNotStarted when it ends or is late."""
+    end, log = time.monotonic() + READY_WITHIN, log_path(settings, AIRFLOW)
+    while unhealthy := unhealthy_parts(run):
+        if not is_alive(run):
+            raise AirflowNotStarted("ended while it was starting", log, log_tail(settings, AIRFLOW, since))
+        if time.monotonic() > end:
+            why = f"was not ready within {READY_WITHIN:.0f} s ({', '.join(unhealthy)})"
+            raise AirflowNotStarted(why, log, log_tail(settings, AIRFLOW, since))
+        time.sleep(0.25)
+
+
+def unhealthy_parts(run: RunFile) -> list[str]:
+    """Return the parts that Airflow's health page does not call healthy; the page itself when it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{run.extra['page']}/api/v2/monitor/health", timeout=5) as answer:
+            parts = json.loads(answer.read())
+    except (OSError, ValueError):
+        return ["api-server"]
+    return [name for name, part in parts.items() if (part or {}).get("status") != HEALTHY]
+
+
+def how_to_log_in(settings: Settings, run: RunFile) -> str:
+    """Return where Airflow's page is and how a person comes in."""
+    return f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'

@@ -1,0 +1,103 @@
+"""Processes that outlive the command that started them: started, recognised, stopped.
+
+A process is its run file: pid and start time. A pid alone is never trusted, the system hands pids out again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from include.paths import log_path
+from include.settings import Settings
+from include.state.run_files import RunFile, started_at, write_run_file
+
+
+def spawn(
+    settings: Settings,
+    name: str,
+    argv: Sequence[str],
+    cwd: Path,
+    environ: Mapping[str, str],
+    extra: Mapping[str, Any] | None = None,
+) -> RunFile:
+    """Start a process and write its run file; it does not run on when that cannot be written (OSError)."""
+    with interrupts_held_back():
+        child = launch(settings, name, argv, cwd, environ)
+        run = RunFile(name, child.pid, started_at(child.pid), list(argv), dict(extra or {}))
+        try:
+            write_run_file(settings, run)
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
+        _children[child.pid] = child
+    return run
+
+
+def launch(
+    settings: Settings, name: str, argv: Sequence[str], cwd: Path, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, output appended to its log; it writes its run file itself."""
+    log = log_path(settings, name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            list(argv),
+            cwd=cwd,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def tethered(argv: Sequence[str]) -> list[str]:
+    """Return the command so that the kernel ends it with this process, whatever that dies of."""
+    return [sys.executable, "-m", "include.host.process_tether", str(os.getpid()), *argv]
+
+
+# The system keeps how a child ended for the process that started it, and for nobody else.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def exit_code(run: RunFile) -> int | None:
+    """Return how a child of this process ended (negative: the signal), once; None when it runs or is not our child.
+
+    What is left of its session, such as a driver's JVM, is ended first.
+    """
+    child = _children.get(run.pid)
+    if child is None or os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        return None
+    # Until it is waited for, its number is nobody else's, neither as a process nor as a group.
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    return _children.pop(run.pid).wait()
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Hold back Ctrl-C and SIGTERM: between a process and its run file there must be no gap to die in."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _frame: came.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for caught in came:
+        signal.raise_signal(caught)

@@ -1,0 +1,43 @@
+"""How the driver of a dataset is started, and what keeps it from being started at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from include.catalog.dataset import declared_dataset
+from include.errors import HeadraceError
+from include.process_control.child_process import spawn, tethered
+from include.reading.publication import find_publication
+from include.settings import CLONE, Settings
+from include.state.process_states import stream_name
+from include.state.run_files import RunFile
+
+
+def start_driver(settings: Settings, dataset: str) -> RunFile:
+    """Start a dataset's driver so that it dies with this process; return its run file."""
+    argv = tethered(driver_command(dataset))
+    return spawn(settings, stream_name(dataset), argv, CLONE, driver_environment(settings))
+
+
+def driver_command(dataset: str) -> list[str]:
+    """Command line of a dataset's driver; its working folder is the clone."""
+    return [sys.executable, "-m", "spark_jobs.jobs.stream_job", dataset]
+
+
+def driver_environment(settings: Settings) -> dict[str, str]:
+    """The environment of a driver: ours, and the state folder by its absolute path."""
+    return {**os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
+
+
+def refusal(settings: Settings, dataset: str) -> str:
+    """Return why the dataset's driver must not be started, "" when it may be.
+
+    What was published once goes on with its own snapshot, whatever becomes of the folder.
+    """
+    try:
+        if find_publication(settings, dataset) is None:
+            declared_dataset(settings, dataset)
+    except HeadraceError as error:
+        return error.what
+    return ""

@@ -1,0 +1,182 @@
+"""The embedded Kafka broker: a real one, KRaft, one node, in a JVM of its own, on the loopback address.
+
+Reads: the broker jars, infra/kafka/.  Writes: `<state>/kafka`, the run file and log of `broker`.
+Guarantee: one cluster id for the life of the state folder; topics survive SIGKILL.
+After a crash: the runner starts it again, Kafka recovers its logs. Vanished storage is an error, never an empty start.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import string
+import subprocess
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from include.clients.kafka import BrokerUnreachable, cluster_id
+from include.errors import Terminal
+from include.host.jar_lock import LOCK, read_jar_list, require_jars
+from include.host.java_runtime import Java, find_java
+from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free, is_open
+from include.paths import kafka_path
+from include.process_control.child_process import spawn
+from include.settings import CLONE, Settings
+from include.state.atomic_files import write_atomically
+from include.state.process_states import BROKER
+from include.state.run_files import RunFile
+
+CONFIGURATION = CLONE / "infra" / "kafka"
+# C1 only: the broker copies bytes, it is ready in half the time and takes a third less CPU to get there.
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
+LIMITS = ("-XX:MaxMetaspaceSize=96m", "-XX:ReservedCodeCacheSize=48m", "-XX:MaxDirectMemorySize=64m")
+
+
+class BrokerDataMissing(Terminal):
+    """The broker was formatted once, but its data is gone."""
+
+    def __init__(self, folder: Path, node: Path) -> None:
+        super().__init__(
+            f"the broker's data is gone from {folder}, though it was made there before; no empty broker was started",
+            f'bring {folder} back, or begin with an empty broker: rm "{node}"',
+        )
+        self.folder = folder
+
+
+class StorageNotFormatted(Terminal):
+    """Kafka's own format tool failed; `said` is what it printed."""
+
+    def __init__(self, folder: Path, said: str) -> None:
+        super().__init__(f"Kafka could not format its storage in {folder}; the broker was not started\n{said}")
+        self.folder, self.said = folder, said
+
+
+@dataclass(frozen=True)
+class Node:
+    """What is kept about the broker between starts; the ports are those of the last start, 0 before the first."""
+
+    cluster_id: str
+    port: int = 0
+    controller_port: int = 0
+    formatted: bool = False
+
+
+def start_broker(settings: Settings) -> RunFile:
+    """Start the broker; return its run file (extra: bootstrap, port, cluster_id). It answers later, see `answers`.
+
+    Errors: those of `refuse_unstartable`, StorageNotFormatted.
+    """
+    java, node = refuse_unstartable(settings)
+    write_properties(settings, node)
+    write_node(settings, format_storage(settings, java, node))
+    extra = {"bootstrap": f"{LOOPBACK}:{node.port}", "port": node.port, "cluster_id": node.cluster_id}
+    return spawn(settings, BROKER, broker_command(settings, java), kafka_path(settings), os.environ, extra)
+
+
+def refuse_unstartable(settings: Settings) -> tuple[Java, Node]:
+    """Return what the broker would be started with; nothing is done.
+
+    Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing.
+    """
+    java = find_java(os.environ)
+    require_jars(settings.jars, "broker", read_jar_list(LOCK, hashed=True))
+    return java, with_ports(read_node(settings), settings.kafka_port)
+
+
+def node_path(settings: Settings) -> Path:
+    """File that keeps the cluster id and the ports."""
+    return kafka_path(settings) / "node.json"
+
+
+def data_path(settings: Settings) -> Path:
+    """Folder of Kafka's logs."""
+    return kafka_path(settings) / "data"
+
+
+def read_node(settings: Settings) -> Node:
+    """Return the kept node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
+    path = node_path(settings)
+    if not path.exists():
+        return Node(new_cluster_id())
+    node = Node(**json.loads(path.read_text()))
+    if node.formatted and not (data_path(settings) / "meta.properties").exists():
+        raise BrokerDataMissing(data_path(settings), path)
+    return node
+
+
+def write_node(settings: Settings, node: Node) -> None:
+    """Keep the node for the next start."""
+    write_atomically(node_path(settings), json.dumps(asdict(node), indent=1))
+
+
+def new_cluster_id() -> str:
+    """A random id as Kafka writes them: 22 characters of URL-safe base64, no leading dash."""
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return new_cluster_id() if text.startswith("-") else text
+
+
+def with_ports(node: Node, asked: int) -> Node:
+    """Choose ports: the one asked for (PortInUse), else those of the last start where free, else new ones."""
+    if asked and not is_free(asked):
+        raise PortInUse(asked, holder_of(asked))
+    fresh = iter(free_ports(2))
+    port = asked or (node.port if node.port and is_free(node.port) else next(fresh))
+    kept = node.controller_port and node.controller_port != port and is_free(node.controller_port)
+    return replace(node, port=port, controller_port=node.controller_port if kept else next(fresh))
+
+
+def write_properties(settings: Settings, node: Node) -> None:
+    """Write Kafka's configuration from the template in infra/kafka."""
+    template = string.Template((CONFIGURATION / "server.properties").read_text())
+    text = template.substitute(port=node.port, controller_port=node.controller_port)
+    write_atomically(kafka_path(settings) / "server.properties", text)
+
+
+def format_storage(settings: Settings, java: Java, node: Node) -> Node:
+    """Format Kafka's storage the first time; a format that was interrupted is done again with the same cluster id."""
+    if node.formatted:
+        return node
+    existing = existing_cluster_id(settings)
+    node = replace(node, cluster_id=existing or node.cluster_id)
+    write_node(settings, node)
+    if not existing:
+        tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", node.cluster_id)
+        command = [*java_command(settings, java), *tool, "-c", "server.properties"]
+        done = subprocess.run(
+            command, cwd=kafka_path(settings), capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode != 0:
+            raise StorageNotFormatted(data_path(settings), done.stdout + done.stderr)
+    return replace(node, formatted=True)
+
+
+def existing_cluster_id(settings: Settings) -> str:
+    """Cluster id that Kafka wrote into its storage; empty when there is none yet."""
+    path = data_path(settings) / "meta.properties"
+    match = re.search(r"^cluster\.id=(\S+)$", path.read_text(), re.MULTILINE) if path.exists() else None
+    return match.group(1) if match else ""
+
+
+def java_command(settings: Settings, java: Java) -> list[str]:
+    """Java with the flags and class path of the broker's JVMs; no main class yet."""
+    logging = f"-Dlog4j2.configurationFile={(CONFIGURATION / 'log4j2.properties').as_uri()}"
+    heap = f"-Xmx{settings.broker_memory}"
+    return [str(java.path), heap, *JVM, *LIMITS, logging, "-cp", f"{settings.jars / 'broker'}/*"]
+
+
+def broker_command(settings: Settings, java: Java) -> list[str]:
+    """The broker's command line; its working folder is `<state>/kafka`."""
+    return [*java_command(settings, java), "kafka.Kafka", "server.properties"]
+
+
+def answers(run: RunFile) -> bool:
+    """Tell whether this very broker answers at its address, and not another one that took the port."""
+    if not is_open(int(run.extra["port"])):
+        return False
+    try:
+        return cluster_id(str(run.extra["bootstrap"]), timeout=5) == str(run.extra["cluster_id"])
+    except BrokerUnreachable:
+        return False

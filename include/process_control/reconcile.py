@@ -1,0 +1,218 @@
+"""Restart, wait or give up: what is to be done about one process, given what is seen of it, what is wanted, and how it
+went so far. Pure: no clock, no file, no process. Every rule of supervision is here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import ClassVar
+
+from include.state.process_states import AT_WORK, ProcessState, ProcessStatus
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How patient the runner is; all in seconds but `tries`.
+
+    A process that ends is started again after `first_pause`, then after twice that, up to `longest_pause`. It is given
+    up when it ended `tries` times in a row without having been at work for `healthy_after`, or having brought the
+    tables on. One that was told to end is killed after `drain_within`, one that gives no sign after `silent_within`.
+    """
+
+    first_pause: float = 1.0
+    longest_pause: float = 60.0
+    tries: int = 5
+    healthy_after: float = 60.0
+    drain_within: float = 60.0
+    silent_within: float = 120.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds before the next try after so many ends in a row."""
+        return min(self.first_pause * 2.0 ** min(failures - 1, 30), self.longest_pause)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process as seen now: its `status` by itself, and since when it is wanted (None: it is not).
+
+    `recorded`: it has a run file; `error` is why it is not there, `terminal` whether it said that trying again cannot
+    help; `refused` is what keeps it from being started at all, `ready` whether what it needs is there; `batch` how far
+    it brought the tables.
+    """
+
+    status: ProcessStatus
+    wish: datetime | None
+    recorded: bool = True
+    error: str = ""
+    terminal: bool = False
+    refused: str = ""
+    ready: bool = True
+    batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How it went so far with one process, for the wish of `wish`; moments are seconds of a clock that never goes back.
+
+    `started`: it was there since, and its end is not counted yet; `at_work` and `silent`: since when without a break;
+    `told`: when it was told to end; `failures`: ends in a row; `killed`: why the runner killed it.
+    """
+
+    wish: datetime | None = None
+    started: float | None = None
+    at_work: float | None = None
+    silent: float | None = None
+    told: float | None = None
+    killed: str = ""
+    batch: int | None = None
+    failures: int = 0
+    restarts: int = 0
+    error: str = ""
+    next_try: float | None = None
+    given_up: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is to be done, and why."""
+
+    reason: str
+    verb: ClassVar[str] = ""
+
+
+class Nothing(Action):
+    """It is as it should be, or time has to pass."""
+
+    verb = "left as it is"
+
+
+class Start(Action):
+    """Start it."""
+
+    verb = "started"
+
+
+class Drain(Action):
+    """Tell it to finish what it is about and end."""
+
+    verb = "told to end"
+
+
+class Kill(Action):
+    """End it at once: it does not listen, or gives no sign."""
+
+    verb = "killed"
+
+
+class GiveUp(Action):
+    """Try no more, until it is wanted anew."""
+
+    verb = "given up"
+
+
+class Forget(Action):
+    """It is gone and not wanted: that is how it should be."""
+
+    verb = "has ended"
+
+
+def reconcile(seen: Seen, before: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
+    """Return what is to be done about a process now, and how it went including this moment."""
+    tries = _heeded(before, seen.wish)
+    if seen.status.pid is None:
+        return _gone(seen, tries, policy, now)
+    return _there(seen, _watched(tries, seen, policy, now), policy, now)
+
+
+def _heeded(tries: Tries, wish: datetime | None) -> Tries:
+    """A new wish begins with nothing held against the process."""
+    if wish is None or wish == tries.wish:
+        return tries
+    return replace(tries, wish=wish, failures=0, error="", next_try=None, given_up=False)
+
+
+def _watched(tries: Tries, seen: Seen, policy: Policy, now: float) -> Tries:
+    """A process that is there: since when, and whether that is long enough to forget how it ended before."""
+    state = seen.status.state
+    at_work = _since(tries.at_work, state in AT_WORK, now)
+    silent = _since(tries.silent, state is ProcessState.UNKNOWN, now)
+    healthy = at_work is not None and now - at_work >= policy.healthy_after
+    brought_on = None not in (seen.batch, tries.batch) and (seen.batch or 0) > (tries.batch or 0)
+    return replace(
+        tries,
+        started=now if tries.started is None else tries.started,
+        at_work=at_work,
+        silent=silent,
+        batch=tries.batch if seen.batch is None else max(seen.batch, tries.batch or 0),
+        failures=0 if healthy or brought_on else tries.failures,
+        next_try=None,
+        given_up=False,
+    )
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _there(seen: Seen, tries: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
+    if tries.told is not None:
+        if now - tries.told < policy.drain_within:
+            return tries, Nothing("it was told to end")
+        return _killed(tries, f"did not end within {policy.drain_within:.0f} s and was killed")
+    if seen.wish is None:
+        return replace(tries, told=now), Drain("it is not wanted")
+    if tries.silent is not None and now - tries.silent >= policy.silent_within:
+        return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
+    return tries, Nothing(seen.status.state.meaning)
+
+
+def _killed(tries: Tries, why: str) -> tuple[Tries, Action]:
+    return replace(tries, killed=why), Kill(why)
+
+
+def _gone(seen: Seen, tries: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
+    if seen.status.state is ProcessState.UNKNOWN:
+        # Its record cannot be read: it may be there, and there must not be two.
+        return tries, Nothing(seen.status.detail)
+    if seen.wish is None:
+        done = Tries(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
+        return done, Forget("it is not wanted") if seen.recorded else Nothing("it is not wanted")
+    if tries.told is not None:
+        return _due(seen, _left(tries), now)
+    if tries.started is not None:
+        return _ended(seen, _left(tries), tries.killed or seen.error, policy, now)
+    return _due(seen, tries, now)
+
+
+def _left(tries: Tries) -> Tries:
+    """Nothing of what was noted about a process holds for the next one."""
+    return replace(tries, started=None, at_work=None, silent=None, told=None, killed="")
+
+
+def _ended(seen: Seen, tries: Tries, error: str, policy: Policy, now: float) -> tuple[Tries, Action]:
+    """It ended, or could not be started, though it is wanted."""
+    tries = replace(tries, failures=tries.failures + 1, error=error)
+    if seen.terminal:
+        return replace(tries, given_up=True), GiveUp(error)
+    if tries.failures >= policy.tries:
+        return replace(tries, given_up=True), GiveUp(f"it ended {tries.failures} times in a row: {error}")
+    pause = policy.pause(tries.failures)
+    return replace(tries, next_try=now + pause), Nothing(f"{error}; tried again in {pause:g} s")
+
+
+def _due(seen: Seen, tries: Tries, now: float) -> tuple[Tries, Action]:
+    """Start it, unless there is a reason not to."""
+    if tries.given_up:
+        return tries, Nothing(tries.error)
+    if tries.next_try is not None and now < tries.next_try:
+        return tries, Nothing(tries.error)
+    if seen.refused:
+        return replace(tries, error=seen.refused, given_up=True), GiveUp(seen.refused)
+    if not seen.ready:
+        return tries, Nothing("it waits for the broker, or for another process to let its lease go")
+    again = tries.next_try is not None
+    reason = f"again: {tries.error}" if again else "it is wanted"
+    return replace(tries, started=now, next_try=None, restarts=tries.restarts + again), Start(reason)

@@ -1,0 +1,290 @@
+"""The runner: keeps the broker and the wanted streams running. `python -m include.process_control.runner`
+
+Reads: what is wanted, run and status files, the process table.  Writes: run files, logs, its record.
+Guarantee: one runner per state folder. Drivers die with it, the broker goes on (adr-0001). SIGTERM drains every driver
+at its batch boundary, stops the broker, and ends it.
+After a crash: the next runner finds the broker by its run file and starts the drivers again; it starts counting anew.
+Does not: decide when to try again or to give up (reconcile.py does), compute rows, or run inside Airflow.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TextIO
+
+from include.errors import HeadraceError, Terminal
+from include.paths import lease_path
+from include.process_control.child_process import exit_code
+from include.process_control.driver_process import refusal, start_driver
+from include.process_control.kafka_broker import start_broker
+from include.process_control.reconcile import (
+    Action,
+    Drain,
+    Forget,
+    Kill,
+    Nothing,
+    Policy,
+    Seen,
+    Start,
+    Tries,
+    reconcile,
+)
+from include.settings import Settings, list_settings, load_settings
+from include.state.desired_streams import Wanted, WantedUnreadable, last_said, newest, spoken_of
+from include.state.file_locks import LockHeld, is_free, is_held, take_lock
+from include.state.process_logs import last_line, log_size
+from include.state.process_states import AT_WORK, BROKER, RUNNER, STREAM, ProcessState, ProcessStatus, stream_name
+from include.state.run_files import (
+    RunFile,
+    RunFileUnreadable,
+    read_run_file,
+    remove_run_file,
+    send,
+    started_at,
+    terminate,
+    write_run_file,
+)
+from include.state.runner_record import Account, Record, write_record
+from include.status.observe import process_alone, read_word, started_datasets
+
+LOOK_EVERY, WHILE_THINGS_CHANGE = 1.0, 0.2
+BROKER_STOP_WITHIN = 30.0
+REFUSED = 2
+Say = Callable[[str], None]
+
+
+class RunnerHeld(Terminal):
+    """Another runner keeps this state folder; `holder` is what it wrote into the lock."""
+
+    def __init__(self, settings: Settings, holder: str) -> None:
+        super().__init__(f"{settings.state} is kept by another runner, {holder}; nothing was done", "headrace status")
+        self.holder = holder
+
+
+@contextmanager
+def sole_runner(settings: Settings) -> Iterator[TextIO]:
+    """Be the runner of a state folder; RunnerHeld names the one that is. Goes away with the process."""
+    try:
+        lock = take_lock(settings.state / "run" / "runner.lock", f"pid {os.getpid()} since {datetime.now(UTC):%FT%TZ}")
+    except LockHeld as error:
+        raise RunnerHeld(settings, error.holder) from error
+    with lock:
+        yield lock
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return the runner's patience as the settings have it."""
+    return Policy(first_pause=settings.restart_seconds, tries=settings.restart_tries)
+
+
+@dataclass
+class Runner:
+    """What a runner knows: how it went so far with each process, and why those that are gone are.
+
+    `only` these datasets are looked at, and not the broker; empty: everything. `stopping`: nothing is wanted any more.
+    """
+
+    settings: Settings
+    policy: Policy
+    say: Say
+    only: frozenset[str] = frozenset()
+    stopping: bool = False
+    tries: dict[str, Tries] = field(default_factory=dict)
+    unstarted: dict[str, HeadraceError | OSError] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    log_from: dict[str, int] = field(default_factory=dict)
+
+    def turn(self, now: float) -> bool:
+        """Observe, validate, reconcile and act once; return whether all is as it should be.
+
+        `now` is seconds of a clock that never goes back.
+        """
+        words = self._words()
+        broker = process_alone(self.settings, BROKER)
+        seen = {stream_name(name): self._seen_stream(name, words.get(name), broker) for name in self._datasets()}
+        if not self.only:
+            needed = not self.stopping or any(stream.status.pid for stream in seen.values())
+            seen[BROKER] = self._seen(broker, newest(words) if needed else None)
+        done = [self._reconcile(name, one, now) for name, one in seen.items()]
+        self._record(now)
+        return all(done)
+
+    def _datasets(self) -> list[str]:
+        return sorted(self.only or {*spoken_of(self.settings), *started_datasets(self.settings)})
+
+    def _words(self) -> dict[str, Wanted]:
+        """What is wanted, as far as it can be read."""
+        words: dict[str, Wanted] = {}
+        for name in self._datasets():
+            with suppress(WantedUnreadable):
+                said = last_said(self.settings, name)
+                words |= {name: said} if said else {}
+        return words
+
+    def _seen_stream(self, dataset: str, word: Wanted | None, broker: ProcessStatus) -> Seen:
+        status = process_alone(self.settings, stream_name(dataset))
+        if self.stopping:
+            return self._seen(status, None)
+        tries = self._tries(status.name)
+        readable = word is not None or dataset not in spoken_of(self.settings)
+        wish = (word.since if word and word.wanted else None) if readable else tries.wish
+        # Declarations are read only for what may be started now.
+        settled = wish is None or status.pid is not None or (tries.given_up and tries.wish == wish)
+        refused = "" if settled else refusal(self.settings, dataset)
+        # A plan's job or a repair may hold the lease for a while: that is no failure of the stream.
+        free = status.pid is not None or is_free(lease_path(self.settings, dataset))
+        return self._seen(status, wish, refused=refused, ready=free and broker.state is ProcessState.RUNNING)
+
+    def _seen(self, status: ProcessStatus, wish: datetime | None, *, refused: str = "", ready: bool = True) -> Seen:
+        run = self._run_file(status.name)
+        word = read_word(self.settings, run) if run else None
+        code = exit_code(run) if run else None
+        if code is not None:
+            self.ended[status.name] = self._how_ended(status.name, code)
+        failed = self.unstarted.get(status.name)
+        return Seen(
+            status=status,
+            wish=wish,
+            recorded=run is not None,
+            error=self._why_gone(status),
+            terminal=isinstance(failed, Terminal) if failed else bool(word and word.terminal),
+            refused=refused,
+            ready=ready,
+            batch=word.batch if word else None,
+        )
+
+    def _run_file(self, name: str) -> RunFile | None:
+        with suppress(RunFileUnreadable):
+            return read_run_file(self.settings, name)
+        return None
+
+    def _how_ended(self, name: str, code: int) -> str:
+        if code < 0:
+            return f"it was killed by {signal.Signals(-code).name}"
+        line = last_line(self.settings, name, self.log_from.get(name, 0))
+        return f"it ended with exit code {code}{f': {line}' if line else ''}"
+
+    def _why_gone(self, status: ProcessStatus) -> str:
+        failed = self.unstarted.get(status.name)
+        if failed is not None:
+            return failed.what if isinstance(failed, HeadraceError) else f"it could not be started: {failed}"
+        if status.state is ProcessState.FAILED:
+            return status.detail
+        if status.state is ProcessState.STOPPED:
+            return "it ended without being told to"
+        return self.ended.get(status.name, status.detail)
+
+    def _tries(self, name: str) -> Tries:
+        return self.tries.get(name, Tries())
+
+    def _reconcile(self, name: str, seen: Seen, now: float) -> bool:
+        """Do what is to be done about one process; return whether it is as it should be."""
+        before = self._tries(name)
+        self.tries[name], action = reconcile(seen, before, self._policy(name), now)
+        if not isinstance(action, Nothing):
+            self.say(f"{name}: {action.verb}, {action.reason}")
+        elif self.tries[name].failures > before.failures:
+            self.say(f"{name}: {action.reason}")
+        self._act(name, action)
+        if seen.wish is None:
+            return seen.status.pid is None and not seen.recorded
+        return seen.status.state in AT_WORK or self.tries[name].given_up
+
+    def _policy(self, name: str) -> Policy:
+        return replace(self.policy, drain_within=BROKER_STOP_WITHIN) if name == BROKER else self.policy
+
+    def _act(self, name: str, action: Action) -> None:
+        run = self._run_file(name)
+        if isinstance(action, Start):
+            self._start(name)
+        elif isinstance(action, Forget):
+            remove_run_file(self.settings, name)
+        elif isinstance(action, Drain) and run:
+            terminate(run)
+        elif isinstance(action, Kill) and run:
+            send(run, signal.SIGKILL)
+
+    def _start(self, name: str) -> None:
+        self.unstarted.pop(name, None)
+        self.ended.pop(name, None)
+        self.log_from[name] = log_size(self.settings, name)
+        try:
+            if name == BROKER:
+                start_broker(self.settings)
+            else:
+                start_driver(self.settings, name.removeprefix(STREAM))
+        except (HeadraceError, OSError) as error:
+            self.unstarted[name] = error
+
+    def _record(self, now: float) -> None:
+        state = ProcessState.DRAINING if self.stopping else ProcessState.RUNNING
+        accounts = {name: account(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
+        # A full disk must not end the runner.
+        with suppress(OSError):
+            write_record(self.settings, Record(state, "", os.getpid(), datetime.now(UTC), accounts))
+
+
+def account(tries: Tries, now: float, at: datetime) -> Account:
+    """Return what others may know; `now` and `at` are the same moment on both clocks."""
+    next_try = None if tries.next_try is None else at + timedelta(seconds=tries.next_try - now)
+    return Account(tries.wish, tries.restarts, tries.failures, tries.error, next_try, tries.given_up)
+
+
+def keep(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
+    """Turn after turn, until told to stop and everything has ended."""
+    while True:
+        runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
+        try:
+            settled = runner.turn(time.monotonic())
+        except Exception:  # noqa: BLE001  (whatever it is, what runs must go on being kept)
+            traceback.print_exc()
+            settled = False
+            time.sleep(LOOK_EVERY)
+        if runner.stopping and settled:
+            return
+        pause = LOOK_EVERY if settled else WHILE_THINGS_CHANGE
+        time.sleep(pause) if runner.stopping else stop.wait(pause)
+
+
+def environment_settings() -> dict[str, str]:
+    """Return what drivers inherit: every setting but the state folder, as text, without passwords."""
+    return {knob.name: knob.value for knob in list_settings() if knob.name != "HEADRACE_STATE"}
+
+
+def log(line: str) -> None:
+    """Write a line with the time (UTC) into the runner's log."""
+    with suppress(OSError):
+        print(f"{datetime.now(UTC):%FT%TZ} {line}", flush=True)
+
+
+def main() -> int:
+    """Be the runner until SIGTERM; return 0 when everything has ended, 2 when there is a runner already."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load_settings()
+        with sole_runner(settings) as lock:
+            extra = {"settings": environment_settings()}
+            write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
+            log(f"keeps {settings.state}, pid {os.getpid()}")
+            keep(Runner(settings, policy_of(settings), log), lock, stop)
+            remove_run_file(settings, RUNNER)
+            log("everything has ended")
+    except HeadraceError as error:
+        log(f"headrace: {error}")
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

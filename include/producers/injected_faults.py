@@ -1,0 +1,205 @@
+"""Faults put into a feed on purpose, by shares and a seed, so that results can be scored against the truth.
+
+`injected` is a pure function of (events, shares, seed); each kind of fault draws from a random stream of its own, so
+changing one share does not move the others. Every good event is still delivered:
+
+- *late*: an event is delivered later, when the feed's own time is 1 to 48 h ahead of it (or at its end).
+- *reorder*: an event is delivered up to 50 places away from where it belongs.
+- *duplicate*: the same bytes again: at once (half of them), within 1,000 or within 50,000 records.
+- *conflict*: one duplicate in ten has the same id but another payload (its time one second off); the first wins.
+- *corrupt*: a bad record made from a real event stands near the good one. It never replaces it.
+
+A copy always stands after its original in the final order, and as both have the same key they are in the same
+partition: the copy is always the one to be refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from include.errors import Terminal
+from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, BadRecord, bad_records, field_text, with_field
+from include.producers.event_feed import Feed
+
+Places = NDArray[np.int64]
+LATE_SECONDS = (3600, int(timedelta(hours=48).total_seconds()))
+REORDER_PLACES = 50
+CORRUPT_PLACES = 20
+NEAR_PLACES = 1_000
+FAR_PLACES = 50_000
+CONFLICT_EVERY = 10
+FAULT_COLUMNS = ("fault", "kind", "reason")
+DELIVERY = {
+    "key": pl.Binary,
+    "value": pl.Binary,
+    "event_id": pl.String,
+    "fault": pl.String,
+    "kind": pl.String,
+    "reason": pl.String,
+}
+# Streams of random numbers; a fault keeps its number for ever, or the same seed would mean other faults.
+LATE, REORDER, DUPLICATE, CORRUPT = 1, 2, 3, 4
+
+
+class ShareRefused(Terminal):
+    """The share of a fault is not between 0 and 1; `fault` and `share` say which."""
+
+    def __init__(self, fault: str, share: object) -> None:
+        super().__init__(
+            f"--{fault} {share} is no share between 0 and 1 (0 % and 100 %); nothing was sent",
+            f"headrace produce flights --{fault} 0.5%",
+        )
+        self.fault = fault
+        self.share = share
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Faults per event, each from 0 to 1; ShareRefused otherwise."""
+
+    duplicates: float = 0.0
+    late: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            share = getattr(self, field.name)
+            if not (math.isfinite(share) and 0 <= share <= 1):
+                raise ShareRefused(field.name, share)
+
+    def any(self) -> bool:
+        """Say whether there is any fault at all."""
+        return any(getattr(self, field.name) for field in fields(self))
+
+
+def injected(events: pl.DataFrame, feed: Feed, shares: Shares, seed: int) -> pl.DataFrame:
+    """Return what to deliver, in order: `key, value, event_id`, and `fault, kind, reason` where one was put in.
+
+    `value` is null for a tombstone. `reason` is the rule that must refuse the record; null when none must (late,
+    reorder). `fault`: duplicate, conflict, late, reorder, corrupt.
+    """
+    base = _base(events)
+    if not shares.any() or not events.height:
+        return base
+    late, at = _late(events["occurred_at"], shares.late, seed)
+    moved, at = _reordered(at, late, shares.reorder, seed)
+    base = _marked(base, late, moved)
+    copies, copies_at = _copies(events, feed, at, shares.duplicates, seed)
+    bad, bad_at = _bad(events, feed, at, shares.corrupt, seed)
+    order = np.argsort(np.concatenate([at, copies_at, bad_at]), kind="stable")
+    return pl.concat([base, copies, bad])[order]
+
+
+def _base(events: pl.DataFrame) -> pl.DataFrame:
+    none = [pl.lit(None, pl.String).alias(name) for name in FAULT_COLUMNS]
+    return events.select("key", "value", "event_id", *none)
+
+
+def _chosen(count: int, share: float, rng: np.random.Generator) -> Places:
+    """Return `share` of the places below `count`, each at most once, ascending."""
+    return np.sort(rng.choice(count, size=round(count * share), replace=False))
+
+
+def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[Places, NDArray[np.float64]]:
+    """Return the late events, and every event's place of delivery (the late ones between two others)."""
+    rng = np.random.default_rng([seed, LATE])
+    chosen = _chosen(len(occurred_at), share, rng)
+    seconds = occurred_at.dt.epoch("s").to_numpy()
+    delivered = seconds[chosen] + rng.integers(*LATE_SECONDS, size=len(chosen))
+    at = np.arange(len(seconds), dtype=np.float64)
+    at[chosen] = np.searchsorted(seconds, delivered, side="right") - 0.5
+    return chosen, _ranks(at)
+
+
+def _reordered(at: NDArray[np.float64], late: Places, share: float, seed: int) -> tuple[Places, NDArray[np.float64]]:
+    """Return the events (no late ones) moved a few places, and every event's place of delivery."""
+    rng = np.random.default_rng([seed, REORDER])
+    chosen = np.setdiff1d(_chosen(len(at), share, rng), late, assume_unique=True)
+    at = at.copy()
+    at[chosen] += rng.uniform(-REORDER_PLACES, REORDER_PLACES, size=len(chosen))
+    return chosen, _ranks(at)
+
+
+def _ranks(at: NDArray[np.float64]) -> NDArray[np.float64]:
+    ranks = np.empty(len(at), dtype=np.float64)
+    ranks[np.argsort(at, kind="stable")] = np.arange(len(at), dtype=np.float64)
+    return ranks
+
+
+def _marked(base: pl.DataFrame, late: Places, moved: Places) -> pl.DataFrame:
+    is_late, is_moved = np.zeros(base.height, dtype=bool), np.zeros(base.height, dtype=bool)
+    is_late[late], is_moved[moved] = True, True
+    fault = pl.when(pl.lit(pl.Series(is_late))).then(pl.lit("late")).when(pl.lit(pl.Series(is_moved)))
+    marks = fault.then(pl.lit("reorder"))
+    return base.with_columns(fault=marks, kind=marks)
+
+
+def _copies(
+    events: pl.DataFrame, feed: Feed, at: NDArray[np.float64], share: float, seed: int
+) -> tuple[pl.DataFrame, NDArray[np.float64]]:
+    rng = np.random.default_rng([seed, DUPLICATE])
+    chosen = _chosen(len(at), share, rng)
+    distance, kinds = _distances(len(chosen), rng)
+    conflicts = np.arange(len(chosen)) % CONFLICT_EVERY == CONFLICT_EVERY - 1
+    copies = (
+        events[chosen]
+        .select("key", "value", "event_id")
+        .with_columns(
+            fault=pl.Series(np.where(conflicts, "conflict", "duplicate"), dtype=pl.String),
+            kind=pl.Series(np.where(conflicts, "other_payload", kinds), dtype=pl.String),
+            reason=pl.lit("duplicate"),
+        )
+    )
+    values = copies["value"].to_list()
+    for row in np.flatnonzero(conflicts):
+        values[row] = _contradicted(values[row].decode(), feed).encode()
+    copies = copies.with_columns(pl.Series("value", values, dtype=pl.Binary))
+    return copies, np.minimum(at[chosen] + distance, len(at) - 1) + 0.5
+
+
+def _distances(count: int, rng: np.random.Generator) -> tuple[Places, NDArray[np.str_]]:
+    kind = rng.choice(["immediate", "near", "far"], size=count, p=[0.5, 0.3, 0.2])
+    near = rng.integers(1, NEAR_PLACES, size=count)
+    far = rng.integers(NEAR_PLACES, FAR_PLACES, size=count)
+    return np.select([kind == "near", kind == "far"], [near, far], 0), kind
+
+
+def _contradicted(text: str, feed: Feed) -> str:
+    """Return an event that is as good as `text` and has its id, but says another time (one second off)."""
+    time = field_text(text, feed.time_field)
+    other = time.replace('0Z"', '1Z"') if time.endswith('0Z"') else time[:-3] + '0Z"'
+    return with_field(text, feed.time_field, other)
+
+
+def _bad(
+    events: pl.DataFrame, feed: Feed, at: NDArray[np.float64], share: float, seed: int
+) -> tuple[pl.DataFrame, NDArray[np.float64]]:
+    rng = np.random.default_rng([seed, CORRUPT])
+    chosen = _chosen(len(at), share, rng)
+    kinds = _rotation(bad_records(feed), len(chosen), rng)
+    good = events[chosen].select("key", "value", "event_id")
+    values = [bad.make(value.decode()) for bad, value in zip(kinds, good["value"], strict=True)]
+    records = good.with_columns(
+        pl.Series("value", values, dtype=pl.Binary),
+        fault=pl.lit("corrupt"),
+        kind=pl.Series([bad.kind for bad in kinds], dtype=pl.String),
+        reason=pl.Series([bad.reason for bad in kinds], dtype=pl.String),
+    )
+    near = rng.integers(-CORRUPT_PLACES, CORRUPT_PLACES, size=len(chosen))
+    return records, np.clip(at[chosen] + near, -1, len(at) - 1) + 0.5
+
+
+def _rotation(kinds: tuple[BadRecord, ...], count: int, rng: np.random.Generator) -> list[BadRecord]:
+    """Return `count` kinds: all of them in turn, in an order of the seed; the rare kind only in the first rounds."""
+    order = [kinds[i] for i in rng.permutation(len(kinds))]
+    cheap = [bad for bad in order if bad.kind != RARE_KIND]
+    head = (order * RARE_ROUNDS)[:count]
+    rest = count - len(head)
+    return head + (cheap * (rest // len(cheap) + 1))[:rest]

@@ -1,0 +1,185 @@
+"""One run of a feed: its events, the faults put into them, the sending, and the manifest.
+
+A run with a manifest can be stopped at any moment: the same run with the same manifest goes on after the last chunk
+that is known to be in the topic. After a crash (not after Ctrl-C) that chunk is sent a second time; downstream these
+are duplicates, and the manifest says so (`resent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from include.clients.kafka import PartitionsSettling, log_end_offsets, wait_until_usable
+from include.producers.event_feed import EventsRefused, Feed, events, refuse_nothing
+from include.producers.fault_manifest import (
+    Ends,
+    Journal,
+    Line,
+    extend_journal,
+    open_journal,
+    refuse_other_run,
+    write_manifest,
+)
+from include.producers.injected_faults import Shares, injected
+from include.producers.kafka_producer import DELIVERY_SECONDS, Chunk, Position, Produced, Progress, produce
+
+LogEnds = Callable[[str, str], Ends]
+"""(bootstrap, topic) → the end offset of each partition."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to send: a slice of a feed (`since <= time < until`), repeated, with faults drawn by `seed`.
+
+    EventsRefused when the slice cannot hold an event.
+    """
+
+    feed: Feed
+    since: datetime | None = None
+    until: datetime | None = None
+    repeat: int = 1
+    shares: Shares = field(default_factory=Shares)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        refuse_nothing(self.since, self.until, self.repeat)
+
+    def facts(self) -> Line:
+        """Return what makes two runs the same, as JSON."""
+        return {
+            "feed": self.feed.name,
+            "topic": self.feed.topic,
+            "from": self.since.isoformat() if self.since else None,
+            "to": self.until.isoformat() if self.until else None,
+            "repeat": self.repeat,
+            "shares": asdict(self.shares),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a run did: `produced` by this call; `total` records in the run, `finished` when all are in the topic."""
+
+    produced: Produced
+    total: int
+    finished: bool
+    resumed_at: int = 0
+
+
+def deliveries(run: Run, now: datetime) -> pl.DataFrame:
+    """Return everything the run delivers, in order (columns as `faults.injected`).
+
+    EventsRefused when no event is in the slice, or when a repetition would lie after `now`, where no event can be.
+    """
+    wanted = events(run.feed, run.since, run.until, run.repeat)
+    if not wanted.height:
+        raise EventsRefused(f"{run.feed.name} has no events in the asked range")
+    newest = wanted["occurred_at"].max()
+    if isinstance(newest, datetime) and newest > now:
+        raise EventsRefused(f"--repeat {run.repeat} reaches {newest.isoformat()}, which is in the future")
+    return injected(wanted, run.feed, run.shares, run.seed)
+
+
+def send(
+    run: Run,
+    bootstrap: str,
+    *,
+    now: datetime,
+    rows: pl.DataFrame | None = None,
+    manifest: Path | None = None,
+    rate: float | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+    log_ends: LogEnds | None = None,
+) -> Sent:
+    """Send the run to its topic (which must exist) and write the manifest of what was delivered.
+
+    `rows`: its `deliveries(run, now)`, where they are made already.
+
+    With `manifest`, an interrupted run is continued; ManifestExists when the file belongs to another run or to this
+    one and it is finished. When `stop` says so or delivery fails, the manifest holds what is surely delivered.
+    """
+    if manifest:
+        refuse_other_run(manifest, run.facts())
+    rows = deliveries(run, now) if rows is None else rows
+    if not manifest:
+        done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
+        return Sent(done, rows.height, done.next_row == rows.height)
+    book = _Book(run, rows, manifest, partial(log_ends or settled_ends, bootstrap, run.feed.topic))
+    start_at = book.journal.sent
+    try:
+        done = produce(
+            bootstrap,
+            run.feed.topic,
+            rows,
+            rate=rate,
+            start_at=start_at,
+            on_progress=on_progress,
+            on_chunk=book.enter,
+            stop=stop,
+        )
+    finally:
+        write_manifest(manifest, book.journal, finished=book.journal.sent == rows.height)
+    return Sent(done, rows.height, done.next_row == rows.height, start_at)
+
+
+def settled_ends(bootstrap: str, topic: str) -> Ends:
+    """Return the end offset of each partition, as patient with a broker that restarts as the producer is."""
+    try:
+        return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
+    except PartitionsSettling:
+        wait_until_usable(bootstrap, topic, DELIVERY_SECONDS)
+        return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
+
+
+class _Book:
+    """Keeps the run's journal while chunks arrive."""
+
+    def __init__(self, run: Run, rows: pl.DataFrame, manifest: Path, log_ends: Callable[[], Ends]) -> None:
+        self.topic, self.rows, self.log_ends = run.feed.topic, rows, log_ends
+        found = log_ends()
+        self.journal: Journal = open_journal(manifest, run.facts(), found)
+        # Something of the chunk after the journal's end came through before the crash.
+        self.crashed = found != self.journal.ends
+
+    def enter(self, chunk: Chunk) -> None:
+        """Record a chunk that is in the topic."""
+        ends = self.log_ends()
+        lines = fault_lines(self.rows, self.topic, chunk.positions)
+        if self.crashed:
+            lines = [*resent_lines(self.topic, chunk, self.journal.ends, ends), *lines]
+            self.crashed = False
+        self.journal = extend_journal(self.journal, chunk.end, ends, lines)
+
+
+def fault_lines(rows: pl.DataFrame, topic: str, positions: dict[int, Position]) -> list[Line]:
+    """Return the manifest lines of the marked rows that landed, in order of delivery."""
+    landed = sorted(positions)
+    marked = rows[landed].select("fault", "kind", "reason", "event_id").to_dicts() if landed else []
+    return [
+        mark | {"topic": topic, "partition": positions[row][0], "offset": positions[row][1]}
+        for row, mark in zip(landed, marked, strict=True)
+    ]
+
+
+def resent_lines(topic: str, chunk: Chunk, before: Ends, after: Ends) -> list[Line]:
+    """Return a `resent` line per partition: rows of the chunk, and the offsets in which both sendings lie."""
+    return [
+        {
+            "fault": "resent",
+            "from": chunk.start,
+            "to": chunk.end,
+            "topic": topic,
+            "partition": partition,
+            "offset": before.get(partition, 0),
+            "end": end,
+        }
+        for partition, end in sorted(after.items())
+    ]

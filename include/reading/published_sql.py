@@ -1,0 +1,127 @@
+"""SQL over published tables: DuckDB in memory, reading only, every table pinned to one look at the publications."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from include.errors import Terminal
+from include.reading.published_tables import Reading
+
+LAYERS = ("bronze", "silver", "rejected", "gold")
+TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
+ROWS_AT_A_TIME = 10_000
+
+
+class QueryRefused(Terminal):
+    """The text is not exactly one statement that only reads."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the query was refused: {why}", 'headrace query "SELECT …"   (one statement that reads)')
+
+
+class QueryFailed(Terminal):
+    """DuckDB could not run the statement; `reason` is its message."""
+
+    def __init__(self, reason: str, known: list[str]) -> None:
+        tables = ", ".join(known) or "none yet: headrace up"
+        super().__init__(f"the query failed: {reason}", f"published tables: {tables}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows of a query, streamed: `columns` are its names, `types` the Arrow types, `rows` tuples of Python values."""
+
+    columns: tuple[str, ...]
+    types: tuple[Any, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def memory_database() -> Any:
+    """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable."""
+    import duckdb
+
+    # Two connections that spill into one folder take and remove each other's files.
+    spill = Path(tempfile.gettempdir()) / f"headrace-duckdb-{os.getpid()}-{uuid4().hex[:8]}"
+    connection = duckdb.connect(":memory:")
+    connection.execute("set TimeZone = 'UTC'")
+    connection.execute("set temp_directory = ?", [str(spill)])
+    connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
+    connection.execute("set python_enable_replacements = false")
+    return connection
+
+
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def tables_mentioned(sql: str, known: list[str]) -> list[str]:
+    """Return the published tables that the text names, so that only those are opened."""
+    mentioned = {f"{layer}.{table}".lower() for layer, table in TABLE_NAME.findall(sql)}
+    return [name for name in known if name.lower() in mentioned]
+
+
+def answer(reading: Reading, sql: str) -> Answer:
+    """Run one reading statement over schemas bronze, silver, rejected and gold and return its rows, streamed.
+
+    Raises QueryRefused for anything but one SELECT (or EXPLAIN), QueryFailed with DuckDB's words and the tables
+    that exist. The statement can read no file and no network address.
+    """
+    import duckdb
+
+    known = sorted(reading.tables)
+    try:
+        validate_reading(sql)
+        connection = _database_of(reading, tables_mentioned(sql, known))
+        reader = connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
+    except duckdb.Error as error:
+        raise QueryFailed(str(error), known) from error
+    schema = reader.schema
+    return Answer(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
+
+
+def validate_reading(sql: str) -> None:
+    """Raise QueryRefused unless the text is exactly one statement that reads."""
+    import duckdb
+
+    kinds = duckdb.StatementType
+    statements = duckdb.extract_statements(sql)
+    if len(statements) != 1:
+        raise QueryRefused(f"it holds {len(statements)} statements, not one")
+    # A PIVOT is MULTI to DuckDB. EXPLAIN ANALYZE of a write would change this connection's memory and nothing else.
+    if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):
+        raise QueryRefused(f"{statements[0].type.name} does not read, and published tables are read-only")
+
+
+def _database_of(reading: Reading, names: list[str]) -> Any:
+    connection = memory_database()
+    for layer in LAYERS:
+        connection.execute(f"create schema {layer}")
+    for number, name in enumerate(names):
+        layer, table = name.split(".", 1)
+        connection.register(f"_arrow_{number}", reading.arrow(name))
+        connection.execute(f'create view {layer}."{table}" as select * from _arrow_{number}')
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    return connection
+
+
+def _rows(connection: Any, reader: Any, known: list[str]) -> Iterator[tuple[Any, ...]]:
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        for batch in reader:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    except (duckdb.Error, pa.ArrowException, OSError, OverflowError) as error:
+        raise QueryFailed(str(error), known) from error
+    finally:
+        connection.close()

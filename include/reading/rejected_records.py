@@ -1,0 +1,210 @@
+"""Rejected records with their payload, which stays in bronze, and with what was decided about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from include.reading.amendments import Amendment, Decision, Place
+from include.reading.published_tables import Reading
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+OPEN, FIXED, DISCARDED, LOST, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
+STATUSES = (OPEN, FIXED, DISCARDED, LOST)
+NOTHING: Mapping[Place, Amendment] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One rule that a record broke: the rule's name, the column ('' for the record as a whole), what was seen."""
+
+    rule: str
+    column: str
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class RejectedRecord:
+    """A record that is not in silver. `payload` is the value as it came, None for a record without one.
+
+    `status`: see `status_of`; `fix` is the payload that is judged instead; `decisions` is all that was decided.
+    """
+
+    dataset: str
+    topic: str
+    partition: int
+    offset: int
+    batch: int
+    disposition: str
+    reasons: tuple[Reason, ...]
+    contract_version: str
+    first_seen: datetime
+    payload: bytes | None
+    status: str = OPEN
+    fix: bytes | None = None
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rejected records are meant: all that is said must hold.
+
+    `reason` is a rule's name, `column` one it was broken in; [`since`, `until`) are times in Kafka; `offsets` ranges
+    [start, end) by partition; `status` is one of STATUSES.
+    """
+
+    reason: str | None = None
+    column: str | None = None
+    disposition: str | None = None
+    status: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    offsets: Mapping[int, tuple[int, int]] | None = None
+
+
+EVERY = Selection()
+
+
+def status_of(disposition: str, amendment: Amendment | None) -> str:
+    """Return the status of a record in `rejected`.
+
+    OPEN: nobody has decided anything, or it was reinstated in vain; FIXED: it has a fix that was not judged yet, or in
+    vain; DISCARDED: it is to stay out; LOST: a duplicate, about which nothing can be decided.
+    """
+    if disposition != "invalid":
+        return LOST
+    if amendment is None:
+        return OPEN
+    if amendment.is_discarded:
+        return DISCARDED
+    return OPEN if amendment.payload is None else FIXED
+
+
+def rejected_datasets(reading: Reading) -> list[str]:
+    """Return the datasets that have a published table of rejected records."""
+    return sorted(name.split(".", 1)[1] for name in reading.tables if name.startswith("rejected."))
+
+
+def rejected_records(
+    reading: Reading,
+    dataset: str,
+    wanted: Selection = EVERY,
+    decided: Mapping[Place, Amendment] = NOTHING,
+    limit: int | None = 20,
+) -> list[RejectedRecord]:
+    """Return rejected records, newest first. Payloads are read for these records only."""
+    found = _chosen(reading, dataset, wanted).sort("_batch_id", "_partition", "_offset", descending=True)
+    if wanted.status is None:
+        rows = (found if limit is None else found.head(limit)).collect()
+    else:
+        rows = _with_status(found.collect(), decided, wanted.status)
+        rows = rows if limit is None else rows.head(limit)
+    payloads = _payloads(reading, dataset, rows)
+    return [_record(dataset, row, payloads, decided) for row in rows.iter_rows(named=True)]
+
+
+def rejected_places(
+    reading: Reading, dataset: str, wanted: Selection, decided: Mapping[Place, Amendment]
+) -> dict[Place, int]:
+    """Return the partition and offset of each such record, with its batch; no payload is read."""
+    columns = ("_partition", "_offset", "_batch_id", "disposition")
+    rows = _chosen(reading, dataset, wanted).select(columns).collect()
+    if wanted.status is not None:
+        rows = _with_status(rows, decided, wanted.status)
+    return {(partition, offset): batch for partition, offset, batch, _ in rows.iter_rows()}
+
+
+def reinstated_places(reading: Reading, dataset: str, decided: Mapping[Place, Amendment]) -> list[Place]:
+    """Return the records about which something was decided and that are in `rejected` no longer."""
+    there = rejected_places(reading, dataset, EVERY, decided)
+    return sorted(place for place in decided if place not in there)
+
+
+def reason_counts(reading: Reading, dataset: str) -> pl.DataFrame:
+    """Return how many records each rule rejected: columns disposition, rule, column, records, most first.
+
+    A record that breaks several rules counts under each of them.
+    """
+    import polars as pl
+
+    reasons = reading.read(f"rejected.{dataset}", columns=["disposition", "reasons"]).explode("reasons")
+    named = reasons.select("disposition", pl.col("reasons").struct.field("rule", "column"))
+    counted = named.group_by("disposition", "rule", "column").agg(records=pl.len())
+    return counted.sort(["records", "rule", "column"], descending=[True, False, False]).collect()
+
+
+def _chosen(reading: Reading, dataset: str, wanted: Selection) -> pl.LazyFrame:
+    import polars as pl
+
+    rows = reading.read(f"rejected.{dataset}")
+    if wanted.disposition is not None:
+        rows = rows.filter(pl.col("disposition") == wanted.disposition)
+    for name, said in (("rule", wanted.reason), ("column", wanted.column)):
+        if said is not None:
+            rows = rows.filter(pl.col("reasons").list.eval(pl.element().struct.field(name) == said).list.any())
+    if wanted.since is not None:
+        rows = rows.filter(pl.col("first_seen") >= wanted.since)
+    if wanted.until is not None:
+        rows = rows.filter(pl.col("first_seen") < wanted.until)
+    if wanted.offsets is not None:
+        inside = (
+            (pl.col("_partition") == part) & (pl.col("_offset") >= start) & (pl.col("_offset") < end)
+            for part, (start, end) in wanted.offsets.items()
+        )
+        rows = rows.filter(pl.any_horizontal(*inside))
+    return rows
+
+
+def _with_status(rows: pl.DataFrame, decided: Mapping[Place, Amendment], status: str) -> pl.DataFrame:
+    import polars as pl
+
+    facts = rows.select("disposition", "_partition", "_offset").iter_rows()
+    return rows.filter(pl.Series([status_of(d, decided.get((p, o))) == status for d, p, o in facts], dtype=pl.Boolean))
+
+
+def _payloads(reading: Reading, dataset: str, rows: pl.DataFrame) -> dict[Place, bytes | None]:
+    import pyarrow.compute as pc
+
+    found: dict[Place, bytes | None] = {}
+    bronze = reading.arrow(f"bronze.{dataset}")
+    for (partition,), part in rows.group_by(["_partition"]):
+        offsets: Sequence[int] = part["_offset"].to_list()
+        batches: Any = part["_batch_id"].to_list()
+        near = (pc.field("_batch_id") >= min(batches)) & (pc.field("_batch_id") <= max(batches))
+        between = (pc.field("offset") >= min(offsets)) & (pc.field("offset") <= max(offsets))
+        wanted = near & between & (pc.field("partition") == partition) & pc.field("offset").isin(offsets)
+        table = bronze.to_table(columns=["offset", "value"], filter=wanted)
+        pairs = zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True)
+        found.update({(int(str(partition)), offset): value for offset, value in pairs})
+    return found
+
+
+def _record(
+    dataset: str,
+    row: dict[str, Any],
+    payloads: dict[Place, bytes | None],
+    decided: Mapping[Place, Amendment],
+) -> RejectedRecord:
+    place = (row["_partition"], row["_offset"])
+    amendment = decided.get(place)
+    return RejectedRecord(
+        dataset=dataset,
+        topic=row["_topic"],
+        partition=place[0],
+        offset=place[1],
+        batch=row["_batch_id"],
+        disposition=row["disposition"],
+        reasons=tuple(Reason(each["rule"], each["column"], each["detail"]) for each in row["reasons"] or ()),
+        contract_version=row["contract_version"],
+        first_seen=row["first_seen"],
+        payload=payloads.get(place),
+        status=status_of(row["disposition"], amendment),
+        fix=None if amendment is None else amendment.payload,
+        decisions=() if amendment is None else tuple(amendment.decisions),
+    )

@@ -1,0 +1,114 @@
+"""Run files: a process is its pid and start time. A pid alone is never trusted, since the system reuses pids."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from include.errors import Terminal
+from include.paths import run_path
+from include.settings import Settings
+from include.state.atomic_files import write_atomically
+
+# The start time is counted from the boot time, which the kernel corrects by parts of a second when the clock is set.
+SAME_START = 2.0
+
+
+class RunFileUnreadable(Terminal):
+    """A run file is not the JSON we write."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {why}; it may belong to a running process",
+            f'look at the processes, end what is left over, then rm "{path}"',
+        )
+        self.path = path
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """Record of a started process. `started` is psutil's create_time (epoch seconds); `extra` is the process's own."""
+
+    name: str
+    pid: int
+    started: float
+    argv: list[str]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def read_run_file(settings: Settings, name: str) -> RunFile | None:
+    """Return the record of a process, None when there is none; RunFileUnreadable."""
+    path = run_path(settings, name)
+    try:
+        raw = json.loads(path.read_text())
+        known = {key: raw.pop(key) for key in ("name", "pid", "started", "argv")}
+        return RunFile(**known, extra=raw)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise RunFileUnreadable(path, repr(error)) from error
+
+
+def write_run_file(settings: Settings, run: RunFile) -> None:
+    """Write the record, whole or not at all."""
+    record = {"name": run.name, "pid": run.pid, "started": run.started, "argv": run.argv, **run.extra}
+    write_atomically(run_path(settings, run.name), json.dumps(record, indent=1))
+
+
+def remove_run_file(settings: Settings, name: str) -> None:
+    """Forget a process: it was stopped as wanted."""
+    run_path(settings, name).unlink(missing_ok=True)
+
+
+def is_alive(run: RunFile) -> bool:
+    """Tell whether this very process still runs; a zombie and a stranger with its pid do not count."""
+    try:
+        process = psutil.Process(run.pid)
+        same = abs(process.create_time() - run.started) < SAME_START
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_suspended(run: RunFile) -> bool:
+    """Tell whether the process is there but stopped by a signal (SIGSTOP)."""
+    try:
+        return is_alive(run) and psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def started_at(pid: int) -> float:
+    """Start time of a child of ours, epoch seconds (a child that died at once is a zombie and still has one)."""
+    return float(psutil.Process(pid).create_time())
+
+
+def terminate(run: RunFile) -> None:
+    """Ask a process to end (SIGTERM); nothing happens when it is gone."""
+    send(run, signal.SIGTERM)
+
+
+def send(run: RunFile, number: signal.Signals) -> None:
+    """Send a signal to exactly this process."""
+    try:
+        if is_alive(run):
+            os.kill(run.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def wait_gone(run: RunFile, timeout: float) -> bool:
+    """Wait until the process is gone, at most `timeout` seconds; tell whether it is."""
+    end = time.monotonic() + timeout
+    while is_alive(run):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

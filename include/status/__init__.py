@@ -1,0 +1,1 @@
+"""One model of current state: processes, progress, lag and health. Reads; never acts."""

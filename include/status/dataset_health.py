@@ -1,0 +1,100 @@
+"""How one stream is: what Airflow shows of it and judges it by. One look at each source; reads, never acts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from include.catalog.dataset import DatasetUnknown, dataset_names, released_dataset
+from include.ledger.ledger_reader import ReleaseTotals, open_reader
+from include.ledger.watermark import Reached
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from include.state.desired_streams import last_said
+from include.state.process_states import ProcessState
+from include.status.observe import observe_runner, observe_stream
+from include.status.stream_progress import DatasetProgress, observe_dataset, totals_of, tried
+
+
+@dataclass(frozen=True)
+class StreamHealth:
+    """One stream as it is now; None is what is not known now, `notes` say why.
+
+    `wanted_by` is who had the last word on it, also when that was that it is not wanted (None: nobody spoke yet).
+    `batch` is the last one that readers see; `lag_records` offsets in Kafka that are not published, `lag_seconds` the
+    age of the oldest; `boundary` the event time up to which data is taken as complete; `rejected_share` the part of
+    all records of the release that are in `rejected`, 0 to 1; `reason` what the state is about.
+    """
+
+    dataset: str
+    wanted: bool
+    wanted_by: str | None
+    state: ProcessState
+    batch: int | None
+    lag_records: int | None
+    lag_seconds: float | None
+    boundary: datetime | None
+    rejected_share: float | None
+    reason: str
+    runner: ProcessState
+    notes: tuple[str, ...] = ()
+
+
+def stream_health(settings: Settings, dataset: str) -> StreamHealth:
+    """Return how the dataset's stream is; who looks again and again takes a Watch. DatasetUnknown."""
+    return Watch(settings, dataset).look()
+
+
+class Watch:
+    """Looks at one stream again and again, and reads of the ledger only what is new since the last look."""
+
+    def __init__(self, settings: Settings, dataset: str) -> None:
+        if dataset not in (known := dataset_names(settings)):
+            raise DatasetUnknown(dataset, known)
+        self.settings, self.dataset = settings, dataset
+        self._ledger = open_reader(settings)
+        self._release = ""
+        self._reached = Reached(timedelta())
+
+    def look(self) -> StreamHealth:
+        """Return how the stream is now."""
+        settings, dataset, notes = self.settings, self.dataset, list[str]()
+        said = tried(notes, lambda: last_said(settings, dataset))
+        totals = totals_of(tried(notes, self._ledger.totals), dataset)
+        bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+        process = observe_stream(settings, dataset)
+        seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
+        return StreamHealth(
+            dataset=dataset,
+            wanted=said is not None and said.wanted,
+            wanted_by=said.by if said else None,
+            state=process.state,
+            batch=seen.batches.published,
+            lag_records=seen.lag.offsets,
+            lag_seconds=seen.lag.seconds,
+            boundary=tried(notes, lambda: self._boundary(seen)),
+            rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
+            reason=process.detail,
+            runner=observe_runner(settings).state,
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def _boundary(self, seen: DatasetProgress) -> datetime | None:
+        """The boundary of the release that runs; errors of ledger and catalog."""
+        if seen.release is None or seen.batches.published is None:
+            return None
+        if seen.release != self._release:
+            declared = released_dataset(self.settings, self.dataset, seen.release)
+            self._release, self._reached = seen.release, Reached(declared.pipeline.lateness)
+        runs, _ = self._ledger.event_times(self.dataset, seen.release, after=self._reached.batch)
+        for batch, text in runs:
+            self._reached.bring_on(batch, text)
+        return self._reached.boundary
+
+
+def rejected_share(totals: ReleaseTotals | None) -> float | None:
+    """Return the part of a release's records that are in `rejected`, None before the first record."""
+    if totals is None:
+        return None
+    rejected = totals.invalid + totals.duplicate
+    return rejected / (rejected + totals.accepted) if rejected + totals.accepted else None

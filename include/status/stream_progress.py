@@ -1,0 +1,295 @@
+"""How far everything has come: processes, batches, rates, lag and rows per layer, from one look at each source.
+
+Reads run and status files, publications, the ledger and Kafka's offsets; never acts. What cannot be known now is None,
+with a note that says why: a broken part must not hide the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from include.catalog.dataset import code_of, content_hash, dataset_names, declared_dataset
+from include.catalog.pipeline import load_pipeline
+from include.catalog.release_diff import Change, folder_changes
+from include.clients.kafka import TopicMissing, log_start_offsets
+from include.clients.readable_offsets import readable_end_offsets
+from include.errors import HeadraceError
+from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
+from include.paths import status_path
+from include.reading.publication import Publication, find_publication
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from include.state.process_states import RUNNER, ProcessStatus, stream_name
+from include.status.observe import observe, observe_airflow, started_datasets
+
+KAFKA_SECONDS = 3.0
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class TopicExtent:
+    """Offsets [start, end) of a topic's partitions that a `read_committed` consumer can read now."""
+
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+
+    @property
+    def offsets(self) -> int:
+        """Offsets there are: at least the number of records, more when offsets have legal holes."""
+        return sum(self.end[part] - self.start.get(part, 0) for part in self.end)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The last batch that bronze has, that refine finished, that readers see; None before the first."""
+
+    ingested: int | None
+    refined: int | None
+    published: int | None
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far readers are behind Kafka: `offsets` (records, or more: offsets may have holes) and `seconds`, the age of
+    the oldest record not published yet. None: not known now."""
+
+    offsets: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class DatasetProgress:
+    """One dataset. `rates` are rows/s by `ingest` and `refine`; `rows` by kafka (offsets), bronze, silver, rejected and
+    each gold table, in this order; `rejected` by reason. `folder_differs`: the folder is not the release that runs,
+    `changes`: how."""
+
+    dataset: str
+    process: ProcessStatus
+    release: str | None
+    folder_differs: bool | None
+    batches: Batches
+    rates: Mapping[str, float | None]
+    lag: Lag
+    rows: Mapping[str, int | None]
+    rejected: Mapping[str, int]
+    last_batch: Mapping[str, Any]
+    changes: Sequence[Change] = ()
+    beside: Sequence[str] = ()
+    """Releases that the driver keeps up beside the published one."""
+    warned: Mapping[str, int] = field(default_factory=dict)
+    """Records that broke a rule which only warns, by rule."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One look at everything; `notes` say why something is not known."""
+
+    at: datetime
+    processes: tuple[ProcessStatus, ...]
+    datasets: tuple[DatasetProgress, ...]
+    notes: tuple[str, ...]
+
+
+def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> Progress:
+    """Look once at every process and dataset; `ledger` is a reader to use again in a loop.
+
+    No error of one source ends the look: it becomes a note.
+    """
+    notes: list[str] = []
+    names = dataset_names(settings)
+    known = sorted({*names, *started_datasets(settings)})
+    processes = (*observe(settings, known), *observe_airflow(settings))
+    totals = tried(notes, (ledger or open_reader(settings)).totals)
+    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+    by_name = {process.name: process for process in processes}
+    datasets = tuple(
+        observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes)
+        for name in names
+    )
+    return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)))
+
+
+def tried(notes: list[str], question: Callable[[], Answer]) -> Answer | None:
+    """Return the answer, or None with the error's sentence among the notes."""
+    try:
+        return question()
+    except HeadraceError as error:
+        notes.append(error.what)
+        return None
+
+
+def totals_of(totals: Mapping[str, DatasetTotals] | None, dataset: str) -> DatasetTotals | None:
+    """Return a dataset's totals, zeros when the ledger has none of it, None when the ledger does not answer."""
+    return None if totals is None else totals.get(dataset, DatasetTotals(dataset, None, 0, {}))
+
+
+def observe_dataset(
+    settings: Settings,
+    dataset: str,
+    process: ProcessStatus,
+    totals: DatasetTotals | None,
+    bootstrap: str | None,
+    notes: list[str],
+) -> DatasetProgress:
+    """Look at one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
+    said = last_word(settings, dataset)
+    publication = tried(notes, lambda: find_publication(settings, dataset))
+    extent = tried(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
+    release = running_release(said, publication)
+    refined = totals.releases.get(release) if totals and release else None
+    differs = (
+        None if release is None else content_hash(settings.datasets / dataset) != code_of(settings, dataset, release)
+    )
+    return DatasetProgress(
+        dataset=dataset,
+        process=process,
+        release=release,
+        folder_differs=differs,
+        changes=folder_changes(settings, dataset, release) if differs and release else (),
+        beside=[str(name) for name in said.get("beside") or ()],
+        batches=seen_batches(said, totals, refined, publication),
+        rates=seen_rates(said, process),
+        lag=seen_lag(said, process, extent, publication),
+        rows=rows_per_layer(extent, totals, refined),
+        rejected=dict(refined.reasons) if refined else {},
+        warned=dict(refined.warned) if refined else {},
+        last_batch=said.get("last_batch") or {},
+    )
+
+
+def last_word(settings: Settings, dataset: str) -> dict[str, Any]:
+    """Return the driver's status file; empty when there is none or it is no JSON object."""
+    try:
+        said = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def running_release(said: Mapping[str, Any], publication: Publication | None) -> str | None:
+    """Return the release that the driver feeds, or else that readers see."""
+    return said.get("release") or (publication.release if publication else None)
+
+
+def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
+    """Return what the dataset's topic holds; empty when the topic is not made yet."""
+    topic = load_pipeline(settings.datasets / dataset).topic
+    try:
+        start = log_start_offsets(bootstrap, topic, KAFKA_SECONDS)
+        return TopicExtent(start, readable_end_offsets(bootstrap, topic, KAFKA_SECONDS))
+    except TopicMissing:
+        return TopicExtent({}, {})
+
+
+def seen_batches(
+    said: Mapping[str, Any],
+    totals: DatasetTotals | None,
+    refined: ReleaseTotals | None,
+    publication: Publication | None,
+) -> Batches:
+    """The driver's own numbers where it gave any, the ledger's otherwise; -1 means none yet."""
+    return Batches(
+        ingested=_batch(said.get("ingested_batch"), totals.last_batch if totals else None),
+        refined=_batch(said.get("refined_batch"), refined.last_batch if refined else None),
+        published=publication.batch if publication else None,
+    )
+
+
+def _batch(said: int | None, entered: int | None) -> int | None:
+    found = entered if said is None else said
+    return None if found is None or found < 0 else found
+
+
+def seen_rates(said: Mapping[str, Any], process: ProcessStatus) -> dict[str, float | None]:
+    """Rows/s; 0 when the driver is gone, None when it has not said."""
+    rates = said.get("rates") or {}
+    return {kind: (rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
+
+
+def seen_lag(
+    said: Mapping[str, Any], process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
+) -> Lag:
+    """Offsets from Kafka and the publication; seconds as the driver says, as long as it is there to say so."""
+    behind = None if extent is None else sum(offsets_behind(extent, publication).values())
+    if behind == 0:
+        return Lag(0, 0.0)
+    return Lag(behind, said.get("lag_seconds") if process.pid else None)
+
+
+def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:
+    """Return, for each partition that is not published to its end, the offsets that are missing."""
+    published = publication.offsets if publication else {}
+    missing = {part: end - published.get(part, extent.start.get(part, 0)) for part, end in extent.end.items()}
+    return {part: count for part, count in missing.items() if count > 0}
+
+
+def rows_per_layer(
+    extent: TopicExtent | None, totals: DatasetTotals | None, refined: ReleaseTotals | None
+) -> dict[str, int | None]:
+    """Rows (Kafka: offsets) per layer; None where source or ledger do not answer."""
+    nothing = 0 if totals else None
+    rows: dict[str, int | None] = {
+        "kafka": extent.offsets if extent else None,
+        "bronze": totals.bronze if totals else None,
+        "silver": refined.accepted if refined else nothing,
+        "rejected": refined.invalid + refined.duplicate if refined else nothing,
+    }
+    gold = refined.gold if refined else {}
+    return rows | {f"gold.{table}": total for table, total in gold.items()}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What `wait --caught-up` sees: `behind` offsets per dataset and partition, `ends` to compare two looks by, and
+    `hopeless`: why waiting longer cannot help (None: it may)."""
+
+    behind: Mapping[str, Mapping[int, int]]
+    ends: Mapping[str, Mapping[int, int]]
+    unknown: tuple[str, ...]
+    hopeless: str | None
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything readable in Kafka is published."""
+        return not self.behind and not self.unknown
+
+
+def observe_waiting(settings: Settings, datasets: list[str]) -> Waiting:
+    """Look at what the datasets' publications lack; without names: all datasets.
+
+    A topic that is not made or has no records lacks nothing. DatasetUnknown for a wrong name.
+    """
+    names = [declared_dataset(settings, name).name for name in datasets] or dataset_names(settings)
+    notes: list[str] = []
+    known = known_extents(settings, names, notes)
+    behind = {
+        name: missing
+        for name, extent in known.items()
+        if extent.offsets and (missing := offsets_behind(extent, find_publication(settings, name)))
+    }
+    ends = {name: extent.end for name, extent in known.items()}
+    return Waiting(behind, ends, tuple(notes), hopeless(observe(settings, sorted(behind))))
+
+
+def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dict[str, TopicExtent]:
+    """Return what the datasets' topics hold; those that do not answer are left out, with a note."""
+    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+    if bootstrap is None:
+        return {}
+    found = {name: tried(notes, partial(topic_extent, settings, name, bootstrap)) for name in names}
+    return {name: extent for name, extent in found.items() if extent is not None}
+
+
+def hopeless(needed: list[ProcessStatus]) -> str | None:
+    """Return why a process that is gone cannot finish the work, None when all needed ones are there, or will be."""
+    for process in needed:
+        # Whom the runner would start is seen to be gone for good when the runner is.
+        if process.name != RUNNER and process.state.terminal:
+            said = f": {process.detail}" if process.detail else ""
+            return f"{process.name} is {process.state.label}{said}"
+    return None

@@ -1,0 +1,132 @@
+"""Great Expectations' row expectations as Spark columns: the verdict that it gives on pandas, without Python.
+
+Every compiled rule is false where a record breaks it and true everywhere else, never null. Not broken: a record that
+the rule's condition leaves out, and, but for the rules about nulls and pairs, one without a value (adr-0002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from include.catalog.contract_rules import Rule
+from include.catalog.row_conditions import Comparison, Condition, Nullity
+from spark_jobs.contract.json_structure import remainder, skeleton
+
+Arguments = Mapping[str, Any]
+# Only a line feed ends a line, as in Python; `$` then also matches before a last line feed in both.
+UNIX_LINES = "(?d)"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A rule as columns: whether a record is one that the rule is about, and whether it breaks it. Never null."""
+
+    rule: Rule
+    judged: Column
+    broken: Column
+
+    @property
+    def holds(self) -> Column:
+        """Whether a record keeps the rule."""
+        return ~self.broken
+
+
+def compiled_rule(rule: Rule) -> Compiled:
+    """Return a row rule as columns over the contract's columns."""
+    about = F.lit(True) if rule.condition is None else condition_column(rule.condition)
+    if len(rule.columns) == 2:
+        considered, kept = _pair(rule)
+        judged = about & considered
+    else:
+        value = F.col(rule.columns[0])
+        kept = ON_VALUES[rule.expectation](value, rule.arguments)
+        judged = about if rule.expectation in ABOUT_NULLS else about & value.isNotNull()
+    return Compiled(rule, judged, judged & ~F.coalesce(kept, F.lit(False)))
+
+
+def condition_column(condition: Condition) -> Column:
+    """Return a row condition as a column that is never null."""
+    if isinstance(condition, Nullity):
+        value = F.col(condition.column)
+        return value.isNull() if condition.is_null else value.isNotNull()
+    if isinstance(condition, Comparison):
+        return _compared(condition)
+    join = Column.__and__ if condition.how == "and" else Column.__or__
+    return reduce(join, [condition_column(part) for part in condition.parts])
+
+
+def _compared(condition: Comparison) -> Column:
+    value, other = F.col(condition.column), condition.value
+    if isinstance(other, tuple):
+        inside = F.coalesce(value.isin(*other), F.lit(False))
+        return ~inside if condition.operator == "NOT_IN" else inside
+    if condition.operator in ("==", "!="):
+        equal = value.eqNullSafe(F.lit(other))
+        return equal if condition.operator == "==" else ~equal
+    return F.coalesce(COMPARED[condition.operator](value, F.lit(other)), F.lit(False))
+
+
+def _pair(rule: Rule) -> tuple[Column, Column]:
+    """Whether a record's two values are looked at, and whether they are as they should be."""
+    one, other = (F.col(name) for name in rule.columns)
+    both, either = one.isNull() & other.isNull(), one.isNull() | other.isNull()
+    ignored = {"both_values_are_missing": both, "either_value_is_missing": either, "neither": F.lit(False)}
+    return ~ignored[rule.arguments["ignore_row_if"]], ON_PAIRS[rule.expectation](one, other, rule.arguments)
+
+
+def _between(value: Column, arguments: Arguments) -> Column:
+    low, high = arguments["min_value"], arguments["max_value"]
+    parts = []
+    if low is not None:
+        parts.append(value > F.lit(low) if arguments["strict_min"] else value >= F.lit(low))
+    if high is not None:
+        parts.append(value < F.lit(high) if arguments["strict_max"] else value <= F.lit(high))
+    return reduce(Column.__and__, parts)
+
+
+def _matches(value: Column, pattern: str) -> Column:
+    return value.rlike(UNIX_LINES + pattern)
+
+
+def _matches_list(value: Column, arguments: Arguments) -> Column:
+    found = [_matches(value, pattern) for pattern in arguments["regex_list"]]
+    return reduce(Column.__or__ if arguments["match_on"] == "any" else Column.__and__, found)
+
+
+def _is_json(value: Column, _: Arguments) -> Column:
+    return remainder(skeleton(F.encode(value, "UTF-8"))).isin("n", "s")
+
+
+COMPARED: Mapping[str, Callable[[Column, Column], Column]] = {
+    "<": lambda one, other: one < other,
+    "<=": lambda one, other: one <= other,
+    ">": lambda one, other: one > other,
+    ">=": lambda one, other: one >= other,
+}
+ABOUT_NULLS = ("expect_column_values_to_be_null", "expect_column_values_to_not_be_null")
+ON_VALUES: Mapping[str, Callable[[Column, Arguments], Column]] = {
+    "expect_column_values_to_be_null": lambda value, _: value.isNull(),
+    "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
+    "expect_column_values_to_be_between": _between,
+    "expect_column_values_to_be_in_set": lambda value, said: value.isin(*said["value_set"]),
+    "expect_column_values_to_not_be_in_set": lambda value, said: ~value.isin(*said["value_set"]),
+    "expect_column_values_to_match_regex": lambda value, said: _matches(value, said["regex"]),
+    "expect_column_values_to_not_match_regex": lambda value, said: ~_matches(value, said["regex"]),
+    "expect_column_values_to_match_regex_list": _matches_list,
+    "expect_column_values_to_not_match_regex_list": lambda value, said: ~_matches_list(value, said),
+    "expect_column_value_lengths_to_be_between": lambda value, said: _between(F.length(value), said),
+    "expect_column_value_lengths_to_equal": lambda value, said: F.length(value) == said["value"],
+    "expect_column_values_to_be_json_parseable": _is_json,
+}
+ON_PAIRS: Mapping[str, Callable[[Column, Column, Arguments], Column]] = {
+    "expect_column_pair_values_to_be_equal": lambda one, other, _: one == other,
+    "expect_column_pair_values_a_to_be_greater_than_b": (
+        lambda one, other, said: one >= other if said["or_equal"] else one > other
+    ),
+}

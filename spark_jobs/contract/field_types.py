@@ -1,0 +1,163 @@
+"""Per column of a contract: its typed value, and the rules that the value must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import functions as F
+
+from include.catalog.contract import Column, Contract
+from include.catalog.contract_rules import REJECT
+from spark_jobs.contract.compiled_rules import compiled_rule
+from spark_jobs.contract.plain_form import is_proven_by_gate
+
+ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+ZONE = r"(?:Z|[+-]\d\d:\d\d)"
+SPARK_TYPES = {"string": "string", "integer": "int", "timestamp": "timestamp", "boolean": "boolean"}
+# The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
+FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
+LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The record is rejected with `name` for `column` where `holds` is false; null holds, as in an SQL CHECK."""
+
+    name: str
+    column: str
+    holds: Expression
+    detail: Expression
+    proven: bool = False
+    """A plain record keeps it: the gate has looked."""
+
+
+def spark_type(column: Column) -> str:
+    """Return the Spark type of a contract column."""
+    return SPARK_TYPES.get(column.type) or f"decimal({column.precision},{column.scale})"
+
+
+def typed(column: Column, text: Expression) -> Expression:
+    """Return the column's value from the text of its JSON value; null where it has none of its type."""
+    if column.type == "string":
+        return text
+    if column.type == "timestamp":
+        return F.when(text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), text.try_cast("timestamp"))
+    return text.try_cast(spark_type(column))
+
+
+def plainly_typed(column: Column, text: Expression) -> Expression:
+    """Like `typed`, for a text that the gate took from a plain record: "" is null where null is allowed."""
+    value = text if column.required else F.nullif(text, F.lit(""))
+    return value if column.type == "string" else value.try_cast(spark_type(column))
+
+
+def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[Rule]:
+    """Return the rules on the typed value in column `column.name`; `arrived` is the record's Kafka timestamp."""
+    value = F.col(column.name)
+    rules: list[tuple[str, Expression]] = []
+    if column.required:
+        rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
+    rules += _bounds(column, value, arrived)
+    return [Rule(name, column.name, holds, _shown(value), is_proven_by_gate(column, name)) for name, holds in rules]
+
+
+def rejecting_rules(contract: Contract) -> list[Rule]:
+    """Return the contract's own rules that reject a record."""
+    return [
+        Rule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shown(F.col(rule.columns[0])))
+        for rule in contract.record_rules
+        if rule.action == REJECT
+    ]
+
+
+def _shown(value: Expression) -> Expression:
+    return F.substring(value.cast("string"), 1, 64)
+
+
+def type_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    """Return why a JSON value is none of the column's type; null where it is one, is null, or is absent.
+
+    `text` is the value's text, `kind` its type as Spark's variant says (STRING, BIGINT, DECIMAL(…), OBJECT…).
+    """
+    faults = {"string": _string_fault, "timestamp": _time_fault, "boolean": _boolean_fault, "integer": _integer_fault}
+    fault = faults.get(column.type, _decimal_fault)(column, text, kind)
+    return F.when(kind.isNotNull() & (kind != "VOID"), fault)
+
+
+def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
+    rules: list[tuple[str, Expression]] = []
+    if column.type == "timestamp":
+        rules += _time_bounds(column, value, arrived)
+    if column.type == "string":
+        rules += _string_bounds(column, value)
+    if column.minimum is not None:
+        rules.append(("range", value >= F.lit(column.minimum)))
+    if column.maximum is not None:
+        rules.append(("range", value <= F.lit(column.maximum)))
+    return rules
+
+
+def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
+    # In microseconds: adding an interval to a timestamp makes a calendar object for every row.
+    ahead = F.unix_micros(value) - F.unix_micros(arrived) <= int(column.future.total_seconds() * 1_000_000)
+    return [
+        ("out_of_range", (value >= F.lit(FIRST_TIME)) & (value <= F.lit(LAST_TIME))),
+        ("future_ts", ahead | (value > F.lit(LAST_TIME))),
+    ]
+
+
+def _string_bounds(column: Column, value: Expression) -> list[tuple[str, Expression]]:
+    size = F.octet_length(value)
+    rules = [("length", (size >= column.min_length) & (size <= column.max_length))]
+    if column.pattern:
+        rules.append(("pattern", value.rlike(_to_the_end(column.pattern))))
+    if column.values:
+        rules.append(("enum", value.isin(*column.values)))
+    return rules
+
+
+def _to_the_end(pattern: str) -> str:
+    """Java's `$` also matches before a last line break; a contract's does not."""
+    return f"{pattern[:-1]}\\z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
+
+
+def _is_number(kind: Expression) -> Expression:
+    return kind.rlike(r"^(?:BIGINT|DOUBLE|FLOAT|DECIMAL.*|(?:TINY|SMALL)?INT)\z")
+
+
+def _string_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    return F.when(kind != "STRING", "type")
+
+
+def _boolean_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    return F.when(kind != "BOOLEAN", "type")
+
+
+def _integer_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    whole = _is_number(kind) & text.rlike(r"^-?\d+\z")
+    return F.when(~whole, "type").when(text.try_cast("int").isNull(), "out_of_range")
+
+
+def _decimal_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    decimals = F.length(F.regexp_extract(text, r"^-?\d+\.(\d*?)0*\z", 1))
+    return (
+        F.when(~_is_number(kind), "type")
+        .when(text.try_cast(spark_type(column)).isNull(), "out_of_range")
+        .when(decimals > column.scale, "scale")
+        .when(text.rlike("[eE]") & (text.try_cast(spark_type(column)) != text.try_cast("double")), "scale")
+    )
+
+
+def _time_fault(column: Column, text: Expression, kind: Expression) -> Expression:
+    seconds = text.try_cast("double")
+    return (
+        # A number of this size is a time in milliseconds: read as seconds it lies after the year 5000.
+        F.when(_is_number(kind), F.when(F.abs(seconds) >= 1e11, "out_of_range").otherwise("type"))
+        .when(kind != "STRING", "type")
+        .when(text.rlike(f"^{ISO_SECONDS}\\z"), "no_zone")
+        .when(~text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), "bad_ts")
+        .when(text.rlike(r"^\d{5,6}-"), "out_of_range")
+        .when(text.try_cast("timestamp").isNull(), "bad_ts")
+    )

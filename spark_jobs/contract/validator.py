@@ -1,0 +1,170 @@
+"""A bronze batch, judged: every record typed, each with the reasons why it is not accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include.catalog.contract import Column as ContractColumn
+from include.catalog.contract import Contract
+from spark_jobs.contract.field_types import Rule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
+from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
+from spark_jobs.contract.plain_form import joined_values, plain_values
+
+REASONS = "array<struct<rule:string,column:string,detail:string>>"
+COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A compiled contract: the columns of each selection, made once, since making them costs more than a small batch.
+
+    Selections follow one another because an expression that is used twice in one of them is computed twice.
+    """
+
+    selections: tuple[tuple[Column, ...], ...]
+    plainly: tuple[tuple[Column, ...], ...]
+    """The selections for records in their plain form; they end with `_good` and `_task`."""
+
+    def judged(self, bronze: DataFrame) -> DataFrame:
+        """Return one row per bronze row: the contract's columns, the record's coordinates, and `_reasons`.
+
+        Columns: those of the contract, typed; `_topic, _partition, _offset, _timestamp, _batch_id`; `_reasons`
+        (array of rule, column, detail; empty = the record keeps the contract). A record with a fault in its
+        structure or in a value's type has just these reasons; any other has one per rule that it breaks.
+        """
+        return reduce(lambda rows, columns: rows.select(*columns), self.selections, bronze)
+
+    def plainly_accepted(self, bronze: DataFrame) -> DataFrame:
+        """Return the records that keep the contract, of those in their plain form: as `judged` gives them.
+
+        Nearly all records of a healthy topic, at a fraction of the cost; the others are for `judged`.
+        """
+        rows = reduce(lambda rows, columns: rows.select(*columns), self.plainly, bronze)
+        # The task's number keeps the filter where it is: below, it would compute all that it is about a second time.
+        return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
+
+
+def compiled_judge(contract: Contract) -> Judge:
+    """Return the judge of a contract; needs a running Spark session."""
+    text, value = F.col("value").cast("string"), F.col("value")
+    schema = ", ".join(f"`{column.name}` string" for column in contract.columns)
+    coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
+    carried = [*coordinates, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
+    read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
+    taken_apart = (
+        (*read, F.col("_batch_id"), value, joined_values(text, contract).alias("_joined")),
+        (*coordinates, value, plain_values(text, F.col("_joined")).alias("_values")),
+    )
+    return Judge(
+        (
+            *taken_apart,
+            (
+                *carried[:-3],
+                _long_way(F.from_json(text, schema)).alias("_text"),
+                _long_way(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
+                _long_way(skeleton(value)).alias("_bones"),
+            ),
+            (*carried, _long_way(remainder(F.col("_bones"))).alias("_left")),
+            (*_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
+            (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
+        ),
+        (
+            *taken_apart,
+            (*_plainly_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
+            (F.col("*"), _plain_is_good(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
+        ),
+    )
+
+
+def _long_way(value: Column) -> Column:
+    """Only for records that the gate does not know."""
+    return F.when(F.col("_values").isNull(), value)
+
+
+def _typed(contract: Contract) -> list[Column]:
+    plain = F.col("_values").isNotNull()
+    return [
+        F.when(plain, value).otherwise(typed(column, _value_text(column))).alias(column.name)
+        for column, value in zip(contract.columns, _plainly_typed(contract), strict=True)
+    ]
+
+
+def _plainly_typed(contract: Contract) -> list[Column]:
+    return [
+        plainly_typed(column, F.get("_values", F.lit(index))).alias(column.name)
+        for index, column in enumerate(contract.columns)
+    ]
+
+
+def _faults(contract: Contract) -> Column:
+    """The reasons that a plain record cannot have: of its structure, else of the types of its values."""
+    structure = structure_fault(F.col("value"), F.col("_bones"), F.col("_left"))
+    types = [_type_reason(column) for column in contract.columns]
+    found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
+        _present(types)
+    )
+    return _long_way(found).alias("_faults")
+
+
+def _reasons(contract: Contract) -> Column:
+    rules = _rules(contract)
+    return (
+        F.when(_plain_is_good(rules), F.array().cast(REASONS))
+        .when(F.size("_faults") > 0, F.col("_faults"))
+        .otherwise(_broken(rules))
+        .alias("_reasons")
+    )
+
+
+def _rules(contract: Contract) -> list[Rule]:
+    rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
+    return rules + rejecting_rules(contract)
+
+
+def _plain_is_good(rules: list[Rule]) -> Column:
+    return F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
+
+
+def _type_reason(column: ContractColumn) -> Column:
+    kind = _kind(column)
+    fault = type_fault(column, _value_text(column), kind)
+    shown = F.substring(_value_text(column), 1, 64)
+    return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), shown))
+
+
+def _all_hold(rules: list[Rule]) -> Column:
+    return reduce(Column.__and__, [F.coalesce(rule.holds, F.lit(True)) for rule in rules], F.lit(True))
+
+
+def _broken(rules: list[Rule]) -> Column:
+    return _present([F.when(~F.coalesce(r.holds, F.lit(True)), _reason(r.name, r.column, r.detail)) for r in rules])
+
+
+def _present(reasons: list[Column]) -> Column:
+    return F.filter(F.array(*reasons), lambda reason: reason.isNotNull()).cast(REASONS)
+
+
+def _reason(rule: Column | str, column: Column | str, detail: Column) -> Column:
+    name = rule if isinstance(rule, Column) else F.lit(rule)
+    where = column if isinstance(column, Column) else F.lit(column)
+    return F.struct(name.alias("rule"), where.alias("column"), detail.cast("string").alias("detail"))
+
+
+def _kind(column: ContractColumn) -> Column:
+    return F.schema_of_variant(F.variant_get("_document", f"$.{column.name}", "variant"))
+
+
+def _value_text(column: ContractColumn) -> Column:
+    """The text of a field's value: `from_json` prints decimals from a double, the variant keeps every digit."""
+    if column.type != "number":
+        return _text(column.name)
+    exact = F.try_variant_get("_document", f"$.{column.name}", "string")
+    return F.when(_kind(column).startswith("DECIMAL"), exact).otherwise(_text(column.name))
+
+
+def _text(name: str) -> Column:
+    return F.col(f"_text.{name}")

@@ -1,0 +1,76 @@
+"""What the rules that only warn have counted in a run of batches: seen on the way to the files, at no extra job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from include.catalog.contract import Contract
+from include.catalog.contract_rules import WARN
+from spark_jobs.contract.compiled_rules import Compiled, compiled_rule
+
+Counts = Mapping[str, Mapping[str, Any]]
+"""By rule: `judged` and `broken` in records; `first`: partition and offset of the least broken one, or None."""
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The warning rules of a contract, compiled to aggregates over records that keep it.
+
+    What is rejected is counted by its reasons.
+    """
+
+    rules: tuple[str, ...]
+    aggregates: tuple[Column, ...]
+
+    def observed(self, accepted: DataFrame) -> tuple[DataFrame, Callable[[], Counts]]:
+        """Return the same rows, watched, and what gives the counts once they were written."""
+        if not self.rules:
+            return accepted, dict
+        seen = Observation()
+        return accepted.observe(seen, *self.aggregates), lambda: self._counts(seen.get)
+
+    def _counts(self, seen: Mapping[str, Any]) -> Counts:
+        return {
+            name: {
+                "judged": int(seen[f"judged_{n}"]),
+                "broken": int(seen[f"broken_{n}"]),
+                "first": None if seen[f"first_{n}"] is None else list(seen[f"first_{n}"]),
+            }
+            for n, name in enumerate(self.rules)
+        }
+
+
+def compiled_counting(contract: Contract) -> Counting:
+    """Return the counting of a contract's warning rules; needs a running Spark session."""
+    rules = [rule for rule in contract.record_rules if rule.action == WARN]
+    aggregates = [column for n, rule in enumerate(rules) for column in _aggregates(n, compiled_rule(rule))]
+    return Counting(tuple(rule.name for rule in rules), tuple(aggregates))
+
+
+def _aggregates(number: int, rule: Compiled) -> list[Column]:
+    place = F.when(rule.broken, F.struct("_partition", "_offset"))
+    return [
+        F.count_if(rule.judged).alias(f"judged_{number}"),
+        F.count_if(rule.broken).alias(f"broken_{number}"),
+        F.min(place).alias(f"first_{number}"),
+    ]
+
+
+def added_up(counts: Sequence[Counts]) -> Counts:
+    """Return what was counted in several writes as one count."""
+    rules = {rule: [one[rule] for one in counts] for rule in (counts[0] if counts else {})}
+    return {rule: _together(parts) for rule, parts in rules.items()}
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    places = [part["first"] for part in parts if part["first"] is not None]
+    return {
+        "judged": sum(part["judged"] for part in parts),
+        "broken": sum(part["broken"] for part in parts),
+        "first": min(places, default=None),
+    }

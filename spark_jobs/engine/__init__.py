@@ -1,0 +1,1 @@
+"""Refine, active releases, patches, compaction: what an owner does with its tables."""

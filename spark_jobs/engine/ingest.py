@@ -1,0 +1,117 @@
+"""Ingest: the long-running query from Kafka to bronze (DESIGN §4, step 3).
+
+Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit a micro-batch.
+Guarantee: batch N holds the records of the offsets that `offsets/N` names, once.
+After a crash: Spark plans N with the same offsets again; bronze recognises it.
+Does not: look into a record, or wait for refine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.catalog.dataset import Dataset
+from include.paths import checkpoint_path
+from include.reference.reference_tables import current_versions
+from include.settings import Settings, refuse_dangerous
+from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
+from spark_jobs.storage.checkpoint_generation import Generation
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.offset_log import planned_ranges
+
+DRAINED = "drained at the batch boundary"
+
+
+@dataclass
+class Ingest:
+    """The ingest query of a dataset and what it has done; `failure` is our own error, if one ended it."""
+
+    spark: SparkSession
+    settings: Settings
+    dataset: Dataset
+    bronze: Table
+    generation: Generation
+    epoch: int
+    stop: threading.Event
+    failure: Exception | None = None
+    last_batch: int = -1
+    ingested: dict[int, int] = field(default_factory=dict)
+    rows: int = 0
+    seconds: float = 0.0
+
+    def start(self, bootstrap: str) -> StreamingQuery:
+        """Start the query against the broker at `bootstrap`."""
+        self.failure = None
+        reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
+        writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
+        checkpoint = str(self._checkpoint())
+        trigger = f"{int(self.settings.trigger_seconds * 1000)} milliseconds"
+        return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
+
+    def silence(self) -> None:
+        """Before a drain: the refused batch ends the query with an exception on purpose, whose trace would mislead."""
+        self.spark.sparkContext.setLogLevel("OFF")
+
+    def _source_options(self, bootstrap: str) -> dict[str, str]:
+        start = {self.generation.topic: {str(p): offset for p, offset in self.generation.start.items()}}
+        options = {
+            "kafka.max.partition.fetch.bytes": "8388608",
+            "kafka.fetch.max.bytes": "67108864",
+            "kafka.request.timeout.ms": "20000",
+            "kafka.default.api.timeout.ms": "30000",
+            **self.settings.kafka_options,
+            "kafka.bootstrap.servers": bootstrap,
+            "subscribe": self.generation.topic,
+            "startingOffsets": json.dumps(start),
+            "failOnDataLoss": "true",
+            "kafka.isolation.level": "read_committed",
+            "includeHeaders": "true",
+            "groupIdPrefix": f"headrace-{self.dataset.name}",
+            "maxOffsetsPerTrigger": str(self.settings.batch_records),
+        }
+        for key, value in options.items():
+            refuse_dangerous(key, value)
+        return options
+
+    def _commit(self, records: DataFrame, number: int) -> None:
+        """Called by Spark for each micro-batch; at a drain it refuses, so that the batch stays planned."""
+        if self.stop.is_set():
+            self.silence()
+            raise RuntimeError(DRAINED)
+        begun = time.monotonic()
+        try:
+            batch = self._batch(number)
+            files = commit_bronze(self.bronze, records, batch)
+        except Exception as error:
+            self.failure = error
+            raise
+        self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
+        self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
+        self.last_batch = batch.number
+
+    def _batch(self, number: int) -> BronzeBatch:
+        name, generation = self.dataset.name, self.generation
+        ranges = planned_ranges(self._checkpoint(), number, generation.topic, name, generation.start)
+        return BronzeBatch(generation.base + number, generation.app_id(name), number, ranges, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset.name,
+            "code": self.dataset.release,
+            "epoch": self.epoch,
+            "topic": self.generation.topic,
+            "topic_id": self.generation.topic_id,
+            "reference": current_versions(self.settings, self.dataset.name),
+            "query_id": json.loads((self._checkpoint() / "metadata").read_text("utf-8"))["id"],
+        }
+
+    def _checkpoint(self) -> Path:
+        return self.generation.checkpoint(checkpoint_path(self.settings, self.dataset.name))

@@ -1,0 +1,205 @@
+"""The doctor before the start: checkpoint, bronze and topic agree, or the driver does not start (DESIGN §4, step 2).
+
+Reads: checkpoint, the logs of bronze and silver, the broker. Writes: nothing.
+Does not: repair; every refusal names the command that does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from include.catalog.dataset import Dataset
+from include.clients.delta_log import LOG, commits
+from include.clients.kafka import log_end_offsets, log_start_offsets, topic_id
+from include.errors import Terminal
+from include.paths import bronze_path, checkpoint_path, silver_path
+from include.settings import Settings
+from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.offset_log import OffsetLogDamaged, logged_batches, planned_ends, validate_log
+
+
+class CheckpointMissing(CheckpointUnusable):
+    """Bronze has batches, and the checkpoint that made them is gone."""
+
+    def __init__(self, dataset: str, path: Path, batch: int) -> None:
+        why = f"and bronze.{dataset} goes up to batch {batch}; a fresh start would skip or double records"
+        super().__init__(f"{path} is missing, {why}; nothing was read", dataset)
+        self.path = path
+
+
+class CheckpointDisagrees(CheckpointUnusable):
+    """The checkpoint tells another story than bronze: lost, copied or restored from elsewhere; `why` says what."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; nothing was read", dataset)
+        self.why = why
+
+
+class TopicReplaced(Terminal):
+    """The topic was deleted and made anew: its offsets mean other records now."""
+
+    def __init__(self, dataset: str, topic: str, known: str, found: str) -> None:
+        super().__init__(
+            f"topic {topic} has the id {found}, bronze.{dataset} was read from {known}; nothing was read",
+            "use a new topic name, or a new state folder for the new topic",
+        )
+        self.known = known
+        self.found = found
+
+
+class TablesDisagree(Terminal):
+    """Bronze, Kafka or silver lack what another of them has; no checkpoint can mend that. `why` says which."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(
+            f"{dataset}: {why}; nothing was read",
+            f"bring back what is lost from a backup; headrace audit --dataset {dataset} tells what is there",
+        )
+        self.why = why
+
+
+@dataclass(frozen=True)
+class BronzeHead:
+    """The last batch of bronze: its number, epoch, its generation's app id and transaction, its end offsets."""
+
+    batch: int
+    epoch: int
+    app_id: str
+    transaction: int
+    ends: Mapping[int, int]
+    query_id: str
+    topic_id: str
+
+
+def bronze_head(bronze: Table) -> BronzeHead | None:
+    """Return the last committed batch, None for an empty bronze."""
+    head = None
+    for commit in commits(bronze.spec.path):
+        if commit.metadata and commit.app_id and commit.app_version is not None and "offsets" in commit.metadata:
+            meta = commit.metadata
+            head = BronzeHead(
+                batch=meta["batches"][1],
+                epoch=meta["epoch"],
+                app_id=commit.app_id,
+                transaction=commit.app_version,
+                ends={int(p): int(span[1]) for p, span in meta["offsets"].items()},
+                query_id=meta["query_id"],
+                topic_id=meta["topic_id"],
+            )
+    return head
+
+
+def refuse_lost_bronze(settings: Settings, dataset: str) -> None:
+    """Raise TablesDisagree when there is a checkpoint and no bronze: an empty one must not take its place."""
+    path = bronze_path(settings, dataset)
+    if (checkpoint_path(settings, dataset) / "generation.json").exists() and not (path / LOG).is_dir():
+        raise TablesDisagree(dataset, f"there is a checkpoint, and the table it wrote is gone from {path}")
+
+
+def examined_generation(
+    settings: Settings, dataset: Dataset, bronze: Table, head: BronzeHead | None, bootstrap: str
+) -> Generation:
+    """Return the generation to go on with, after every check; the errors above say what does not agree.
+
+    A dataset that has none and no batch in bronze gets its first one, from the topic's start. CheckpointUnusable is
+    what `headrace repair` mends.
+    """
+    topic = dataset.pipeline.topic
+    found_id = topic_id(bootstrap, topic)
+    _validate_tables(settings, dataset, head, found_id, log_end_offsets(bootstrap, topic))
+    folder = checkpoint_path(settings, dataset.name)
+    known = read_generation(folder, dataset.name)
+    if known is None:
+        if head is not None:
+            raise CheckpointMissing(dataset.name, folder / "generation.json", head.batch)
+        known = Generation(1, 0, log_start_offsets(bootstrap, topic), topic, found_id, bronze.table_id)
+    if known.topic_id != found_id:
+        raise TopicReplaced(dataset.name, topic, known.topic_id, found_id)
+    if known.bronze_id != bronze.table_id:
+        why = f"bronze is the table {bronze.table_id}, its checkpoint wrote {known.bronze_id}"
+        raise TablesDisagree(dataset.name, why)
+    _validate_checkpoint(dataset.name, known, known.checkpoint(folder), head)
+    return known
+
+
+def _validate_tables(
+    settings: Settings, dataset: Dataset, head: BronzeHead | None, topic: str, log_ends: Mapping[int, int]
+) -> None:
+    """What no checkpoint can mend: the topic is bronze's, Kafka has what bronze has, bronze what silver has."""
+    name = dataset.name
+    if head is not None and head.topic_id != topic:
+        raise TopicReplaced(name, dataset.pipeline.topic, head.topic_id, topic)
+    for partition, end in (head.ends if head else {}).items():
+        if log_ends.get(partition, -1) < end:
+            why = f"bronze has partition {partition} up to {end}, Kafka only up to {log_ends.get(partition, 'nothing')}"
+            raise TablesDisagree(name, why)
+    refined, last = _silver_batch(settings, dataset), head.batch if head else -1
+    if refined > last:
+        raise TablesDisagree(name, f"silver goes up to batch {refined}, bronze only up to {last}")
+
+
+def _silver_batch(settings: Settings, dataset: Dataset) -> int:
+    """Return the last batch that the release's silver has, -1 for none."""
+    path = silver_path(settings, dataset.name, dataset.release)
+    if not (path / LOG).is_dir():
+        return -1
+    found = DeltaTable(str(path)).transaction_version(f"{dataset.name}/{dataset.release}/silver")
+    return -1 if found is None else found
+
+
+def _validate_checkpoint(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
+    validate_log(checkpoint, dataset)
+    planned = logged_batches(checkpoint / "offsets")
+    query_id = _query_id(dataset, checkpoint / "metadata", needed=bool(planned))
+    for number in planned[-2:]:
+        planned_ends(checkpoint, number, generation.topic, dataset)
+    if head is not None and head.app_id == generation.app_id(dataset):
+        _validate_progress(dataset, generation, checkpoint, head)
+        if query_id != head.query_id:
+            why = f"the checkpoint is of query {query_id}, bronze was written by {head.query_id}"
+            raise CheckpointDisagrees(dataset, why)
+    else:
+        _validate_beginning(dataset, generation, checkpoint, head)
+
+
+def _validate_progress(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead) -> None:
+    """Bronze's last batch is of this generation: planned as it was committed, and at most one planned after it."""
+    planned, done = logged_batches(checkpoint / "offsets"), logged_batches(checkpoint / "commits")
+    if not planned:
+        raise CheckpointMissing(dataset, checkpoint / "offsets", head.batch)
+    if planned[-1] < head.transaction:
+        raise OffsetLogDamaged(checkpoint / "offsets" / str(head.transaction), dataset, "is missing")
+    if (done and done[-1] > head.transaction) or planned[-1] > head.transaction + 1:
+        far = f"planned up to batch {planned[-1]}, committed up to {done[-1] if done else 'none'}"
+        raise CheckpointDisagrees(dataset, f"{checkpoint} has {far}, bronze has {head.transaction}")
+    ends = planned_ends(checkpoint, head.transaction, generation.topic, dataset)
+    if ends != dict(head.ends):
+        why = f"batch {head.batch} ends at {dict(head.ends)} in bronze, at {ends} in {checkpoint}"
+        raise CheckpointDisagrees(dataset, why)
+
+
+def _validate_beginning(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
+    """Nothing of this generation is in bronze yet: it begins where bronze ends, and has planned one batch at most."""
+    planned = logged_batches(checkpoint / "offsets")
+    if logged_batches(checkpoint / "commits") or (planned and planned[-1] > 0):
+        raise CheckpointDisagrees(dataset, f"{checkpoint} has committed batches that bronze does not have")
+    follows = 0 if head is None else head.batch + 1
+    ends = dict(head.ends) if head else {}
+    if generation.base != follows or any(generation.start.get(p) != end for p, end in ends.items()):
+        begins = f"generation {generation.number} begins with batch {generation.base} at {dict(generation.start)}"
+        raise CheckpointDisagrees(dataset, f"{begins}, bronze ends before batch {follows} at {ends}")
+
+
+def _query_id(dataset: str, path: Path, needed: bool) -> str | None:
+    if not path.exists() and not needed:
+        return None
+    try:
+        return str(json.loads(path.read_text("utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OffsetLogDamaged(path, dataset, f"cannot be read ({type(error).__name__})") from error

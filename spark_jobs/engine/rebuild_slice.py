@@ -1,0 +1,252 @@
+"""A slice of history done again: judged anew, each identity once, widened until nothing outside contradicts it.
+
+Reads: the slice's bronze rows as they are given; silver and rejected as published at batch `batch`.
+Writes: rows as they are and as they come out now, into a folder of the plan's own (`Folder`).
+Guarantee: the slice, put in the place of what is there, is what one pass over all of bronze would have given.
+After a crash: done again from the start; nothing of production was touched.
+Does not: apply anything (correct.py).
+
+Closure (DESIGN §6): whichever record outside shares an identity with an accepted one inside belongs to the slice too,
+be it the winner in silver or a duplicate that lost to it: who wins is decided among all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from include.catalog.history_slice import Slice
+from include.catalog.pipeline import time_columns
+from spark_jobs.layers.find_duplicates import FIRST_ONES, files_sharing, find_copies, identity_columns
+from spark_jobs.layers.rejected_rows import all_rejected
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.silver_tables import PLACE, PLACES, REJECTED, Refinery
+from spark_jobs.layers.validated_records import PLACED, JudgedFiles, judged_files
+from spark_jobs.storage.data_files import DataFile, bounds_of
+from spark_jobs.storage.delta_table import RowsUnaccounted, Table
+from spark_jobs.storage.duckdb_session import Lookup, files_in, looking_up, rows_in, rows_of
+
+PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
+# A condition with a term for each span is looked at for each row, so it must not have thousands of them.
+FEW_SPANS = 20
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The plan's folder of rows: `before` and `after` by table, and of these what is `removed` and `added`."""
+
+    path: Path
+
+    def rows(self, state: str, table: str) -> Path:
+        """Folder of Parquet files: `state` is before, after, removed, added or grains."""
+        return self.path / state / table
+
+    def bench(self, name: str) -> Path:
+        """Folder for unfinished work."""
+        return self.path / "_bench" / name
+
+
+@dataclass(frozen=True)
+class Redone:
+    """How many records a slice has: `core` as asked, `kin` by closure; and of each table the rows that differ.
+
+    `decided_until`: how far the list of decisions about rejected records reached that they were judged by.
+    """
+
+    core: int
+    kin: int
+    differing: dict[str, int]
+    decided_until: int
+
+
+def redo_records(release: Release, records: Sequence[Path], wanted: Slice, folder: Folder) -> Redone:
+    """Judge the slice's records (files with the columns of bronze) again; write silver and rejected before and after.
+
+    `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
+    closure is not in bronze, or when the rows do not add up.
+    """
+    refinery = release.refinery
+    # The whole slice by the same decisions, whatever is decided meanwhile.
+    until = refinery.decided.until()
+    core = judged_files(refinery, records, batches_in(records), folder.bench("core"), until)
+    _write_chosen(refinery, core, wanted, folder)
+    asked = rows_in(folder.bench("chosen")) + rows_of(core.invalid)
+    kin = _judged_kin(refinery, core, wanted, folder, until)
+    _write_after(refinery, core, kin, folder)
+    differing = {
+        table.spec.name: _write_before(refinery, table, folder) for table in (refinery.silver, refinery.rejected)
+    }
+    came_out = sum(rows_in(folder.rows("after", table.spec.name)) for table in (refinery.silver, refinery.rejected))
+    total = asked + rows_in(folder.bench("kin_places"))
+    if came_out != total:
+        why = f"{total} records were done again, {came_out} rows came out"
+        raise RowsUnaccounted(refinery.silver.spec.name, (0, 0), why)
+    return Redone(asked, total - asked, differing, until)
+
+
+def in_spans(wanted: Slice, rows: str, partition: str, offset: str) -> str:
+    """Return SQL for the rows of view `rows` whose record lies in the slice's spans, which do not overlap."""
+    if len(wanted.spans) > FEW_SPANS:
+        spans = ", ".join(f"({s.partition}, {s.start}, {s.end})" for s in wanted.spans)
+        return IN_SPANS.format(rows=rows, partition=partition, offset=offset, spans=spans)
+    terms = (f'("{partition}" = {s.partition} and "{offset}" between {s.start} and {s.end - 1})' for s in wanted.spans)
+    return f"select * from {rows} where {' or '.join(terms)}"
+
+
+def batches_in(records: Sequence[Path]) -> tuple[int, int]:
+    """Return the first and the last batch of the records in files with the columns of bronze, from their footers."""
+    spans = [bounds for path in records for bounds in bounds_of(path, ("_batch_id",)) if bounds[0]]
+    first = min((int(str(low["_batch_id"])) for low, _ in spans), default=0)
+    return first, max((int(str(high["_batch_id"])) for _, high in spans), default=first)
+
+
+def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list[DataFile]:
+    """Return the files that may hold a record of the slice's spans."""
+    return [
+        file
+        for file in table.files()
+        if any(
+            file.overlaps(partition, s.partition, s.partition) and file.overlaps(offset, s.start, s.end - 1)
+            for s in wanted.spans
+        )
+    ]
+
+
+def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> None:
+    """Of the accepted records, those that the slice is about."""
+    silver = refinery.silver
+    with looking_up() as lookup:
+        lookup.view("accepted", core.accepted, silver.spec.data_schema)
+        chosen = "select * from accepted"
+        if wanted.since is not None and wanted.until is not None:
+            since, until = wanted.since.isoformat(), wanted.until.isoformat()
+            inside = " or ".join(
+                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(refinery.dataset.pipeline)
+            )
+            lookup.table("silver", silver, span_files(silver, wanted, *PLACE))
+            there = f"select _partition, _offset from ({in_spans(wanted, 'silver', *PLACE)}) where {inside}"
+            chosen += f" where {inside} or (_partition, _offset) in ({there})"
+        lookup.keep(chosen, folder.bench("chosen"))
+
+
+def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder, until: int) -> JudgedFiles:
+    """The records outside that share an identity with a chosen one, judged as well."""
+    silver, rejected, places = refinery.silver, refinery.rejected, folder.bench("kin_places")
+    with looking_up() as lookup:
+        lookup.folder("chosen", folder.bench("chosen"), silver.spec.data_schema)
+        lookup.view("invalid", core.invalid, PLACES)
+        lookup.table("near", silver, files_sharing(refinery, files_in(folder.bench("chosen"))))
+        lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
+        lookup.table("rejected", rejected, rejected.files())
+        lookup.keep(KIN.format(identity=identity_columns(refinery.dataset)), places)
+        count, first, last = _span_of(lookup, places, PLACES_AND_BATCH)
+    beginning = refinery.dataset.beginning
+    if count and beginning is not None and first < beginning.batch:
+        why = f"records of the slice share identities with batch {first}, which this release has not judged"
+        raise RowsUnaccounted(refinery.silver.spec.name, (first, last), why)
+    if not count:
+        return JudgedFiles((), ())
+    records = folder.bench("kin_records")
+    files = [file for file in refinery.bronze.files() if file.overlaps("_batch_id", first, last)]
+    with looking_up() as lookup:
+        lookup.folder("kin", places, PLACES)
+        lookup.table("bronze", refinery.bronze, files)
+        at = 'select _partition as "partition", _offset as "offset" from kin'
+        lookup.keep(f"select * from bronze semi join ({at}) using ({PLACED})", records)
+    judged = judged_files(refinery, files_in(records), (first, last), folder.bench("kin"), until)
+    found = rows_of(judged.accepted) + rows_of(judged.invalid)
+    if found != count:
+        why = f"the slice needs {count} records of other batches, bronze has {found} of them"
+        raise RowsUnaccounted(refinery.bronze.spec.name, (first, last), why)
+    return judged
+
+
+def _span_of(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int, int]:
+    """Return how many rows a folder has, and their first and last batch."""
+    lookup.folder("spanned", folder, schema)
+    count, first, last = lookup.rows("select count(*), min(_batch_id), max(_batch_id) from spanned")[0]
+    return count, first, last
+
+
+def _write_after(refinery: Refinery, core: JudgedFiles, kin: JudgedFiles, folder: Folder) -> None:
+    """Who comes first among the accepted records of each identity, and all others with their reasons."""
+    silver, rejected = refinery.silver.spec, refinery.rejected.spec
+    with looking_up() as lookup:
+        lookup.view("accepted", [*files_in(folder.bench("chosen")), *kin.accepted], silver.data_schema)
+        lookup.view("invalid", [*core.invalid, *kin.invalid], refinery.judged_schema)
+        find_copies(lookup, refinery.dataset, "accepted", "(select * from accepted where false)")
+        lookup.keep(FIRST_ONES, folder.rows("after", silver.name))
+        columns = ", ".join(rejected.data_schema.fieldNames())
+        lookup.keep(f"select {columns} from ({all_rejected(refinery.dataset)})", folder.rows("after", rejected.name))
+
+
+def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
+    """Write what a table has of the slice's records, and in which rows that is not what came out; return how many."""
+    name, schema = table.spec.name, table.spec.data_schema
+    with looking_up() as lookup:
+        lookup.folder("after_silver", folder.rows("after", refinery.silver.spec.name), PLACES)
+        lookup.folder("after_rejected", folder.rows("after", refinery.rejected.spec.name), PLACES)
+        lookup.table("there", table, table.files())
+        lookup.keep(BEFORE, folder.rows("before", name))
+        for state in ("before", "after"):
+            lookup.folder(state, folder.rows(state, name), schema)
+        equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
+        lookup.make("same", SAME.format(equal=equal))
+        for state, side in (("removed", "before"), ("added", "after")):
+            lookup.keep(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
+            lookup.folder(state, folder.rows(state, name), schema)
+        return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
+
+
+# Each row finds the last span that begins before it: the cost does not grow with rows times spans.
+IN_SPANS = """
+select {rows}.* from {rows}
+asof join (values {spans}) as spans(_at, _start, _end)
+on {rows}."{partition}" = spans._at and {rows}."{offset}" >= spans._start
+where {rows}."{offset}" < spans._end
+"""
+KIN = """
+with core as (select _partition, _offset from chosen union all select _partition, _offset from invalid),
+winners as (select _partition, _offset, _batch_id from near where ({identity}) in (select ({identity}) from chosen)),
+own as (select _partition, _offset, _batch_id from inside semi join core using (_partition, _offset)),
+won as (
+    select distinct concat_ws('/', _batch_id, _partition, _offset) as winner
+    from (select * from winners union all select * from own)
+),
+losers as (
+    select _partition, _offset, _batch_id
+    from rejected semi join won on reasons[1].detail = won.winner
+    where disposition = 'duplicate'
+),
+-- Silver may have lost the winner that a duplicate of the core names.
+named as (
+    select string_split(reasons[1].detail, '/') as place
+    from rejected semi join core using (_partition, _offset)
+    where disposition = 'duplicate'
+),
+lost as (
+    select place[2]::int as _partition, place[3]::bigint as _offset, place[1]::bigint as _batch_id from named
+)
+select distinct * from (
+    select * from winners union all select * from losers union all select * from lost
+)
+anti join core using (_partition, _offset)
+"""
+# Places whose one row is the same before and after. EXCEPT ALL both ways says as much in five times the time.
+SAME = """
+with twice as (
+    select _partition, _offset from before group by all having count(*) > 1
+    union all
+    select _partition, _offset from after group by all having count(*) > 1
+)
+select _partition, _offset from before as b join after as a using (_partition, _offset)
+anti join twice using (_partition, _offset)
+where {equal}
+"""
+BEFORE = """
+select * from there
+semi join (select * from after_silver union all select * from after_rejected) using (_partition, _offset)
+"""

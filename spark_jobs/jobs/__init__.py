@@ -1,0 +1,1 @@
+"""The spark-submit targets: one process each."""

@@ -1,0 +1,165 @@
+"""Repair: a new generation for a dataset whose checkpoint cannot be used any more. `headrace repair` runs it.
+
+Reads: what the doctor reads (examine.py), and which offsets Kafka still has. Writes: `generation.json`, and only after
+a yes.
+Guarantee: the new generation begins where bronze ends, so that nothing is skipped and nothing comes twice; the old
+checkpoint stays where it was.
+After a crash: the old generation or the new one is in force, whole; run it again.
+Does not: start Spark, touch a table, or run beside a driver: it holds the lease.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include.catalog.dataset import Dataset, declared_dataset, released_dataset
+from include.clients.kafka import log_start_offsets, topic_id
+from include.errors import HeadraceError, Terminal
+from include.paths import bronze_path, checkpoint_path, lease_path
+from include.reading.publication import find_publication
+from include.settings import Settings, load_settings
+from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.preflight import BronzeHead, bronze_head, examined_generation, refuse_lost_bronze
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation, write_generation
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.lease import take_lease
+
+REPAIRED, REFUSED, DECLINED = 0, 2, 1
+
+
+class OffsetsExpired(Terminal):
+    """Kafka no longer has what bronze lacks: `missing` maps partitions to half-open ranges of offsets."""
+
+    def __init__(self, dataset: str, topic: str, missing: Mapping[int, tuple[int, int]]) -> None:
+        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(missing.items()))
+        super().__init__(
+            f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was changed",
+            "bring the old checkpoint or the records back; a generation that skips them is not made",
+        )
+        self.missing = dict(missing)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What is wrong, and the generation that would mend it."""
+
+    problem: CheckpointUnusable
+    generation: Generation
+
+    def sentences(self, dataset: str, folder: Path) -> list[str]:
+        """Say problem and remedy, one line each."""
+        g = self.generation
+        begins = ", ".join(f"partition {p} from offset {start}" for p, start in sorted(g.start.items()))
+        return [
+            f"found: {self.problem.what}",
+            f"remedy: generation {g.number} of bronze.{dataset} begins with batch {g.base}: {begins}",
+            f"its checkpoint will be {g.checkpoint(folder)}; the old one stays where it is",
+        ]
+
+
+def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str) -> Repair | None:
+    """Examine the dataset as its driver would; return the repair that it needs, None when it needs none.
+
+    Errors: OffsetsExpired; TablesDisagree, TopicReplaced and others of examine.py that no checkpoint can mend.
+    """
+    refuse_lost_bronze(settings, dataset.name)
+    folder = checkpoint_path(settings, dataset.name)
+    if not bronze_path(settings, dataset.name).exists() and not folder.exists():
+        return None
+    bronze = Table(bronze_spec(settings, dataset.name))
+    head = bronze_head(bronze)
+    try:
+        examined_generation(settings, dataset, bronze, head, bootstrap)
+    except CheckpointUnusable as problem:
+        return Repair(problem, _next_generation(dataset, folder, bronze, head, bootstrap))
+    return None
+
+
+def _next_generation(
+    dataset: Dataset, folder: Path, bronze: Table, head: BronzeHead | None, bootstrap: str
+) -> Generation:
+    topic = dataset.pipeline.topic
+    first = log_start_offsets(bootstrap, topic)
+    start = first | (dict(head.ends) if head else {})
+    missing = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
+    if missing:
+        raise OffsetsExpired(dataset.name, topic, missing)
+    number = 1 + max(_known_numbers(dataset.name, folder, head), default=0)
+    base = head.batch + 1 if head else 0
+    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id)
+
+
+def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
+    """Every generation that left a trace: in the file, as a checkpoint, in bronze."""
+    found = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+    try:
+        known = read_generation(folder, dataset)
+        found += [known.number] if known else []
+    except CheckpointUnusable:
+        pass
+    committed = re.fullmatch(rf"{re.escape(dataset)}/bronze/(\d+)", head.app_id) if head else None
+    return found + ([int(committed[1])] if committed else [])
+
+
+def repair(
+    settings: Settings, name: str, *, now: datetime, agreed: Callable[[], bool], tell: Callable[[str], None]
+) -> bool:
+    """Say what is wrong and, when `agreed` says yes, make the new generation; return whether all is well now.
+
+    Errors: LeaseHeld, DatasetUnknown, NoBroker, and those of `planned_repair`; then nothing was changed.
+    """
+    dataset = _dataset(settings, name)
+    lease = take_lease(lease_path(settings, name), name, now)
+    try:
+        planned = planned_repair(settings, dataset, bootstrap_servers(settings))
+        if planned is None:
+            tell(f"{name}: nothing is wrong; nothing was changed")
+            return True
+        folder = checkpoint_path(settings, name)
+        for sentence in planned.sentences(name, folder):
+            tell(f"{name}: {sentence}")
+        if not agreed():
+            tell(f"{name}: nothing was changed")
+            return False
+        write_generation(folder, planned.generation)
+        tell(f"{name}: repaired; headrace up {name} goes on from there")
+        return True
+    finally:
+        lease.release()
+
+
+def _dataset(settings: Settings, name: str) -> Dataset:
+    """As it is published, else as its folder says; unlike a driver, without making a snapshot of it."""
+    publication = find_publication(settings, name)
+    return released_dataset(settings, name, publication.release) if publication else declared_dataset(settings, name)
+
+
+def asked(question: str) -> bool:
+    """Ask on the terminal; no answer is a no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`<dataset> ask|yes|dry-run`: return 0 when all is well now, 1 when it is not and was left, 2 when refused."""
+    name, answer = arguments
+    agreed = {"ask": lambda: asked("make this generation?"), "yes": lambda: True, "dry-run": lambda: False}[answer]
+    try:
+        well = repair(load_settings(), name, now=datetime.now(UTC), agreed=agreed, tell=print)
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return REFUSED
+    return REPAIRED if well else DECLINED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

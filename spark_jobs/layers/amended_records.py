@@ -1,0 +1,66 @@
+"""Records as people have amended them: a fixed payload is judged, not the record's own; a discarded record stays out.
+
+Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where the record stays as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.reading.amendments import Amendment, Place, amendments, decided_until
+from include.settings import Settings
+from spark_jobs.contract.validator import REASONS, Judge
+
+SCHEMA = "partition int, offset long, fixed binary, discarded boolean"
+DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cast(null as string)))"
+
+
+@dataclass
+class Decided:
+    """What is decided about a dataset's records, read again only when the list has grown."""
+
+    settings: Settings
+    dataset: str
+    _known: dict[int, Mapping[Place, Amendment]] = field(default_factory=dict)
+
+    def until(self) -> int:
+        """How far the list of decisions reaches now."""
+        return decided_until(self.settings, self.dataset)
+
+    def about(self, batches: tuple[int, int], until: int) -> dict[Place, Amendment]:
+        """Return what was decided about records of these batches when the list reached `until`."""
+        if until not in self._known:
+            self._known = {until: amendments(self.settings, self.dataset, until) if until else {}}
+        return of_batches(self._known[until], *batches)
+
+
+def judged_as_amended(judge: Judge, records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+    """Judge records (columns of bronze) as `Judge.judged` does, with what is decided about them."""
+    if not decided:
+        return judge.judged(records)
+    rows = [(*place, one.payload, one.is_discarded) for place, one in decided.items()]
+    known = F.broadcast(records.sparkSession.createDataFrame(rows, SCHEMA))
+    both = records.join(known, ["partition", "offset"], "left")
+    fixed = both.withColumn("value", F.coalesce("fixed", "value")).select(*records.columns)
+    judged = judge.judged(fixed)
+    out = known.where("discarded").selectExpr("partition as _partition", "offset as _offset", "discarded")
+    marked = judged.join(F.broadcast(out), ["_partition", "_offset"], "left")
+    reasons = F.when(F.col("discarded") & (F.size("_reasons") == 0), F.expr(DISCARDED).cast(REASONS))
+    return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*judged.columns)
+
+
+def without(records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+    """Return the records (columns of bronze) about which nothing is decided."""
+    if not decided:
+        return records
+    places = records.sparkSession.createDataFrame(list(decided), "partition int, offset long")
+    return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
+
+
+def of_batches(decided: Mapping[Place, Amendment], first: int, last: int) -> dict[Place, Amendment]:
+    """Return what is decided about records of these batches: about those of a fresh batch nothing can be yet."""
+    return {place: one for place, one in decided.items() if first <= one.batch <= last}

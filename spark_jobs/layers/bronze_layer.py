@@ -1,0 +1,154 @@
+"""Bronze: every Kafka record, byte for byte (DESIGN §4, step 3).
+
+Reads: a micro-batch of the Kafka source. Writes: `bronze.<dataset>`.
+Guarantee: batch N is one commit, and the same N never commits twice.
+After a crash: N runs again with the same offsets; committed already → its files are used as they are.
+Does not: look into a key or a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from include.paths import bronze_path
+from include.settings import Settings
+from spark_jobs.layers.row_provenance import batch_number
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import RowsUnaccounted, Table
+from spark_jobs.storage.failpoints import Step, pass_step
+
+SCHEMA = (
+    StructType()
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestamp_type", IntegerType())
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
+    .add("_batch_id", LongType())
+    .add("_date", StringType())
+)
+BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
+
+
+@dataclass(frozen=True)
+class BronzeBatch:
+    """What batch `number` is to hold: half-open offset ranges per partition, and who writes it."""
+
+    number: int
+    app_id: str
+    transaction: int
+    offsets: Mapping[int, tuple[int, int]]
+    facts: Mapping[str, Any]
+    """dataset, topic, topic_id, query_id, epoch, code: go into the commit as they are."""
+
+
+def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
+    """Return what `bronze.<dataset>` is."""
+    return TableSpec(f"bronze.{dataset}", bronze_path(settings, dataset), SCHEMA, "_date", BOUNDED)
+
+
+def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[DataFile]:
+    """Write and commit one batch of the Kafka source's records; return its files.
+
+    Raises RowsUnaccounted when a record lies outside the batch's ranges, NoLongerOwner when another process
+    has committed under this app id.
+    """
+    if table.committed(batch.app_id) >= batch.transaction:
+        return batch_files(table, batch.number, batch.number)
+    pass_step(Step.BRONZE_BEGUN, batch.number)
+    files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
+    validate_ranges(table.spec.name, files, batch)
+    pass_step(Step.BRONZE_WRITTEN, batch.number)
+    table.commit(batch.app_id, batch.transaction, _metadata(table, files, batch), files)
+    pass_step(Step.BRONZE_COMMITTED, batch.number)
+    return files
+
+
+def fill_gaps(
+    table: Table, records: DataFrame, places: Sequence[tuple[int, int]], app_id: str, facts: Mapping[str, Any]
+) -> None:
+    """Commit records that batches were to have and have lost; `places` are their batches and partitions. Twice is once.
+
+    The batches' own commits have named and counted them, so this commit names no offsets.
+    """
+    if table.committed(app_id) >= 1:
+        return
+    added: list[DataFile] = []
+    for batch, partition in places:
+        rows = records.where((F.col("_batch_id") == batch) & (F.col("partition") == partition)).coalesce(1)
+        dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
+        added += table.write(dated, f"fill-b{batch:08d}-p{partition}")
+    table.commit(app_id, 1, {**facts, "table": table.spec.name, "rows_added": sum(f.rows for f in added)}, added)
+
+
+def batch_files(table: Table, first: int, last: int) -> list[DataFile]:
+    """Return the files of bronze batches [first, last]; each file belongs to one batch."""
+    return [file for file in table.files() if file.overlaps("_batch_id", first, last)]
+
+
+def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> None:
+    """Every file holds records of one partition, inside the batch's range, not more than the range has offsets."""
+    rows: dict[int, int] = {}
+    for file in files:
+        partition = int(str(file.low["partition"]))
+        start, end = batch.offsets.get(partition, (0, 0))
+        if file.high["partition"] != partition or not (start <= file.low["offset"] <= file.high["offset"] < end):  # type: ignore[operator]
+            why = (
+                f"partition {partition} has offsets {file.low['offset']} to {file.high['offset']}, not [{start}, {end})"
+            )
+            raise RowsUnaccounted(name, (batch.number, batch.number), why)
+        rows[partition] = rows.get(partition, 0) + file.rows
+    for partition, count in rows.items():
+        start, end = batch.offsets[partition]
+        if count > end - start:
+            raise RowsUnaccounted(name, (batch.number, batch.number), f"{count} rows in [{start}, {end})")
+
+
+def _rows(records: DataFrame, number: int) -> DataFrame:
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+        batch_number(number, "partition").alias("_batch_id"),
+        F.date_format("timestamp", "yyyy-MM-dd").alias("_date"),
+    )
+
+
+def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[str, Any]:
+    rows = {str(partition): 0 for partition in batch.offsets}
+    for file in files:
+        rows[str(file.low["partition"])] += file.rows
+    times = [int(t.timestamp() * 1000) for f in files for t in (f.low["timestamp"], f.high["timestamp"])]  # type: ignore[union-attr]
+    return {
+        **batch.facts,
+        "release": None,
+        "table": table.spec.name,
+        "app_id": batch.app_id,
+        "batches": [batch.number, batch.number],
+        "rows": sum(rows.values()),
+        "rows_by_partition": rows,
+        "offsets": {str(partition): list(span) for partition, span in batch.offsets.items()},
+        "timestamps": [min(times), max(times)] if times else None,
+    }

@@ -1,0 +1,156 @@
+"""Gold: the affected grains of a table, merged copy-on-write (DESIGN §4, step 5).
+
+Reads: the silver files that a run committed; the gold files that may hold the same grains; for a query also the
+silver files of the affected grains. Writes: `gold.<table>`, one commit, idempotent by (app id, b).
+Guarantee: after batch b the table is what the declaration gives over silver up to b, whatever the batches were.
+After a crash: committed already → nothing; else the same rows are merged into the same old rows.
+Does not: read silver of untouched grains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.catalog.dataset import Dataset
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window, grain_columns
+from include.paths import gold_path
+from include.settings import Settings
+from spark_jobs.layers.additive_gold import additive_rows, merged_additive
+from spark_jobs.layers.gold_windows import window_end, window_of
+from spark_jobs.layers.latest_gold import latest_rows, merged_latest
+from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
+from spark_jobs.layers.silver_tables import MONTH
+from spark_jobs.storage.data_files import Bound, DataFile, TableSpec
+from spark_jobs.storage.delta_table import Table, partitioned_schema
+from spark_jobs.storage.failpoints import Step, pass_step
+
+# Planning is one thread's work, so two tables at a time keep the second core busy.
+GOLD_AT_A_TIME = 2
+
+
+@dataclass(frozen=True)
+class GoldTable:
+    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
+
+    gold: Gold
+    table: Table
+    spark: SparkSession
+    app_id: str
+
+
+def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
+    """Return the table's rows over these silver rows alone: the declaration, as a batch computes it."""
+    if isinstance(gold, AdditiveGold):
+        return additive_rows(gold, silver, batch)
+    return latest_rows(gold, silver, batch) if isinstance(gold, LatestGold) else query_rows(gold, silver, batch)
+
+
+def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFrame) -> TableSpec:
+    """Return what `gold.<table>` is, from (any) silver rows' columns."""
+    schema = partitioned_schema(gold_rows(gold, silver, 0).schema, MONTH)
+    bounded = tuple(name for name in grain_columns(gold) if schema[name].dataType.simpleString() != "binary")
+    path = gold_path(settings, dataset.name, dataset.release, gold.name)
+    return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"))
+
+
+def commit_gold(
+    target: GoldTable, silver: Table, fresh: Sequence[DataFile], batch: int, facts: Mapping[str, Any]
+) -> None:
+    """Bring the table on by the silver files `fresh`, which are those of the run that ends with `batch`."""
+    table = target.table
+    if table.committed(target.app_id) >= batch:
+        return
+    old = _touched(target.gold, table, fresh) if fresh else []
+    added = _written(target, silver, fresh, old, batch, f"b{batch:08d}-{facts['epoch']}") if fresh else []
+    pass_step(Step.GOLD_WRITTEN, batch)
+    table.commit(target.app_id, batch, _metadata(target, added, old, batch, facts), added, old)
+    pass_step(Step.GOLD_COMMITTED, batch)
+
+
+def _written(
+    target: GoldTable, silver: Table, fresh: Sequence[DataFile], old: Sequence[DataFile], batch: int, folder: str
+) -> list[DataFile]:
+    """Write the new files that take the place of `old`."""
+    before = target.table.read(target.spark, old)
+    result = _merged(target, silver, silver.read(target.spark, fresh), before, fresh, batch)
+    return target.table.write(result.withColumn(MONTH, F.expr(target.gold.partition)), folder)
+
+
+def _merged(
+    target: GoldTable, silver: Table, rows: DataFrame, old: DataFrame, fresh: Sequence[DataFile], batch: int
+) -> DataFrame:
+    gold = target.gold
+    if isinstance(gold, AdditiveGold):
+        return merged_additive(gold, old, additive_rows(gold, rows, batch))
+    if isinstance(gold, LatestGold):
+        return merged_latest(gold, old, rows, batch)
+    sources = [file for file in silver.files() if _overlaps_any(file, gold.window.column, _moments(gold.window, fresh))]
+    whole = silver.read_batches(target.spark, sources, 0, batch)
+    return merged_query(gold, old, whole, affected_grains(gold, rows), batch)
+
+
+def _touched(gold: Gold, table: Table, fresh: Sequence[DataFile]) -> list[DataFile]:
+    """Return the gold files that may hold a grain of the fresh silver rows, by bounds on window or key."""
+    if isinstance(gold, LatestGold) and any(gold.keys[0] not in file.low for file in fresh):
+        return table.files()
+    column, spans = _grain_spans(gold, fresh)
+    return [file for file in table.files() if _overlaps_any(file, column, spans)]
+
+
+def _grain_spans(gold: Gold, fresh: Sequence[DataFile]) -> tuple[str, list[tuple[Bound, Bound]]]:
+    if isinstance(gold, LatestGold):
+        key = gold.keys[0]
+        return key, [(file.low[key], file.high[key]) for file in fresh]
+    window = gold.window
+    times = [(_moment(file.low[window.column]), _moment(file.high[window.column])) for file in fresh]
+    return window.name, [(window_of(window, low), window_of(window, high)) for low, high in times]
+
+
+def _moments(window: Window, fresh: Sequence[DataFile]) -> list[tuple[Bound, Bound]]:
+    """Return the whole windows that the fresh rows touch, as spans of the window's own column."""
+    times = [(_moment(file.low[window.column]), _moment(file.high[window.column])) for file in fresh]
+    return [(_start(window, low), window_end(window, window_of(window, high))) for low, high in times]
+
+
+def _start(window: Window, moment: datetime) -> datetime:
+    start = window_of(window, moment)
+    return start if isinstance(start, datetime) else datetime(start.year, start.month, start.day, tzinfo=UTC)
+
+
+def _moment(bound: Bound) -> datetime:
+    assert isinstance(bound, datetime), f"a window's column has the bound {bound!r}"
+    return bound
+
+
+def _overlaps_any(file: DataFile, column: str, spans: Sequence[tuple[Bound, Bound]]) -> bool:
+    return any(file.overlaps(column, low, high) for low, high in spans)
+
+
+def _metadata(
+    target: GoldTable, added: Sequence[DataFile], removed: Sequence[DataFile], batch: int, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    table = target.table
+    rows = sum(file.rows for file in added)
+    total = sum(file.rows for file in table.files()) - sum(file.rows for file in removed) + rows
+    changed = sum(_changed_rows(table, file, batch) for file in added)
+    return {
+        **facts,
+        "table": table.spec.name,
+        "app_id": target.app_id,
+        "rows": rows,
+        "grains": changed,
+        "total": total,
+    }
+
+
+def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
+    column = pq.read_table(table.spec.path / file.path, columns=["_last_batch"], partitioning=None)["_last_batch"]
+    return int(pc.sum(pc.equal(column, batch)).as_py() or 0)

@@ -1,0 +1,121 @@
+"""The tables of one release of a dataset, opened or created, and the release's own code."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include.catalog.dataset import Dataset, released_dataset
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.reference.reference_tables import create_missing
+from include.settings import Settings
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.gold_layer import GoldTable, gold_spec
+from spark_jobs.layers.reference_versions import ReferenceBook
+from spark_jobs.layers.silver_tables import Inheritance, Refinery, open_refinery
+from spark_jobs.storage.delta_table import Table, read_files
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release, ready to refine: what judges, and what it brings on."""
+
+    refinery: Refinery
+    gold: tuple[GoldTable, ...]
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset as this release declares it."""
+        return self.refinery.dataset
+
+    def app_id(self, table: str) -> str:
+        """The app id of the release's commits to `silver` or `rejected`."""
+        return f"{self.dataset.name}/{self.dataset.release}/{table}"
+
+
+def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
+    """Open the tables of a release, creating those that are missing; nothing else is written."""
+    bronze = bronze or Table(bronze_spec(settings, dataset.name))
+    release = _opened(spark, settings, dataset, bronze, {})
+    inheritance = _inheritance(spark, settings, release)
+    return (
+        release
+        if inheritance is None
+        else replace(release, refinery=replace(release.refinery, inheritance=inheritance))
+    )
+
+
+def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
+    """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
+    beginning, refinery = release.dataset.beginning, release.refinery
+    if beginning is None or refinery.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
+        return None
+    base = released_dataset(settings, release.dataset.name, beginning.base)
+    versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
+    reference = ReferenceBook(spark, settings, base)
+    before = open_refinery(spark, settings, base, refinery.bronze, load_transformation(base), reference, versions)
+    old, new = before.silver.spec.schema, refinery.silver.spec.schema
+    for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
+        if old[name].dataType != new[name].dataType:
+            why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are to be taken over"
+            raise DeclarationRefused(f"silver.{base.name}: {name}", why)
+    return Inheritance(before.silver, before.rejected, beginning.batch)
+
+
+def pinned_release(
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    versions: Mapping[str, int],
+    reference: Mapping[str, int] | None = None,
+) -> Release:
+    """Open the tables of a release, only to read, at these versions by full name (`silver.flights`).
+
+    With `reference`, all batches are joined with these versions of the reference tables instead of their own.
+    """
+    bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
+    return _opened(spark, settings, dataset, bronze, versions, reference)
+
+
+def _opened(
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    bronze: Table,
+    versions: Mapping[str, int],
+    reference: Mapping[str, int] | None = None,
+) -> Release:
+    transform = load_transformation(dataset)
+    create_missing(settings, dataset)
+    book = ReferenceBook(spark, settings, dataset, reference)
+    refinery = open_refinery(spark, settings, dataset, bronze, transform, book, versions)
+    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver, versions)))
+
+
+def load_transformation(dataset: Dataset) -> Callable[..., DataFrame]:
+    """Return the function `silver` of the release's own `silver.py`; DeclarationRefused when there is none."""
+    path = dataset.folder / "silver.py"
+    spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DeclarationRefused(str(path), "is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: object = getattr(module, "silver", None)
+    if not callable(function):
+        raise DeclarationRefused(str(path), "must define a function silver(accepted: DataFrame, …) -> DataFrame")
+    return function
+
+
+def _gold_tables(
+    spark: SparkSession, settings: Settings, dataset: Dataset, silver: Table, versions: Mapping[str, int]
+) -> list[GoldTable]:
+    tables = []
+    for gold in dataset.pipeline.gold:
+        own = spark.newSession()
+        spec = gold_spec(settings, dataset, gold, read_files(own, silver.spec.data_schema, []))
+        table = Table(spec, versions.get(spec.name))
+        tables.append(GoldTable(gold, table, own, f"{dataset.name}/{dataset.release}/gold/{gold.name}"))
+    return tables

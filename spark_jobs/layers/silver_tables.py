@@ -1,0 +1,138 @@
+"""A refinery: what it takes to judge batches of one release, and what its silver and rejected tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
+
+from include.catalog.dataset import Dataset
+from include.catalog.pipeline import LatestGold
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.paths import rejected_path, release_path, silver_path
+from include.settings import Settings
+from spark_jobs.contract.validator import Judge, compiled_judge
+from spark_jobs.contract.warning_counts import Counting, compiled_counting
+from spark_jobs.layers.amended_records import Decided
+from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.reference_versions import ReferenceBook
+from spark_jobs.storage.data_files import TableSpec
+from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
+
+MONTH = "_month"
+MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
+"""What `dated` makes of a time, for rows that DuckDB puts in place."""
+PLACE = ("_partition", "_offset")
+COORDINATES = ["_topic", *PLACE, "_timestamp", "_batch_id"]
+REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())
+REJECTED = (
+    StructType()
+    .add("_topic", StringType())
+    .add("_partition", IntegerType())
+    .add("_offset", LongType())
+    .add("_batch_id", LongType())
+    .add("disposition", StringType())
+    .add("reasons", ArrayType(REASON))
+    .add("contract_version", StringType())
+    .add("first_seen", TimestampType())
+    .add(MONTH, StringType())
+)
+PLACES = StructType([REJECTED[name] for name in PLACE])
+Transformation = Callable[..., DataFrame]
+"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
+
+It makes one row of each record and looks at no other: copies of an identity are told apart afterwards.
+"""
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a release takes over instead of judging: silver and rejected of another, of the batches before `until`."""
+
+    silver: Table
+    rejected: Table
+    until: int
+
+
+@dataclass(frozen=True)
+class Refinery:
+    """What it takes to judge batches of one release; `bench` is its folder for unfinished work."""
+
+    spark: SparkSession
+    dataset: Dataset
+    judge: Judge
+    judged_schema: StructType
+    transform: Transformation
+    reference: ReferenceBook
+    bronze: Table
+    silver: Table
+    rejected: Table
+    bench: Path
+    decided: Decided
+    counting: Counting
+    inheritance: Inheritance | None = None
+
+
+def open_refinery(
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    bronze: Table,
+    transform: Transformation,
+    reference: ReferenceBook,
+    versions: Mapping[str, int],
+) -> Refinery:
+    """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
+
+    What it inherits is not opened: see `release.py`.
+    """
+    judge = compiled_judge(dataset.contract)
+    empty = judge.judged(no_rows(spark, BRONZE))
+    silver_is = silver_spec(
+        settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
+    )
+    rejected_is = rejected_spec(settings, dataset)
+    silver = Table(silver_is, versions.get(silver_is.name))
+    rejected = Table(rejected_is, versions.get(rejected_is.name))
+    bench = release_path(settings, dataset.name, dataset.release) / "_bench"
+    decided, counting = Decided(settings, dataset.name), compiled_counting(dataset.contract)
+    tables = (bronze, silver, rejected)
+    return Refinery(spark, dataset, judge, empty.schema, transform, reference, *tables, bench, decided, counting)
+
+
+def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
+    """Return what `silver.<dataset>` is: the columns that the transformation makes, coordinates, month."""
+    pipeline = dataset.pipeline
+    bounded = [pipeline.event_time, *pipeline.identity]
+    for gold in pipeline.gold:
+        bounded += gold.keys if isinstance(gold, LatestGold) else [gold.window.column]
+    refuse_alike(f"silver.{dataset.name}", rows.columns)
+    columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
+    path = silver_path(settings, dataset.name, dataset.release)
+    return TableSpec(f"silver.{dataset.name}", path, partitioned_schema(rows.schema, MONTH), MONTH, columns)
+
+
+def refuse_alike(table: str, names: Sequence[str]) -> None:
+    """Raise DeclarationRefused for two columns whose names differ by case alone: not every reader tells them apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise DeclarationRefused(f"{table}: {name}", f"differs from {other} by case alone")
+
+
+def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
+    """Return what `rejected.<dataset>` is."""
+    path = rejected_path(settings, dataset.name, dataset.release)
+    return TableSpec(f"rejected.{dataset.name}", path, REJECTED, MONTH, ("_partition", "_offset", "_batch_id"))
+
+
+def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """Return rows of silver with the columns in their order and the month at the end."""
+    business = [name for name in rows.columns if name not in COORDINATES]
+    month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
+    return rows.select(*business, *COORDINATES, month)

@@ -1,0 +1,121 @@
+"""Rows that were written already, looked up, compared and put in place by DuckDB in this process: no plan, no shuffle.
+
+Only what has no code of a dataset in it goes this way (adr-0002). Folders hold one Parquet file or several.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from include.reading.published_sql import memory_database, quoted
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import Table, read_files
+
+# Beside the heap of the JVM in the same process group; what does not fit is spilled.
+MEMORY = "2GB"
+
+
+class Lookup:
+    """A DuckDB connection and the views that were made in it."""
+
+    def __init__(self) -> None:
+        self._database = memory_database()
+        self._database.execute(f"set memory_limit = '{MEMORY}'")
+
+    def view(self, name: str, files: Sequence[Path], schema: StructType) -> None:
+        """Make the rows of these files a view with the columns of `schema`; without files it has no rows."""
+        if not files:
+            self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
+            return
+        paths = ", ".join(quoted(str(path)) for path in files)
+        columns = ", ".join(f'"{column}"' for column in schema.fieldNames())
+        rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
+        self._database.execute(f'create view "{name}" as select {columns} from {rows}')
+
+    def folder(self, name: str, folder: Path, schema: StructType) -> None:
+        """Make the rows of a folder a view."""
+        self.view(name, files_in(folder), schema)
+
+    def table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
+        """Make the rows of some of a table's files a view."""
+        self.view(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
+
+    def keep(self, sql: str, folder: Path) -> None:
+        """Write the rows of a query into a folder, in the place of what is there."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._database.execute(f"copy ({sql}) to {quoted(str(folder / 'part-0.parquet'))} (format parquet)")
+
+    def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
+        """Write the rows of a query, which have the table's columns, as `Table.write` does those of Spark."""
+        place = table.place(folder)
+        shutil.rmtree(place, ignore_errors=True)
+        columns = ", ".join(f'"{name}"' for name in table.spec.schema.fieldNames())
+        parted = f'format parquet, partition_by ("{table.spec.partition}")'
+        self._database.execute(f"copy (select {columns} from ({sql})) to {quoted(str(place))} ({parted})")
+        return table.written(place)
+
+    def view_of(self, name: str, sql: str) -> None:
+        """Make the rows of a query a view."""
+        self._database.execute(f'create view "{name}" as {sql}')
+
+    def make(self, name: str, sql: str) -> None:
+        """Make the rows of a query a table of this connection."""
+        self._database.execute(f'create temp table "{name}" as {sql}')
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a small answer."""
+        found: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
+        return found
+
+    def count(self, sql: str) -> int:
+        """Return how many rows a query has."""
+        return int(self.rows(f"select count(*) from ({sql})")[0][0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+
+@contextmanager
+def looking_up() -> Iterator[Lookup]:
+    """Open a lookup for a while."""
+    lookup = Lookup()
+    try:
+        yield lookup
+    finally:
+        lookup.close()
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def rows_in(folder: Path) -> int:
+    """Return how many rows a folder holds, from the footers."""
+    return rows_of(files_in(folder))
+
+
+def rows_of(files: Sequence[Path]) -> int:
+    """Return how many rows files hold, from the footers."""
+    return sum(int(pq.read_metadata(path).num_rows) for path in files)
+
+
+def read(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
+    """Return the rows of a folder to Spark."""
+    return read_files(spark, schema, files_in(folder))
+
+
+def keep(rows: DataFrame, folder: Path) -> None:
+    """Let Spark write rows into a folder, in the place of what is there."""
+    rows.write.mode("overwrite").parquet(str(folder))
