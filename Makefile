@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-stack check up down bench-demo bench-change bench-rules lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-rules lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -34,18 +34,26 @@ demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, a
 demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, undo; replay three days; audit
 	@.venv/bin/headrace demo-change
 
-# Minutes of real kills, one after the other: apart, so that what is run for each change stays short.
-KILLS := $(addprefix tests/recovery/test_,kills.py slices_beside_the_stream.py runner_kills.py release_from_a_batch.py \
-  rejected_records.py maintenance_beside.py)
+# Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
+PYTEST := .venv/bin/python -m pytest
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: setup-dev ## set up, then the tests; some: make test ARGS="tests/unit -k jars"
-	@.venv/bin/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder $(KILLS:%=--ignore %))
+test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow; some: make test ARGS="tests/unit -k jars"
+	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
+
+test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a browser; about an hour and a half
+	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
+	@$(MAKE) test-kills
+	@$(MAKE) test-stack
 
 test-kills: setup-dev ## drivers, jobs, runner and broker killed at each step, one after the other; prints what it measured
-	@.venv/bin/python -m pytest -s --durations=0 $(KILLS) $(ARGS)
+	@$(PYTEST) -s --durations=0 -m extended tests/recovery $(ARGS)
 
-test-stack: setup-dev ## set up, then the whole platform through Airflow: REST, browser, faults; about half an hour
-	@.venv/bin/python -m pytest -v $(if $(ARGS),$(ARGS),tests/stack)
+test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
+	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
+
+test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
+	@bash infra/bare/test_bare.sh $(ARGS)
 
 check: setup-dev ## style and types: ruff, mypy
 	@.venv/bin/ruff check .

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,15 +33,20 @@ class Module:
 
 @lru_cache(maxsize=1)
 def files() -> tuple[str, ...]:
-    """Return the paths of all files that are tracked, or would be: what a fresh clone has."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return tuple(sorted(path for path in listed.stdout.split("\0") if path and (ROOT / path).is_file()))
+    """Return the paths of all files that a fresh clone has: all but those that `.gitignore` names. Needs no git."""
+    ignored = tuple(line.rstrip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split() if line)
+    return tuple(sorted(_files_below(ROOT, (".git", *ignored))))
+
+
+def _files_below(folder: Path, ignored: tuple[str, ...]) -> Iterator[str]:
+    """Yield files relative to the clone; a pattern of `.gitignore` here is a name, without a path."""
+    for path in folder.iterdir():
+        if any(fnmatch(path.name, pattern) for pattern in ignored):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _files_below(path, ignored)
+        else:
+            yield str(path.relative_to(ROOT))
 
 
 @lru_cache(maxsize=1)

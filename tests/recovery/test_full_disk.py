@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,17 +19,41 @@ from include.paths import run_path
 from include.settings import Settings
 from include.state.process_states import BROKER
 
+SHARED_MEMORY = Path("/dev/shm")
 FULL = "No space left on device"
+
+
+SMALL = 256 << 20
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 48 MB (tmpfs, as root)."""
+    """A file system of its own that a test can fill: tmpfs, mounted by root, or a container's small `/dev/shm`.
+
+    Elsewhere an ordinary user runs the test by `in_own_namespace`.
+    """
+    if is_small(SHARED_MEMORY):
+        place = Path(tempfile.mkdtemp(prefix="small disk ", dir=SHARED_MEMORY))
+        yield place
+        shutil.rmtree(place)
+        return
     place = tmp_path / "small disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], check=True)
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def is_small(folder: Path) -> bool:
+    """Whether a folder's whole file system is small enough to be filled."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize <= SMALL
+
+
+def in_own_namespace(request: pytest.FixtureRequest) -> None:
+    """Run the requesting test again where this user may mount a file system (Linux user namespace)."""
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", request.node.nodeid]
+    subprocess.run(["unshare", "--map-root-user", "--mount", *argv], cwd=request.config.rootpath, check=True)
 
 
 @pytest.fixture
@@ -60,8 +86,16 @@ def await_told(site: Site, driver: Driver) -> None:
     assert site.word()["state"] in ("waiting", "halted", "failed")
 
 
-@pytest.mark.timeout(600)
-def test_full_disk(cramped: Site, small_disk: Path) -> None:
+@pytest.mark.timeout(900)
+def test_full_disk_loses_nothing_and_is_reported(request: pytest.FixtureRequest) -> None:
+    if is_small(SHARED_MEMORY) or os.geteuid() == 0:
+        fill_twice(request.getfixturevalue("cramped"), request.getfixturevalue("small_disk"))
+    else:
+        in_own_namespace(request)
+
+
+def fill_twice(cramped: Site, small_disk: Path) -> None:
+    """Fill the disk under a running driver, and again under one that is then killed."""
     driver = cramped.drive()
     cramped.send()
     cramped.await_published(driver)

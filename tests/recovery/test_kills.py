@@ -31,6 +31,18 @@ def lose_last_commit(site: Site) -> None:
     (commits / str(last)).unlink()
 
 
+def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site) -> None:
+    site.send(200)
+    driver = site.drive(f"kill:{Step.SILVER_COMMITTED}:0")
+    assert driver.ended() == -signal.SIGKILL
+    successor = site.drive()
+    site.await_published(successor)
+    successor.send(signal.SIGTERM)
+    assert successor.ended() == 0
+    site.refuse_any_loss()
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_killed_after_each_step(site: Site) -> None:
     site.send(200)

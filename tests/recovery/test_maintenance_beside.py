@@ -13,6 +13,8 @@ from include.planning.plan import REPLAY, Plan, Prediction, Stage
 from include.planning.plan_journal import keep_plan, record_stage
 from include.reading.publication import read_publication
 
+pytestmark = pytest.mark.extended
+
 LEFT_ALONE, REFUSED = 1, 2
 # As many as a partition must have before they are put together.
 BATCHES = 9

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from site_of_recovery import Driver, Site
 
+pytestmark = pytest.mark.extended
+
 REFUSED = 2
 READ_AT = datetime(2024, 3, 1, tzinfo=UTC)
 

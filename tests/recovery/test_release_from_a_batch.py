@@ -10,6 +10,8 @@ from site_of_recovery import Site
 
 from include.reading import pinned
 
+pytestmark = pytest.mark.extended
+
 
 def a_table_more_and_one_less(site: Site) -> None:
     """What the second release declares: days instead of peaks."""

@@ -26,6 +26,8 @@ from include.settings import CLONE, Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
 from include.state.run_files import RunFile, is_alive, read_run_file, wait_gone
 
+pytestmark = pytest.mark.extended
+
 COMMITTING_WITHIN = 30.0
 ORPHANS_GONE_WITHIN = 5.0
 DATASET = "kept"

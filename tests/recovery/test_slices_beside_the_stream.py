@@ -16,6 +16,8 @@ from include.clients.kafka import delete_records_before, log_start_offsets
 from include.paths import verified_path, warehouse
 from include.reading.publication import read_publication, tables_of
 
+pytestmark = pytest.mark.extended
+
 REFUSED = 2
 # A day of readings is 205 of them; they begin with the 27th of February 2024.
 DAY = ("--from", "2024-02-27T12:00Z", "--to", "2024-02-28T12:00Z")

@@ -12,7 +12,7 @@ from include.planning.plan import Stage
 
 REPLAY = f"replay__{DATASET}"
 ASKED = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ CHROMIUM = "/usr/bin/chromium"
 SCREENSHOTS = CLONE / "build" / "screenshots"
 REPLAY, STREAM = f"replay__{DATASET}", f"stream__{DATASET}"
 QUALITY = f"quality__{DATASET}"
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def test_unpausing_the_dag_starts_the_stream_and_shows_its_health(stack: Stack) 
     assert stack.page.run(STREAM, run)["state"] == "running"
 
 
+@pytest.mark.extended
 def test_restarting_airflow_neither_stops_nor_doubles_the_stream(stack: Stack) -> None:
     run, pid = last_run(stack, STREAM), stack.stream_pid()
     for part in ("scheduler", "triggerer", "api-server", "dag-processor"):
@@ -93,6 +94,7 @@ def test_three_days_are_backfilled_and_verified(stack: Stack) -> None:
     assert {event["partition_key"] for event in events if event["name"] == "gold.carrier_hours"} >= set(days)
 
 
+@pytest.mark.extended
 def test_published_tables_are_asked_their_rules_and_kept_small(stack: Stack) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
@@ -108,12 +110,14 @@ def test_published_tables_are_asked_their_rules_and_kept_small(stack: Stack) -> 
     assert stack.publication() == seen
 
 
+@pytest.mark.extended
 def test_a_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
     run = stack.page.trigger(BACKFILL, partition_key="2012-12-01")
     assert stack.page.await_run(BACKFILL, run) == "success"
     assert set(stack.page.states(BACKFILL, run).values()) == {"skipped"}
 
 
+@pytest.mark.extended
 def test_a_dry_run_only_explains(stack: Stack) -> None:
     run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "dry_run": True})
     assert stack.page.await_run(REPLAY, run) == "success"
@@ -125,6 +129,7 @@ def test_a_dry_run_only_explains(stack: Stack) -> None:
     assert record.stage is Stage.CANCELLED
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("conf", "reason"),
     [
@@ -152,6 +157,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert stack.plan_files() == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("conf", [{"threshold": "a lot"}, {"by": "predicate"}, {"first_batch": -1}, {"dry_run": "no"}])
 def test_a_wrong_type_is_refused_by_the_form_itself(stack: Stack, conf: dict[str, object]) -> None:
     before = stack.plan_files()
@@ -161,6 +167,7 @@ def test_a_wrong_type_is_refused_by_the_form_itself(stack: Stack, conf: dict[str
     assert stack.plan_files() == before
 
 
+@pytest.mark.extended
 def test_a_replay_is_asked_about_published_and_taken_back(stack: Stack) -> None:
     """Rows of gold are lost while the stream is away; a replay finds that, asks, and puts them back."""
     drained(stack)
@@ -205,6 +212,7 @@ def test_a_replay_is_asked_about_published_and_taken_back(stack: Stack) -> None:
     assert stack.is_balanced()
 
 
+@pytest.mark.extended
 def test_a_rejected_replay_changes_nothing_and_skips_the_rest(stack: Stack) -> None:
     drained(stack)
     stack.lose("gold.carrier_hours", "carrier = 'AA'")
@@ -221,6 +229,7 @@ def test_a_rejected_replay_changes_nothing_and_skips_the_rest(stack: Stack) -> N
     assert "gold.carrier_hours" in stack.page.log("audit", audit, "audit")
 
 
+@pytest.mark.extended
 def test_a_cleared_run_does_nothing_twice(stack: Stack) -> None:
     everything = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
     run = stack.page.trigger(REPLAY, everything | {"threshold": 1})
