@@ -68,12 +68,12 @@ class Contract:
     @property
     def record_rules(self) -> tuple[Rule, ...]:
         """The rules that judge each record as it comes."""
-        return tuple(rule for rule in self.rules if rule.judges_records)
+        return tuple(rule for rule in self.rules if rule.validates_records)
 
     def checks(self, table: str) -> tuple[Rule, ...]:
         """Return the rules that are asked of a table as a whole; `table` is a full name (`gold.carrier_hours`)."""
         if table == f"silver.{self.dataset}":
-            return tuple(rule for rule in self.rules if not rule.judges_records)
+            return tuple(rule for rule in self.rules if not rule.validates_records)
         return self.gold.get(table, ())
 
 

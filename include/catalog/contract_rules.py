@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from include.catalog.row_conditions import Condition, columns_of, read_condition
-from include.catalog.row_expectations import PAIR, ROW, SET, why_no_row
+from include.catalog.row_conditions import Condition, condition_columns, read_condition
+from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
 from include.catalog.yaml_declarations import DeclarationRefused, Node
 
 REJECT, WARN, HOLD, FAIL = "reject", "warn", "hold", "fail"
@@ -52,9 +52,9 @@ class Rule:
     written: Mapping[str, Any]
 
     @property
-    def judges_records(self) -> bool:
+    def validates_records(self) -> bool:
         """Whether each record is judged as it comes, not a table as a whole."""
-        return self.action == REJECT or (self.action == WARN and self.expectation in ROW)
+        return self.action == REJECT or (self.action == WARN and self.expectation in ROW_EXPECTATIONS)
 
 
 def read_rules(
@@ -95,7 +95,7 @@ def _rule(node: Node, types: Mapping[str, str], column: str | None, gold: bool) 
         kwargs.setdefault("column", column)
     facts = {"name": name, "expectation": expectation, "action": action, "severity": severity, "written": kwargs}
     place = f"{body.place}.kwargs"
-    if expectation in ROW and not gold:
+    if expectation in ROW_EXPECTATIONS and not gold:
         return _row_rule(facts, kwargs, types, place)
     return _set_rule(facts, kwargs, None if gold else types, body.place)
 
@@ -118,7 +118,7 @@ def _body(node: Node) -> Node:
 
 
 def _row_rule(facts: dict[str, Any], kwargs: Mapping[str, Any], types: Mapping[str, str], place: str) -> Rule:
-    spec, left = ROW[facts["expectation"]], dict(kwargs)
+    spec, left = ROW_EXPECTATIONS[facts["expectation"]], dict(kwargs)
     columns = tuple(_column(left.pop(key, None), types, f"{place}.{key}") for key in spec.columns)
     kinds = {types[column] for column in columns}
     if len(kinds) > 1 or not kinds <= set(spec.types):
@@ -134,10 +134,10 @@ def _row_rule(facts: dict[str, Any], kwargs: Mapping[str, Any], types: Mapping[s
 def _set_rule(facts: dict[str, Any], kwargs: Mapping[str, Any], types: Mapping[str, str] | None, place: str) -> Rule:
     expectation = facts["expectation"]
     if facts["action"] == REJECT:
-        why = "asks a table, not a record" if types is None else why_no_row(expectation)
+        why = "asks a table, not a record" if types is None else why_not_per_record(expectation)
         raise DeclarationRefused(place, f"{expectation} cannot reject a record: it {why}; use warn, hold or fail")
-    if expectation not in SET and expectation not in ROW:
-        raise DeclarationRefused(f"{place}.type", f"{expectation!r} {why_no_row(expectation)}")
+    if expectation not in TABLE_EXPECTATIONS and expectation not in ROW_EXPECTATIONS:
+        raise DeclarationRefused(f"{place}.type", f"{expectation!r} {why_not_per_record(expectation)}")
     left = dict(kwargs)
     named = [left[key] for key in ("column", *PAIR) if key in left]
     named += [name for key in LISTS for name in left.get(key, ())]
@@ -165,6 +165,6 @@ def _mostly(left: dict[str, Any], place: str) -> float:
     return float(mostly)
 
 
-def looked_at(rule: Rule) -> tuple[str, ...]:
+def referenced_columns(rule: Rule) -> tuple[str, ...]:
     """Return every column that a rule looks at: those it judges, and those of its condition."""
-    return tuple(dict.fromkeys([*rule.columns, *columns_of(rule.condition)]))
+    return tuple(dict.fromkeys([*rule.columns, *condition_columns(rule.condition)]))

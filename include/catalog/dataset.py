@@ -18,7 +18,7 @@ from include.paths import snapshot_path
 from include.settings import Settings
 
 CODE = {".yaml", ".py", ".sql"}
-BEGINNING = "beginning.yaml"
+RELEASE_START = "beginning.yaml"
 
 
 class DatasetUnknown(Terminal):
@@ -41,7 +41,7 @@ class ReleaseUnknown(Terminal):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class ReleaseStart:
     """Where a release begins: of the batches before `batch` it has what release `base` has, in these table versions."""
 
     base: str
@@ -63,7 +63,7 @@ class Dataset:
     contract: Contract
     pipeline: Pipeline
     code: str = ""
-    beginning: Beginning | None = None
+    release_start: ReleaseStart | None = None
 
 
 def dataset_names(settings: Settings) -> list[str]:
@@ -88,20 +88,20 @@ def load_dataset(name: str, folder: Path) -> Dataset:
         raise DeclarationRefused(f"{folder}/contract.yaml: {column}", why)
     if contract.identity != pipeline.identity:
         raise DeclarationRefused(f"{folder}/contract.yaml: primaryKey", f"is not {list(pipeline.identity)}")
-    beginning = load_beginning(folder)
-    code = content_hash(folder, leave_out=(BEGINNING,))
+    beginning = load_release_start(folder)
+    code = content_hash(folder, leave_out=(RELEASE_START,))
     release = content_hash(folder) if beginning else code
     return Dataset(name, folder, release, contract, pipeline, code, beginning)
 
 
-def load_beginning(folder: Path) -> Beginning | None:
+def load_release_start(folder: Path) -> ReleaseStart | None:
     """Return where the release of a snapshot begins; None: with bronze."""
-    path = folder / BEGINNING
+    path = folder / RELEASE_START
     if not path.exists():
         return None
     node = load_yaml(path)
     numbers = (node.take(name, int) for name in ("batch", "silver", "rejected"))
-    beginning = Beginning(node.take("base", str), *numbers)
+    beginning = ReleaseStart(node.take("base", str), *numbers)
     node.finish()
     return beginning
 
@@ -114,14 +114,14 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
     return load_dataset(name, settings.datasets / name)
 
 
-def snapshot_dataset(settings: Settings, name: str, beginning: Beginning | None = None) -> Dataset:
+def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there."""
     declared = declared_dataset(settings, name)
     copy = snapshot_path(settings, name, f".{declared.release}.{os.getpid()}")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", BEGINNING))
+    shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
     if beginning is not None:
-        (copy / BEGINNING).write_text(json.dumps(asdict(beginning)), "utf-8")
+        (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy).release)
     if place.is_dir():
         # Reference files are no code: a corrected one is taken over into the release that it belongs to.
@@ -144,10 +144,10 @@ def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
     return dataset
 
 
-def code_of(settings: Settings, name: str, release: str) -> str:
+def code_hash(settings: Settings, name: str, release: str) -> str:
     """Return the hash of the folder that a release was made of, wherever it begins."""
     place = snapshot_path(settings, name, release)
-    return content_hash(place, leave_out=(BEGINNING,)) if place.is_dir() else release
+    return content_hash(place, leave_out=(RELEASE_START,)) if place.is_dir() else release
 
 
 def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:

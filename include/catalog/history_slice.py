@@ -47,7 +47,7 @@ class Slice:
         return any(mine.overlaps(its) for mine in self.spans for its in other.spans)
 
 
-def slice_from_json(said: Mapping[str, Any]) -> Slice:
+def parsed_slice(said: Mapping[str, Any]) -> Slice:
     """Return the slice that `dataclasses.asdict` and JSON made `said` of."""
     spans = [Span(**span) for span in said["spans"]]
     since, until = (None if said[name] is None else datetime.fromisoformat(said[name]) for name in ("since", "until"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from include.catalog.yaml_declarations import DeclarationRefused, Node, load_yaml
 
 MEASURES = {"count", "count_if", "sum", "min", "max", "avg", "approx_distinct"}
-UNITS = {"hour", "day", "month"}
+WINDOW_UNITS = {"hour", "day", "month"}
 COLUMN_TYPES = ("string", "integer", "long", "double", "boolean", "date")
 TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 TABLE = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
@@ -140,7 +140,7 @@ def _additive(name: str, partition: str, node: Node, _: Path) -> Gold:
 
 def _window(node: Node) -> Window:
     window = node.node("window")
-    spec = Window(window.take("column", str), window.one_of("unit", UNITS), window.take("as", str))
+    spec = Window(window.take("column", str), window.one_of("unit", WINDOW_UNITS), window.take("as", str))
     window.finish()
     return spec
 

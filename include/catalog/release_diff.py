@@ -15,7 +15,7 @@ from include.settings import Settings
 
 
 @dataclass(frozen=True)
-class Change:
+class TableChange:
     """What the changed folder means for one table: `kind` is additive, changed, removed or incompatible."""
 
     table: str
@@ -23,34 +23,34 @@ class Change:
     why: str
 
 
-def changes(base: Dataset, fresh: Dataset) -> list[Change]:
+def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     """Return what differs between two releases, table by table; what a change of silver does to gold is not said."""
-    found: list[Change] = []
+    found: list[TableChange] = []
     if _differs(base, fresh, ["contract.yaml"]):
         found += _contract_changes(base, fresh)
     if _differs(base, fresh, _modules(base, fresh)):
-        found.append(Change("silver", "changed", "silver.py differs: rows or columns may"))
+        found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
-        found.append(Change("silver and rejected", "changed", "other records may be duplicates"))
+        found.append(TableChange("silver and rejected", "changed", "other records may be duplicates"))
     found += _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
-    rest = [Change("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
+    rest = [TableChange("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
     return found or rest
 
 
-def _contract_changes(base: Dataset, fresh: Dataset) -> list[Change]:
+def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     """Say what a changed contract does to silver and rejected."""
     found = contract_changes(base.contract, fresh.contract)
     if not found:
-        return [Change("silver and rejected", "changed", "contract.yaml is worded otherwise")]
-    return [Change("silver and rejected", "changed", f"contract, {c.kind}: {c.part} {c.why}") for c in found]
+        return [TableChange("silver and rejected", "changed", "contract.yaml is worded otherwise")]
+    return [TableChange("silver and rejected", "changed", f"contract, {c.kind}: {c.part} {c.why}") for c in found]
 
 
-def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[Change]:
+def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChange]:
     before, after = {gold.name: gold for gold in base}, {gold.name: gold for gold in fresh}
-    found = [Change(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
-    found += [Change(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]
+    found = [TableChange(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
+    found += [TableChange(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]
     for name in [name for name in after if name in before and before[name] != after[name]]:
-        found.append(Change(f"gold.{name}", *_how(before[name], after[name])))
+        found.append(TableChange(f"gold.{name}", *_how(before[name], after[name])))
     return found
 
 
@@ -87,9 +87,9 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def folder_changes(settings: Settings, name: str, release: str) -> list[Change]:
+def folder_changes(settings: Settings, name: str, release: str) -> list[TableChange]:
     """Return how the dataset's folder differs from a release; a folder that cannot be read is one change."""
     try:
-        return changes(released_dataset(settings, name, release), declared_dataset(settings, name))
+        return release_changes(released_dataset(settings, name, release), declared_dataset(settings, name))
     except HeadraceError as error:
-        return [Change("all", "incompatible", error.what)]
+        return [TableChange("all", "incompatible", error.what)]

@@ -45,14 +45,14 @@ class Nullity:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Compound:
     """All of the `parts` (`how` is and), or any of them (or)."""
 
     how: str
     parts: tuple[Condition, ...]
 
 
-Condition = Comparison | Nullity | Joined
+Condition = Comparison | Nullity | Compound
 
 
 def read_condition(value: object, types: Mapping[str, str], place: str) -> Condition:
@@ -66,7 +66,7 @@ def read_condition(value: object, types: Mapping[str, str], place: str) -> Condi
         parts = tuple(read_condition(part, types, f"{place}.conditions") for part in node.take("conditions", list))
         if len(parts) < 2:
             raise DeclarationRefused(f"{place}.conditions", "must be two conditions or more")
-        found: Condition = Joined(kind, parts)
+        found: Condition = Compound(kind, parts)
     else:
         column = _column(node.node("column"), types)
         found = Nullity(column, node.take("is_null", bool)) if kind == "nullity" else _comparison(node, column, types)
@@ -74,11 +74,11 @@ def read_condition(value: object, types: Mapping[str, str], place: str) -> Condi
     return found
 
 
-def columns_of(condition: Condition | None) -> Iterator[str]:
+def condition_columns(condition: Condition | None) -> Iterator[str]:
     """Yield the columns that a condition looks at."""
-    if isinstance(condition, Joined):
+    if isinstance(condition, Compound):
         for part in condition.parts:
-            yield from columns_of(part)
+            yield from condition_columns(part)
     elif condition is not None:
         yield condition.column
 

@@ -121,7 +121,7 @@ def _one_of(value: object, allowed: tuple[str, ...], place: str) -> str:
     return str(value)
 
 
-ROW: Mapping[str, RowExpectation] = {
+ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
     "expect_column_values_to_be_null": RowExpectation(ALL, _no_arguments),
     "expect_column_values_to_not_be_null": RowExpectation(ALL, _no_arguments),
     "expect_column_values_to_be_between": RowExpectation(MEASURED, _bounds),
@@ -139,7 +139,7 @@ ROW: Mapping[str, RowExpectation] = {
 }
 """The row expectations, and what each is for."""
 
-NOT_A_ROW: Mapping[str, str] = {
+NOT_PER_RECORD: Mapping[str, str] = {
     "expect_column_values_to_be_unique": "needs all rows; identities are unique anyhow (primaryKey)",
     "expect_column_values_to_be_increasing": "needs the order of all rows",
     "expect_column_values_to_be_decreasing": "needs the order of all rows",
@@ -161,7 +161,7 @@ proportion_of_non_null_values_to_be_between proportion_of_unique_values_to_be_be
 stdev_to_be_between sum_to_be_between to_exist unique_value_count_to_be_between value_z_scores_to_be_less_than
 values_to_be_unique values_to_be_increasing values_to_be_decreasing
 """
-SET = frozenset(
+TABLE_EXPECTATIONS = frozenset(
     [f"expect_column_{name}" for name in _SET_OF_COLUMN.split()]
     + ["expect_compound_columns_to_be_unique", "expect_select_column_values_to_be_unique_within_record"]
     + ["expect_multicolumn_sum_to_equal", "expect_table_row_count_to_be_between", "expect_table_row_count_to_equal"]
@@ -170,8 +170,8 @@ SET = frozenset(
 """Expectations that only a whole table can keep; a checkpoint also asks row expectations of a table."""
 
 
-def why_no_row(expectation: str) -> str:
+def why_not_per_record(expectation: str) -> str:
     """Say why an expectation cannot judge each record."""
-    if expectation in NOT_A_ROW:
-        return NOT_A_ROW[expectation]
-    return "needs all rows" if expectation in SET else "is no expectation that is known here"
+    if expectation in NOT_PER_RECORD:
+        return NOT_PER_RECORD[expectation]
+    return "needs all rows" if expectation in TABLE_EXPECTATIONS else "is no expectation that is known here"

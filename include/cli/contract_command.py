@@ -47,7 +47,7 @@ def rules(
 ) -> None:
     """List the rules of contracts, where each is judged and what it does; then the expectations there are."""
     from include.catalog.dataset import dataset_names, declared_dataset
-    from include.catalog.row_expectations import NOT_A_ROW, ROW, SET
+    from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
     from include.settings import load_settings
 
     settings, console = load_settings(), Console(soft_wrap=True)
@@ -55,19 +55,23 @@ def rules(
         contract = declared_dataset(settings, name).contract
         for table, found in {f"silver.{name}": contract.rules, **contract.gold}.items():
             for rule in found:
-                where = "each record" if rule.judges_records else f"{table} as a whole"
+                where = "each record" if rule.validates_records else f"{table} as a whole"
                 about = ", ".join(rule.columns) or "rows"
                 line = f"{name}: {rule.name}: {rule.action}, {where}: {rule.expectation} of {about}"
                 console.print(line, highlight=False, markup=False)
-    console.print("\neach record (reject, warn):", *sorted(ROW), sep="\n  ", highlight=False)
-    console.print("tables as a whole (warn, hold, fail): these and", *sorted(SET), sep="\n  ", highlight=False)
-    console.print("no record:", *(f"{name}: {why}" for name, why in NOT_A_ROW.items()), sep="\n  ", highlight=False)
+    console.print("\neach record (reject, warn):", *sorted(ROW_EXPECTATIONS), sep="\n  ", highlight=False)
+    console.print(
+        "tables as a whole (warn, hold, fail): these and", *sorted(TABLE_EXPECTATIONS), sep="\n  ", highlight=False
+    )
+    console.print(
+        "no record:", *(f"{name}: {why}" for name, why in NOT_PER_RECORD.items()), sep="\n  ", highlight=False
+    )
 
 
 def _show(console: Console, each: ContractCheck) -> None:
     mark = "[green]good[/]" if each.is_good else "[red]not good[/]"
     console.print(f"[bold]{each.dataset}[/] {each.version or ''}: {mark}", highlight=False)
-    for refusal in each.refusals:
+    for refusal in each.problems:
         console.print(f"  {refusal}", highlight=False, markup=False)
     for change in each.changes:
         colour = COLOURS[change.kind]
@@ -75,6 +79,6 @@ def _show(console: Console, each: ContractCheck) -> None:
     if each.base is not None and not each.changes:
         console.print(f"  no change since release {each.base}", highlight=False)
     if not each.is_version_enough:
-        console.print(f"  version {each.version} must be {each.wanted_version} or later for this", highlight=False)
+        console.print(f"  version {each.version} must be {each.required_version} or later for this", highlight=False)
     if each.changes:
         console.print(f"  → headrace release plan --dataset {each.dataset}   (acts by a release only)", highlight=False)

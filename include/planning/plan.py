@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from include.catalog.history_slice import Slice
-from include.catalog.release_diff import Change
+from include.catalog.release_diff import TableChange
 from include.errors import Terminal
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
@@ -91,7 +91,7 @@ class Plan:
     planned_by: str
     threshold: float
     """Share of changed keys up to which no approval is needed."""
-    changes: Sequence[Change]
+    changes: Sequence[TableChange]
     predicted: Prediction
     slice: Slice | None = None
     asked: str = ""

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from include.catalog.history_slice import slice_from_json
-from include.catalog.release_diff import Change
+from include.catalog.history_slice import parsed_slice
+from include.catalog.release_diff import TableChange
 from include.errors import Terminal, Transient
 from include.paths import plan_path
 from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, validate_stage
@@ -150,9 +150,9 @@ def _folder(settings: Settings, plan: str) -> Path:
 def _plan(said: Mapping[str, Any]) -> Plan:
     parts = {
         "planned_at": datetime.fromisoformat(said["planned_at"]),
-        "changes": [Change(**change) for change in said["changes"]],
+        "changes": [TableChange(**change) for change in said["changes"]],
         "predicted": Prediction(**{"files": 0, **said["predicted"]}),
-        "slice": None if said.get("slice") is None else slice_from_json(said["slice"]),
+        "slice": None if said.get("slice") is None else parsed_slice(said["slice"]),
     }
     return Plan(**{**said, **parts})
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from include.catalog.dataset import (
-    Beginning,
     Dataset,
     DatasetUnknown,
+    ReleaseStart,
     dataset_names,
     declared_dataset,
     released_dataset,
@@ -19,7 +19,7 @@ from include.catalog.dataset import (
 )
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
-from include.catalog.release_diff import changes
+from include.catalog.release_diff import release_changes
 from include.errors import Terminal, Transient
 from include.paths import bronze_path, live_path, status_path
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
@@ -27,7 +27,7 @@ from include.planning.plan_journal import all_plans, find_plan, keep_plan, new_i
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
 from include.reading.published_tables import Reading
-from include.reference.reference_tables import refuse_unusable
+from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
 from include.state.process_states import stream_name
 
@@ -132,12 +132,12 @@ def plan_release(
         declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
         base = released_dataset(settings, dataset, seen.release)
         beginning = _beginning(settings, seen, point)
-        if declared.code == base.code and beginning is None and base.beginning is None:
+        if declared.code == base.code and beginning is None and base.release_start is None:
             raise NothingToRelease(dataset, seen.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
         refuse_in_the_way(settings, dataset)
-        refuse_unusable(settings, declared)
+        validate_reference_tables(settings, declared)
         if beginning is not None:
             _refuse_other_shape(base, declared)
         _refuse_kept(settings, declared, beginning)
@@ -148,7 +148,7 @@ def plan_release(
         return keep_plan(settings, replace(plan, origin=origin))
 
 
-def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning | None:
+def _beginning(settings: Settings, seen: Publication, point: Point) -> ReleaseStart | None:
     batch = point.batch
     if point.since is not None:
         batch = first_batch_since(bronze_path(settings, seen.dataset), point.since)
@@ -159,7 +159,7 @@ def _beginning(settings: Settings, seen: Publication, point: Point) -> Beginning
     if not 0 < batch <= seen.batch + 1:
         raise PointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
     versions = (seen.tables[f"{layer}.{seen.dataset}"].version for layer in ("silver", "rejected"))
-    return Beginning(seen.release, batch, *versions)
+    return ReleaseStart(seen.release, batch, *versions)
 
 
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
@@ -171,23 +171,23 @@ def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
         raise PointRefused(fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now")
 
 
-def _refuse_kept(settings: Settings, declared: Dataset, beginning: Beginning | None) -> None:
+def _refuse_kept(settings: Settings, declared: Dataset, beginning: ReleaseStart | None) -> None:
     """Raise when the stream keeps a release of this code fresh that begins at the same place."""
     path = live_path(settings, declared.name)
     for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
         kept = released_dataset(settings, declared.name, release)
-        if (kept.code, _start(kept.beginning)) == (declared.code, _start(beginning)):
+        if (kept.code, _start(kept.release_start)) == (declared.code, _start(beginning)):
             raise ReleaseKept(declared.name, release)
 
 
-def _start(beginning: Beginning | None) -> tuple[str, int] | None:
+def _start(beginning: ReleaseStart | None) -> tuple[str, int] | None:
     return (beginning.base, beginning.batch) if beginning else None
 
 
 def _plan(
     settings: Settings, base: Dataset, fresh: Dataset, wanted: Prediction, by: str, now: datetime, threshold: float
 ) -> Plan:
-    begins = "" if fresh.beginning is None else f"from batch {fresh.beginning.batch} on"
+    begins = "" if fresh.release_start is None else f"from batch {fresh.release_start.batch} on"
     return Plan(
         id=new_id(settings, RELEASE, fresh.name),
         kind=RELEASE,
@@ -197,7 +197,7 @@ def _plan(
         planned_at=now,
         planned_by=by,
         threshold=threshold,
-        changes=changes(base, fresh),
+        changes=release_changes(base, fresh),
         predicted=wanted,
         asked=begins,
     )

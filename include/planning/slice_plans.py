@@ -173,7 +173,7 @@ class _View:
 
     def refuse_inherited(self, wanted: Slice) -> None:
         """Raise RangeRefused for records that the release did not judge: it took them over as they were."""
-        beginning = self.declared.beginning
+        beginning = self.declared.release_start
         if beginning is None:
             return
         before = (tile for tile in self.history.tiles if tile.batch < beginning.batch)

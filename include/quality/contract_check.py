@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from include.catalog.contract import Contract
-from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, wanted_version
+from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
 from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset
-from include.quality.odcs_standard import refusals
+from include.quality.odcs_standard import contract_problems
 from include.reading.publication import find_publication
 from include.settings import Settings
 
 
 @dataclass(frozen=True)
 class ContractCheck:
-    """What is wrong with a contract (`refusals`), and how it differs from that of `base`, the release readers see.
+    """What is wrong with a contract (`problems`), and how it differs from that of `base`, the release readers see.
 
     `base` is None when nothing is published; `wanted_version` what its changes deserve, None where nobody can say.
     """
 
     dataset: str
     version: str | None
-    refusals: tuple[str, ...]
+    problems: tuple[str, ...]
     base: str | None = None
     changes: tuple[ContractChange, ...] = ()
-    wanted_version: str | None = None
+    required_version: str | None = None
     is_version_enough: bool = True
 
     @property
     def is_good(self) -> bool:
         """Whether it could be released as it is."""
-        return not self.refusals and self.is_version_enough
+        return not self.problems and self.is_version_enough
 
 
 def check_contracts(settings: Settings, only: str | None = None) -> list[ContractCheck]:
@@ -42,19 +42,19 @@ def check_contracts(settings: Settings, only: str | None = None) -> list[Contrac
 
 
 def _checked(settings: Settings, name: str) -> ContractCheck:
-    wrong = tuple(refusals(settings.datasets / name))
+    wrong = tuple(contract_problems(settings.datasets / name))
     if wrong:
         return ContractCheck(name, None, wrong)
     fresh, seen = declared_dataset(settings, name).contract, find_publication(settings, name)
     if seen is None:
         return ContractCheck(name, fresh.version, ())
-    return judged_change(name, seen.release, released_dataset(settings, name, seen.release).contract, fresh)
+    return compared_contract(name, seen.release, released_dataset(settings, name, seen.release).contract, fresh)
 
 
-def judged_change(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:
+def compared_contract(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:
     """Return how a contract differs from the one of a release, and whether its version says so."""
     found = contract_changes(base, fresh)
-    wanted = wanted_version(base, found)
+    wanted = required_version(base, found)
     return ContractCheck(
         name, fresh.version, (), release, tuple(found), wanted, is_version_enough(fresh.version, wanted)
     )

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from include.catalog.contract_rules import FAIL, HOLD, Rule, looked_at
+from include.catalog.contract_rules import FAIL, HOLD, Rule, referenced_columns
 from include.quality.odcs_standard import expectation
 from include.quality.quality_packages import imported
 
@@ -86,7 +86,7 @@ def _build_site_in(folder: Path) -> None:
 
 def _asked(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[Check]:
     gx, context = imported("great_expectations"), _context()
-    frame = pandas_frame(rows, {column for rule in rules for column in looked_at(rule)})
+    frame = pandas_frame(rows, {column for rule in rules for column in referenced_columns(rule)})
     source = context.data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
     suite = context.suites.add_or_update(gx.ExpectationSuite(name, expectations=[expectation(rule) for rule in rules]))

@@ -18,7 +18,7 @@ from include.catalog.yaml_declarations import DeclarationRefused
 from include.quality.quality_packages import imported
 
 
-def refusals(folder: Path) -> list[str]:
+def contract_problems(folder: Path) -> list[str]:
     """Return all that is wrong with `contract.yaml` of a dataset's folder, one sentence each; QualityNotInstalled."""
     path = folder / "contract.yaml"
     try:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from include.catalog.contract_rules import Rule, looked_at
-from include.catalog.row_expectations import ROW
+from include.catalog.contract_rules import Rule, referenced_columns
+from include.catalog.row_expectations import ROW_EXPECTATIONS
 from include.errors import HeadraceError
 from include.planning.comparison import Side
 from include.planning.comparison_sides import both_sides, whole_table
@@ -42,7 +42,7 @@ def asked(settings: Settings, plan: str) -> dict[str, Any]:
 
 def asked_whole(settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]) -> list[Check]:
     """Return what a table would answer with the slice's rows in it; what it breaks now is not the plan's doing."""
-    columns = {column for rule in rules for column in looked_at(rule)}
+    columns = {column for rule in rules for column in referenced_columns(rule)}
     published, as_it_would_be = whole_table(settings, sides, name, columns)
     checks = check_tables({name: (as_it_would_be, rules)})
     # One name may stand for a rule of several columns: what belongs together is told by its place.
@@ -57,7 +57,7 @@ def asked_whole(settings: Settings, sides: tuple[Side, Side], name: str, rules: 
 
 def _of(rules: Sequence[Rule], *, a_row: bool) -> list[Rule]:
     """Those that each row answers for itself, or the others."""
-    return [rule for rule in rules if (rule.expectation in ROW and rule.mostly == 1.0) is a_row]
+    return [rule for rule in rules if (rule.expectation in ROW_EXPECTATIONS and rule.mostly == 1.0) is a_row]
 
 
 def main(arguments: Sequence[str]) -> int:

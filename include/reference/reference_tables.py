@@ -73,7 +73,7 @@ class ReferenceChanged(Terminal):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """What a load did: the version now, its rows, and whether it is a new one."""
 
     version: int
@@ -91,7 +91,7 @@ def current_versions(settings: Settings, dataset: str) -> dict[str, int]:
     return found
 
 
-def create_missing(settings: Settings, dataset: Dataset) -> None:
+def create_reference_tables(settings: Settings, dataset: Dataset) -> None:
     """Make version 0 of each declared table that is not there, from its file in the dataset's folder.
 
     ReferenceLost when bronze names it: made anew, its versions would be others under the same numbers.
@@ -111,7 +111,7 @@ def missing_tables(settings: Settings, dataset: Dataset) -> list[ReferenceTable]
     return [table for table in dataset.pipeline.reference if table.name not in there]
 
 
-def refuse_unusable(settings: Settings, dataset: Dataset) -> None:
+def validate_reference_tables(settings: Settings, dataset: Dataset) -> None:
     """Raise unless each declared table is there with these columns, or can be made of its file; nothing is written."""
     missing = missing_tables(settings, dataset)
     for table in missing:
@@ -128,19 +128,19 @@ def _named_last(bronze: Path) -> Mapping[str, int]:
     return named
 
 
-def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) -> Loaded:
+def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) -> LoadResult:
     """Make a file the table's next version, from the next batch on; the same rows again are no new version.
 
     Errors: ReferenceUnknown, ReferenceRefused.
     """
     table = declared_table(dataset, name)
     rows = read_file(table, file)
-    create_missing(settings, dataset)
+    create_reference_tables(settings, dataset)
     now = current_versions(settings, dataset.name)[name]
     if read_version(settings, dataset.name, table, now).equals(rows):
-        return Loaded(now, rows.num_rows, is_new=False)
+        return LoadResult(now, rows.num_rows, is_new=False)
     _write(reference_path(settings, dataset.name, name), rows, "overwrite")
-    return Loaded(current_versions(settings, dataset.name)[name], rows.num_rows, is_new=True)
+    return LoadResult(current_versions(settings, dataset.name)[name], rows.num_rows, is_new=True)
 
 
 def declared_table(dataset: Dataset, name: str) -> ReferenceTable:

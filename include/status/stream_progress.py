@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from include.catalog.dataset import code_of, content_hash, dataset_names, declared_dataset
+from include.catalog.dataset import code_hash, content_hash, dataset_names, declared_dataset
 from include.catalog.pipeline import load_pipeline
-from include.catalog.release_diff import Change, folder_changes
+from include.catalog.release_diff import TableChange, folder_changes
 from include.clients.kafka import TopicMissing, log_start_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
@@ -78,7 +78,7 @@ class DatasetProgress:
     rows: Mapping[str, int | None]
     rejected: Mapping[str, int]
     last_batch: Mapping[str, Any]
-    changes: Sequence[Change] = ()
+    changes: Sequence[TableChange] = ()
     beside: Sequence[str] = ()
     """Releases that the driver keeps up beside the published one."""
     warned: Mapping[str, int] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def observe_dataset(
     release = running_release(said, publication)
     refined = totals.releases.get(release) if totals and release else None
     differs = (
-        None if release is None else content_hash(settings.datasets / dataset) != code_of(settings, dataset, release)
+        None if release is None else content_hash(settings.datasets / dataset) != code_hash(settings, dataset, release)
     )
     return DatasetProgress(
         dataset=dataset,

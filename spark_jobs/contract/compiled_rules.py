@@ -24,7 +24,7 @@ UNIX_LINES = "(?d)"
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledRule:
     """A rule as columns: whether a record is one that the rule is about, and whether it breaks it. Never null."""
 
     rule: Rule
@@ -37,7 +37,7 @@ class Compiled:
         return ~self.broken
 
 
-def compiled_rule(rule: Rule) -> Compiled:
+def compiled_rule(rule: Rule) -> CompiledRule:
     """Return a row rule as columns over the contract's columns."""
     about = F.lit(True) if rule.condition is None else condition_column(rule.condition)
     if len(rule.columns) == 2:
@@ -47,7 +47,7 @@ def compiled_rule(rule: Rule) -> Compiled:
         value = F.col(rule.columns[0])
         kept = ON_VALUES[rule.expectation](value, rule.arguments)
         judged = about if rule.expectation in ABOUT_NULLS else about & value.isNotNull()
-    return Compiled(rule, judged, judged & ~F.coalesce(kept, F.lit(False)))
+    return CompiledRule(rule, judged, judged & ~F.coalesce(kept, F.lit(False)))
 
 
 def condition_column(condition: Condition) -> Column:

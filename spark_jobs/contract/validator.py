@@ -19,17 +19,17 @@ COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset"
 
 
 @dataclass(frozen=True)
-class Judge:
+class Validator:
     """A compiled contract: the columns of each selection, made once, since making them costs more than a small batch.
 
     Selections follow one another because an expression that is used twice in one of them is computed twice.
     """
 
     selections: tuple[tuple[Column, ...], ...]
-    plainly: tuple[tuple[Column, ...], ...]
+    plain_selections: tuple[tuple[Column, ...], ...]
     """The selections for records in their plain form; they end with `_good` and `_task`."""
 
-    def judged(self, bronze: DataFrame) -> DataFrame:
+    def validated(self, bronze: DataFrame) -> DataFrame:
         """Return one row per bronze row: the contract's columns, the record's coordinates, and `_reasons`.
 
         Columns: those of the contract, typed; `_topic, _partition, _offset, _timestamp, _batch_id`; `_reasons`
@@ -38,17 +38,17 @@ class Judge:
         """
         return reduce(lambda rows, columns: rows.select(*columns), self.selections, bronze)
 
-    def plainly_accepted(self, bronze: DataFrame) -> DataFrame:
+    def accepted_plain(self, bronze: DataFrame) -> DataFrame:
         """Return the records that keep the contract, of those in their plain form: as `judged` gives them.
 
         Nearly all records of a healthy topic, at a fraction of the cost; the others are for `judged`.
         """
-        rows = reduce(lambda rows, columns: rows.select(*columns), self.plainly, bronze)
+        rows = reduce(lambda rows, columns: rows.select(*columns), self.plain_selections, bronze)
         # The task's number keeps the filter where it is: below, it would compute all that it is about a second time.
         return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
 
 
-def compiled_judge(contract: Contract) -> Judge:
+def compiled_validator(contract: Contract) -> Validator:
     """Return the judge of a contract; needs a running Spark session."""
     text, value = F.col("value").cast("string"), F.col("value")
     schema = ", ".join(f"`{column.name}` string" for column in contract.columns)
@@ -59,7 +59,7 @@ def compiled_judge(contract: Contract) -> Judge:
         (*read, F.col("_batch_id"), value, joined_values(text, contract).alias("_joined")),
         (*coordinates, value, plain_values(text, F.col("_joined")).alias("_values")),
     )
-    return Judge(
+    return Validator(
         (
             *taken_apart,
             (

@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Contract
 from include.catalog.contract_rules import WARN
-from spark_jobs.contract.compiled_rules import Compiled, compiled_rule
+from spark_jobs.contract.compiled_rules import CompiledRule, compiled_rule
 
 Counts = Mapping[str, Mapping[str, Any]]
 """By rule: `judged` and `broken` in records; `first`: partition and offset of the least broken one, or None."""
 
 
 @dataclass(frozen=True)
-class Counting:
+class WarningCounter:
     """The warning rules of a contract, compiled to aggregates over records that keep it.
 
     What is rejected is counted by its reasons.
@@ -45,14 +45,14 @@ class Counting:
         }
 
 
-def compiled_counting(contract: Contract) -> Counting:
+def compiled_warning_counter(contract: Contract) -> WarningCounter:
     """Return the counting of a contract's warning rules; needs a running Spark session."""
     rules = [rule for rule in contract.record_rules if rule.action == WARN]
     aggregates = [column for n, rule in enumerate(rules) for column in _aggregates(n, compiled_rule(rule))]
-    return Counting(tuple(rule.name for rule in rules), tuple(aggregates))
+    return WarningCounter(tuple(rule.name for rule in rules), tuple(aggregates))
 
 
-def _aggregates(number: int, rule: Compiled) -> list[Column]:
+def _aggregates(number: int, rule: CompiledRule) -> list[Column]:
     place = F.when(rule.broken, F.struct("_partition", "_offset"))
     return [
         F.count_if(rule.judged).alias(f"judged_{number}"),
@@ -61,7 +61,7 @@ def _aggregates(number: int, rule: Compiled) -> list[Column]:
     ]
 
 
-def added_up(counts: Sequence[Counts]) -> Counts:
+def summed_counts(counts: Sequence[Counts]) -> Counts:
     """Return what was counted in several writes as one count."""
     rules = {rule: [one[rule] for one in counts] for rule in (counts[0] if counts else {})}
     return {rule: _together(parts) for rule, parts in rules.items()}

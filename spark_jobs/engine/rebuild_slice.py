@@ -143,7 +143,7 @@ def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Fo
         lookup.table("rejected", rejected, rejected.files())
         lookup.keep(KIN.format(identity=identity_columns(refinery.dataset)), places)
         count, first, last = _span_of(lookup, places, PLACES_AND_BATCH)
-    beginning = refinery.dataset.beginning
+    beginning = refinery.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not judged"
         raise RowsUnaccounted(refinery.silver.spec.name, (first, last), why)

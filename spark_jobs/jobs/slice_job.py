@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import released_dataset
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, slice_from_json
+from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, parsed_slice
 from include.errors import Terminal
 from include.paths import correction_path, plan_path
 from include.reading.bronze_ranges import Tile, tiles_of
@@ -78,7 +78,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     """Do the plan's slice again; return the facts of it: batch, records, what differs in which table."""
     read_at_ms, began = int(time.time() * 1000), time.monotonic()
     said = json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
-    wanted, seen = slice_from_json(said["slice"]), read_publication(settings, dataset)
+    wanted, seen = parsed_slice(said["slice"]), read_publication(settings, dataset)
     if seen.release != said["release"]:
         raise OtherRelease(plan, said["release"], seen.release)
     folder = Folder(correction_path(settings, dataset, seen.release, plan))

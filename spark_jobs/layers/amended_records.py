@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from include.reading.amendments import Amendment, Place, amendments, decided_until
 from include.settings import Settings
-from spark_jobs.contract.validator import REASONS, Judge
+from spark_jobs.contract.validator import REASONS, Validator
 
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"
 DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cast(null as string)))"
@@ -38,15 +38,15 @@ class Decided:
         return of_batches(self._known[until], *batches)
 
 
-def judged_as_amended(judge: Judge, records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
-    """Judge records (columns of bronze) as `Judge.judged` does, with what is decided about them."""
+def judged_as_amended(judge: Validator, records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+    """Judge records (columns of bronze) as `Validator.validated` does, with what is decided about them."""
     if not decided:
-        return judge.judged(records)
+        return judge.validated(records)
     rows = [(*place, one.payload, one.is_discarded) for place, one in decided.items()]
     known = F.broadcast(records.sparkSession.createDataFrame(rows, SCHEMA))
     both = records.join(known, ["partition", "offset"], "left")
     fixed = both.withColumn("value", F.coalesce("fixed", "value")).select(*records.columns)
-    judged = judge.judged(fixed)
+    judged = judge.validated(fixed)
     out = known.where("discarded").selectExpr("partition as _partition", "offset as _offset", "discarded")
     marked = judged.join(F.broadcast(out), ["_partition", "_offset"], "left")
     reasons = F.when(F.col("discarded") & (F.size("_reasons") == 0), F.expr(DISCARDED).cast(REASONS))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
-from include.reference.reference_tables import create_missing
+from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.layers.gold_layer import GoldTable, gold_spec
@@ -50,7 +50,7 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
     """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
-    beginning, refinery = release.dataset.beginning, release.refinery
+    beginning, refinery = release.dataset.release_start, release.refinery
     if beginning is None or refinery.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
@@ -89,7 +89,7 @@ def _opened(
     reference: Mapping[str, int] | None = None,
 ) -> Release:
     transform = load_transformation(dataset)
-    create_missing(settings, dataset)
+    create_reference_tables(settings, dataset)
     book = ReferenceBook(spark, settings, dataset, reference)
     refinery = open_refinery(spark, settings, dataset, bronze, transform, book, versions)
     return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver, versions)))

@@ -15,8 +15,8 @@ from include.catalog.pipeline import LatestGold
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.paths import rejected_path, release_path, silver_path
 from include.settings import Settings
-from spark_jobs.contract.validator import Judge, compiled_judge
-from spark_jobs.contract.warning_counts import Counting, compiled_counting
+from spark_jobs.contract.validator import Validator, compiled_validator
+from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.amended_records import Decided
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.reference_versions import ReferenceBook
@@ -64,7 +64,7 @@ class Refinery:
 
     spark: SparkSession
     dataset: Dataset
-    judge: Judge
+    judge: Validator
     judged_schema: StructType
     transform: Transformation
     reference: ReferenceBook
@@ -73,7 +73,7 @@ class Refinery:
     rejected: Table
     bench: Path
     decided: Decided
-    counting: Counting
+    counting: WarningCounter
     inheritance: Inheritance | None = None
 
 
@@ -90,8 +90,8 @@ def open_refinery(
 
     What it inherits is not opened: see `release.py`.
     """
-    judge = compiled_judge(dataset.contract)
-    empty = judge.judged(no_rows(spark, BRONZE))
+    judge = compiled_validator(dataset.contract)
+    empty = judge.validated(no_rows(spark, BRONZE))
     silver_is = silver_spec(
         settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
     )
@@ -99,7 +99,7 @@ def open_refinery(
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    decided, counting = Decided(settings, dataset.name), compiled_counting(dataset.contract)
+    decided, counting = Decided(settings, dataset.name), compiled_warning_counter(dataset.contract)
     tables = (bronze, silver, rejected)
     return Refinery(spark, dataset, judge, empty.schema, transform, reference, *tables, bench, decided, counting)
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.reading.amendments import Amendment, Place
-from spark_jobs.contract.warning_counts import Counts, added_up
+from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.amended_records import judged_as_amended, without
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.reference_versions import Stretch
@@ -58,7 +58,7 @@ def judged_files(
     came, stretches = rows_of(records), _stretches(refinery, records, batches)
     counts = []
     for stretch in stretches:
-        plain = refinery.judge.plainly_accepted(without(_within(rows, stretch, stretches), decided))
+        plain = refinery.judge.accepted_plain(without(_within(rows, stretch, stretches), decided))
         counts.append(_write_accepted(refinery, plain, stretch, folder))
     left = _write_others(records, folder)
     _refuse_unaccounted(refinery, batches, came, rows_in(folder / ACCEPTED) + left)
@@ -70,7 +70,7 @@ def judged_files(
         counts.append(_write_accepted(refinery, _within(accepted, stretch, stretches), stretch, folder))
     invalid = files_in(folder / "judged" / f"_verdict={INVALID}")
     _refuse_unaccounted(refinery, batches, came, rows_in(folder / ACCEPTED) + rows_of(invalid))
-    return JudgedFiles(tuple(files_in(folder / ACCEPTED)), tuple(invalid), added_up(counts))
+    return JudgedFiles(tuple(files_in(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
 
 
 def _stretches(refinery: Refinery, records: Sequence[Path], batches: tuple[int, int]) -> list[Stretch]:

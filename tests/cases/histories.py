@@ -14,7 +14,7 @@ from include.catalog.history_slice import Slice
 from include.paths import correction_path
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
-from spark_jobs.contract.validator import compiled_judge
+from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.engine.apply_patch import APPLY, Correction, apply_correction
 from spark_jobs.engine.rebuild_gold import redo_gold
 from spark_jobs.engine.rebuild_slice import Folder, Redone, redo_records
@@ -52,7 +52,9 @@ class History:
 
     def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
         other = load_dataset(self.name, edited(self.folder, edit, self.production.dataset.folder))
-        refinery = replace(pinned.refinery, judge=compiled_judge(other.contract), transform=load_transformation(other))
+        refinery = replace(
+            pinned.refinery, judge=compiled_validator(other.contract), transform=load_transformation(other)
+        )
         return replace(pinned, refinery=refinery)
 
     def apply(self, correction: Correction) -> None:

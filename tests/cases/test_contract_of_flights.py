@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Contract
 from include.catalog.dataset import declared_dataset
 from include.settings import Settings
-from spark_jobs.contract.validator import compiled_judge
+from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DEPARTED: dict[str, Any] = {
@@ -182,7 +182,7 @@ def verdicts(spark: SparkSession, contract: Contract) -> list[Row]:
     payloads = [*ACCEPTED.values(), *(value for value, _ in REJECTED.values())]
     rows = [("flights", 0, offset, ARRIVED, value, 7) for offset, value in enumerate(payloads)]
     schema = "topic string, partition int, offset long, timestamp timestamp, value binary, _batch_id long"
-    judged = compiled_judge(contract).judged(spark.createDataFrame(rows, schema))
+    judged = compiled_validator(contract).validated(spark.createDataFrame(rows, schema))
     # As text: a rejected time may lie where Python has no calendar.
     texts = [F.col(column.name).cast("string").alias(column.name) for column in contract.columns]
     kept = ["_topic", "_partition", "_offset", "_batch_id", "_reasons"]

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from include.catalog.contract_rules import Rule, read_rules
-from include.catalog.row_expectations import PAIR, ROW
+from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.catalog.yaml_declarations import DeclarationRefused, Node
 from include.quality.quality_packages import imported
 from spark_jobs.contract.compiled_rules import compiled_rule
@@ -158,7 +158,7 @@ def condition(rng: random.Random) -> dict[str, Any]:
 
 
 def random_kwargs(rng: random.Random, expectation: str) -> dict[str, Any]:
-    spec = ROW[expectation]
+    spec = ROW_EXPECTATIONS[expectation]
     kind = rng.choice(spec.types)
     names = [name for name, found in TYPES.items() if found == kind]
     kwargs = dict(zip(spec.columns, rng.sample(names, len(spec.columns)), strict=True))
@@ -196,7 +196,7 @@ def rows() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def rules() -> list[Rule]:
     rng = random.Random(parity_seed() + 1)
-    return [declared(name, random_kwargs(rng, name)) for name in sorted(ROW) for _ in range(RULES_OF_EACH)]
+    return [declared(name, random_kwargs(rng, name)) for name in sorted(ROW_EXPECTATIONS) for _ in range(RULES_OF_EACH)]
 
 
 @pytest.fixture(scope="module")
@@ -253,11 +253,11 @@ def asked_of_gx(batch: Any, rule: Rule) -> Verdict:
 
 
 def cases() -> Iterator[tuple[str, int]]:
-    for n, name in enumerate(sorted(ROW)):
+    for n, name in enumerate(sorted(ROW_EXPECTATIONS)):
         yield name, n * RULES_OF_EACH
 
 
-@pytest.mark.parametrize(("expectation", "first"), cases(), ids=sorted(ROW))
+@pytest.mark.parametrize(("expectation", "first"), cases(), ids=sorted(ROW_EXPECTATIONS))
 def test_the_verdict_is_that_of_great_expectations(
     expectation: str, first: int, rules: list[Rule], ours: list[Verdict], theirs: list[Verdict]
 ) -> None:
@@ -275,8 +275,8 @@ def test_the_rules_are_no_empty_ones(ours: list[Verdict]) -> None:
 
 
 def test_every_row_expectation_is_tried() -> None:
-    assert set(ARGUMENTS) == set(ROW)
-    assert {key for spec in ROW.values() for key in spec.columns} == {"column", *PAIR}
+    assert set(ARGUMENTS) == set(ROW_EXPECTATIONS)
+    assert {key for spec in ROW_EXPECTATIONS.values() for key in spec.columns} == {"column", *PAIR}
 
 
 @pytest.mark.parametrize(

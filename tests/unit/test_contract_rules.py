@@ -22,11 +22,11 @@ from include.catalog.contract_changes import (
     COMPATIBLE,
     contract_changes,
     is_version_enough,
-    wanted_version,
+    required_version,
 )
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.cli.main import app
-from include.quality.odcs_standard import refusals
+from include.quality.odcs_standard import contract_problems
 from include.quality.quality_packages import QualityNotInstalled, imported
 from include.settings import CLONE, Settings, load_settings
 
@@ -175,7 +175,7 @@ def test_two_rules_of_one_name_and_column_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "expectation", "judges_records"),
+    ("action", "expectation", "validates_records"),
     [
         ("reject", "expect_column_values_to_not_be_null", True),
         ("warn", "expect_column_values_to_not_be_null", True),
@@ -185,13 +185,13 @@ def test_two_rules_of_one_name_and_column_are_refused(folder: Path) -> None:
     ],
 )
 def test_the_action_says_where_a_rule_is_judged(
-    folder: Path, action: str, expectation: str, judges_records: bool
+    folder: Path, action: str, expectation: str, validates_records: bool
 ) -> None:
     contract = with_rule(folder, rule(expectation, action, column="tailnum"))
     (found,) = contract.rules
-    assert found.judges_records is judges_records
-    assert (found in contract.record_rules) is judges_records
-    assert (found in contract.checks("silver.flights")) is not judges_records
+    assert found.validates_records is validates_records
+    assert (found in contract.record_rules) is validates_records
+    assert (found in contract.checks("silver.flights")) is not validates_records
 
 
 def test_rules_of_a_property_and_of_a_gold_table(folder: Path) -> None:
@@ -262,7 +262,7 @@ def test_what_a_change_means(case: str) -> None:
     fresh, kind, version = CHANGES[case]
     found = contract_changes(BASE, fresh)
     assert [change.kind for change in found] == ([kind] if kind else [])
-    assert wanted_version(BASE, found) == version
+    assert required_version(BASE, found) == version
     assert is_version_enough(version, version)
     assert not found or not is_version_enough("1.2.3", version)
 
@@ -288,19 +288,19 @@ DATASETS = [path.parent for path in CLONE.glob("include/datasets/*/contract.yaml
 
 @pytest.mark.parametrize("place", [*DATASETS, CLONE / "tests/recovery/datasets/meter"], ids=lambda place: place.name)
 def test_our_contracts_keep_the_standard(place: Path) -> None:
-    assert refusals(place) == []
+    assert contract_problems(place) == []
 
 
 def test_what_the_standard_refuses_is_named(folder: Path) -> None:
     """Keys that our reader leaves to other tools are the standard's to check."""
     edit(folder, physicalName=17)
-    assert any("$.schema[0].physicalName: 17 is not of type 'string'" in text for text in refusals(folder))
+    assert any("$.schema[0].physicalName: 17 is not of type 'string'" in text for text in contract_problems(folder))
 
 
 def test_what_great_expectations_refuses_is_named(folder: Path) -> None:
     said = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
     edit(folder, quality=[said])
-    (found,) = refusals(folder)
+    (found,) = contract_problems(folder)
     assert found.startswith("rule own_rule: expect_column_mean_to_be_between: ")
 
 

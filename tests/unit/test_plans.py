@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from include.catalog.dataset import Beginning, Dataset, load_dataset, released_dataset, snapshot_dataset
+from include.catalog.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.catalog.release_diff import Change, changes
+from include.catalog.release_diff import TableChange, release_changes
 from include.cli import plan_command as cli
 from include.paths import plan_path, silver_path
 from include.planning import plan_stages
@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def plan(settings: Settings) -> Plan:
     name = new_id(settings, "release", "flights")
-    change = Change("gold.route_days", "changed", "with minutes")
+    change = TableChange("gold.route_days", "changed", "with minutes")
     predicted = Prediction(10, 1000, 2, 5, 0.5, 20.0)
     return Plan(name, "release", "flights", "aaa", "bbb", NOON, "ann", 0.01, [change], predicted)
 
@@ -173,16 +173,16 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> Dataset:
     ],
 )
 def test_what_a_change_means_for_its_table(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
-    found = changes(load_dataset("flights", FLIGHTS), changed(tmp_path, file, old, new))
+    found = release_changes(load_dataset("flights", FLIGHTS), changed(tmp_path, file, old, new))
     assert [(change.table, change.kind) for change in found] == [("gold.carrier_hours", expected)]
 
 
 def test_a_change_of_contract_or_code_is_of_silver(tmp_path: Path) -> None:
     base = load_dataset("flights", FLIGHTS)
-    assert changes(base, base) == []
-    found = changes(base, changed(tmp_path, "contract.yaml", "maximum: 9999", "maximum: 999"))
+    assert release_changes(base, base) == []
+    found = release_changes(base, changed(tmp_path, "contract.yaml", "maximum: 9999", "maximum: 999"))
     assert [change.table for change in found] == ["silver and rejected"]
-    found = changes(base, changed(tmp_path / "two", "silver.py", '"cancelled": 3', '"cancelled": 4'))
+    found = release_changes(base, changed(tmp_path / "two", "silver.py", '"cancelled": 3', '"cancelled": 4'))
     assert [change.table for change in found] == ["silver"]
 
 
@@ -303,7 +303,7 @@ def test_other_keys_cannot_be_compared_and_need_approval(tmp_path: Path) -> None
 
 def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
     base = load_dataset("flights", FLIGHTS)
-    found = changes(base, changed(tmp_path, "pipeline.yaml", "lateness: 2 days", "lateness: 1 days"))
+    found = release_changes(base, changed(tmp_path, "pipeline.yaml", "lateness: 2 days", "lateness: 1 days"))
     assert [(change.table, change.kind) for change in found] == [("all", "changed")]
 
 
@@ -336,12 +336,12 @@ def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> 
 
 def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> None:
     whole = snapshot_dataset(settings, "flights")
-    late = snapshot_dataset(settings, "flights", Beginning(whole.release, 7, 3, 4))
-    assert (whole.beginning, late.beginning) == (None, Beginning(whole.release, 7, 3, 4))
+    late = snapshot_dataset(settings, "flights", ReleaseStart(whole.release, 7, 3, 4))
+    assert (whole.release_start, late.release_start) == (None, ReleaseStart(whole.release, 7, 3, 4))
     assert whole.release != late.release
     assert whole.code == late.code == whole.release
     assert released_dataset(settings, "flights", late.release) == late
-    assert changes(whole, late) == []
+    assert release_changes(whole, late) == []
 
 
 def test_ctrl_c_says_how_to_go_on(

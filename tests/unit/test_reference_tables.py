@@ -19,12 +19,12 @@ from include.reference.reference_tables import (
     ReferenceLost,
     ReferenceRefused,
     ReferenceUnknown,
-    create_missing,
+    create_reference_tables,
     current_versions,
     declared_table,
     load_reference,
     read_version,
-    refuse_unusable,
+    validate_reference_tables,
 )
 from include.settings import CLONE, Settings
 
@@ -34,12 +34,12 @@ PLANES = "tailnum,year,seats\n"
 @pytest.fixture
 def flights(settings: Settings) -> Dataset:
     dataset = declared_dataset(settings, "flights")
-    create_missing(settings, dataset)
+    create_reference_tables(settings, dataset)
     return dataset
 
 
 def test_the_first_version_is_the_file_in_the_folder(settings: Settings, flights: Dataset) -> None:
-    create_missing(settings, flights)
+    create_reference_tables(settings, flights)
     assert current_versions(settings, "flights") == {"airlines": 0, "airports": 0, "planes": 0}
     counted = {t.name: read_version(settings, "flights", t, 0).num_rows for t in flights.pipeline.reference}
     assert counted == {"airlines": 16, "airports": 1458, "planes": 3322}
@@ -87,7 +87,7 @@ def test_a_table_that_bronze_names_is_not_made_anew(settings: Settings, flights:
     stream.bronze(0, reference={"planes": 2})
     shutil.rmtree(reference_path(settings, "flights", "planes"))
     with pytest.raises(ReferenceLost, match="planes has no version 2"):
-        create_missing(settings, flights)
+        create_reference_tables(settings, flights)
     shutil.rmtree(reference_path(settings, "flights", "airlines"))
     with pytest.raises(ReferenceLost):
         read_version(settings, "flights", declared_table(flights, "airports"), 7)
@@ -98,8 +98,8 @@ def test_columns_that_the_table_lacks(settings: Settings, flights: Dataset) -> N
     grown = replace(planes, columns=(*planes.columns, ("engines", "integer")))
     pipeline = replace(flights.pipeline, reference=(grown,))
     with pytest.raises(ReferenceChanged, match="no column engines"):
-        refuse_unusable(settings, replace(flights, pipeline=pipeline))
-    refuse_unusable(settings, flights)
+        validate_reference_tables(settings, replace(flights, pipeline=pipeline))
+    validate_reference_tables(settings, flights)
 
 
 def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import catch_up
 from include.paths import bronze_path, checkpoint_path, reference_path, verified_path
 from include.reading.bronze_ranges import first_batch_since
-from include.reference.reference_tables import create_missing
+from include.reference.reference_tables import create_reference_tables
 from include.settings import CLONE, Settings
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.layers.bronze_layer import bronze_spec
@@ -60,7 +60,7 @@ def test_the_first_batch_of_a_kafka_time(settings: Settings, after_ms: int, batc
 
 def test_ingest_names_the_reference_tables_of_the_day(settings: Settings) -> None:
     flights = load_dataset("flights", CLONE / "include" / "datasets" / "flights")
-    create_missing(settings, flights)
+    create_reference_tables(settings, flights)
     assert reference_path(settings, "flights", "planes").is_dir()
     generation = Generation(1, 0, {0: 0}, "flights", "topic-1", "bronze-1")
     folder = generation.checkpoint(checkpoint_path(settings, "flights"))

@@ -24,7 +24,7 @@ from include.producers.bad_records import bad_records
 from include.producers.feed_registry import feed_named
 from include.settings import Settings
 from spark_jobs.contract.plain_form import joined_values
-from spark_jobs.contract.validator import compiled_judge
+from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REAL_EVENTS = 60
@@ -208,9 +208,9 @@ def judged(spark: SparkSession, contract: Contract, texts: list[str]) -> list[Ro
     frame = pl.DataFrame(rows, schema=["topic", "partition", "offset", "timestamp", "value", "_batch_id"], orient="row")
     bronze = spark.createDataFrame(frame.to_arrow()).to(spark.createDataFrame([], schema).schema)
     values = F.struct([F.col(column.name).cast("string").alias(column.name) for column in contract.columns])
-    judge = compiled_judge(contract)
-    plainly = judge.plainly_accepted(bronze).select("_offset", values.alias("by_gate_values"))
-    told = judge.judged(bronze).select("_offset", values.alias("values"), "_reasons")
+    judge = compiled_validator(contract)
+    plainly = judge.accepted_plain(bronze).select("_offset", values.alias("by_gate_values"))
+    told = judge.validated(bronze).select("_offset", values.alias("values"), "_reasons")
     told = told.join(plainly, "_offset", "left")
     gate = bronze.select(F.col("offset").alias("_offset"), "value", joined(contract).alias("by_gate"))
     return told.join(gate, "_offset").orderBy("_offset").collect()
