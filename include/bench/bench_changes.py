@@ -20,7 +20,7 @@ from include.catalog.history_slice import BRONZE
 from include.planning import plan_stages
 from include.planning.plan import PlanRecord, Stage
 from include.planning.release_plan import plan_release
-from include.planning.slice_plans import Wanted, plan_replay
+from include.planning.slice_plan import ReplayRange, plan_replay
 from include.reading import pinned
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -92,7 +92,7 @@ def measure_rebuild(settings: Settings) -> Rebuild:
 
 
 def _planned(settings: Settings) -> PlanRecord:
-    wanted = Wanted(batches=(0, read_publication(settings, DATASET).batch))
+    wanted = ReplayRange(batches=(0, read_publication(settings, DATASET).batch))
     return plan_replay(settings, DATASET, wanted, BRONZE, getpass.getuser(), datetime.now(UTC))
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from include.cli.plan_command import JSON, THRESHOLD, YES, asked, plan_and_run, somebody
+from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
 from include.cli.rejected_command import Column, Offsets, Reason, Since, Status, Until
 from include.cli.slice_commands import ranges
 
 if TYPE_CHECKING:
-    from include.planning.rejected_decisions import Somebody
+    from include.planning.rejected_decisions import Author
     from include.reading.rejected_records import Selection
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
@@ -60,7 +60,7 @@ def discard_rejected(
     from include.settings import load_settings
 
     wanted = _wanted(reason, column, status, since, until, offsets)
-    if not asked(yes)(f"Keep these records of {dataset} out for good, until they are reinstated?"):
+    if not approver(yes)(f"Keep these records of {dataset} out for good, until they are reinstated?"):
         raise typer.Exit(1)
     count = discard(load_settings(), dataset, wanted, _who(why))
     Console().print(f"{count:,} records discarded", highlight=False)
@@ -109,10 +109,10 @@ def _wanted(
     return Selection(reason, column, None, status, since, until, None if offsets is None else ranges(offsets))
 
 
-def _who(why: str) -> Somebody:
-    from include.planning.rejected_decisions import Somebody
+def _who(why: str) -> Author:
+    from include.planning.rejected_decisions import Author
 
-    return Somebody(*somebody(), why)
+    return Author(*current_user(), why)
 
 
 def _read(path: Path | None) -> bytes:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.plan_command import show_comparison, show_plan, somebody
+from include.cli.plan_command import current_user, show_comparison, show_plan
 
 if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
@@ -53,15 +53,15 @@ def _chapter(console: Console, title: str) -> None:
 def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     from include.demo.demo_changes import DATASET, RULE, with_wrong_rule
     from include.planning import plan_stages
-    from include.planning.plan_journal import sole_worker
+    from include.planning.plan_journal import plan_lock
     from include.planning.release_plan import plan_release
 
     _chapter(console, "1  Somebody ships a change of include/datasets/flights/silver.py, while new flights come in")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
     _ask(console, settings)
-    record = plan_release(with_wrong_rule(settings), DATASET, *somebody())
+    record = plan_release(with_wrong_rule(settings), DATASET, *current_user())
     show_plan(console, record)
-    with sole_worker(settings, record.plan.id):
+    with plan_lock(settings, record.plan.id):
         record = _timed(console, "built beside production", lambda: _built(console, settings, record))
         _chapter(console, "2  What would change, at the same bronze batch")
         record, found = plan_stages.compare_built(settings, record, "demo", _silent)
@@ -80,8 +80,8 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
 def _replay_three_days(console: Console, settings: Settings) -> None:
     from include.demo.demo_changes import DATASET, DAYS, forget, three_days
     from include.planning import plan_stages
-    from include.planning.plan_journal import sole_worker
-    from include.planning.slice_plans import AUTO, Wanted, plan_replay
+    from include.planning.plan_journal import plan_lock
+    from include.planning.slice_plan import AUTO, ReplayRange, plan_replay
     from include.reading import pinned
     from include.state.broker_address import bootstrap_servers
 
@@ -90,9 +90,9 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     )
     days = three_days(pinned(settings))
     forget(bootstrap_servers(settings), days)
-    record = plan_replay(settings, DATASET, Wanted(offsets=days.offsets), AUTO, *somebody())
+    record = plan_replay(settings, DATASET, ReplayRange(offsets=days.offsets), AUTO, *current_user())
     show_plan(console, record)
-    with sole_worker(settings, record.plan.id):
+    with plan_lock(settings, record.plan.id):
         killed: list[int] = []
         killer = threading.Thread(target=_kill_driver, args=(settings, killed))
         killer.start()

@@ -14,7 +14,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from include.planning.grain_states import Settled, Window
+    from include.planning.grain_states import GrainStates, Window
 
 STATES = ("open", "closed", "corrected", "verified")
 
@@ -30,12 +30,12 @@ def grains(
 
     A grain is verified when a backfill has done it again since its last change and found it equal.
     """
-    from include.planning.grain_states import settled
+    from include.planning.grain_states import grain_states
     from include.settings import load_settings
 
     if state is not None and state not in STATES:
         raise typer.BadParameter(f"{state!r} is none of {', '.join(STATES)}", param_hint="--state")
-    found = settled(load_settings(), dataset)
+    found = grain_states(load_settings(), dataset)
     known = sorted({window.table for window in found.windows})
     if table is not None and table not in known:
         raise typer.BadParameter(f"{table!r} is none of {', '.join(known)}", param_hint="--table")
@@ -51,7 +51,7 @@ def grains(
         console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)
 
 
-def _counted(found: Settled, state: str | None) -> Table:
+def _counted(found: GrainStates, state: str | None) -> Table:
     counts: dict[str, Counter[str]] = {}
     for window in found.windows:
         counts.setdefault(window.table, Counter())[window.state] += window.grains

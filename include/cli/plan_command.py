@@ -103,7 +103,7 @@ def approve(plan: Annotated[str, ID]) -> None:
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        record = plan_stages.approve(settings, record, somebody()[0])
+        record = plan_stages.approve(settings, record, current_user()[0])
         _tell_stage(console, record)
 
 
@@ -111,7 +111,7 @@ def approve(plan: Annotated[str, ID]) -> None:
 def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
     """Do what is left of a plan: build, compare, ask for approval, let readers see it."""
     with _work(plan) as (console, settings, record):
-        run_through(console, settings, record, asked(yes))
+        run_through(console, settings, record, approver(yes))
 
 
 @app.command()
@@ -120,7 +120,7 @@ def cancel(plan: Annotated[str, ID]) -> None:
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.cancel(settings, record, somebody()[0]))
+        _tell_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
 
 
 @app.command()
@@ -129,14 +129,14 @@ def reject(plan: Annotated[str, ID]) -> None:
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.reject(settings, record, somebody()[0]))
+        _tell_stage(console, plan_stages.reject(settings, record, current_user()[0]))
 
 
 @app.command()
 def compare(plan: Annotated[str, ID]) -> None:
     """Build up to what readers see by now, and compare again."""
     with _work(plan) as (console, settings, record):
-        _compared(console, settings, _built(console, settings, record, somebody()[0]))
+        _compared(console, settings, _built(console, settings, record, current_user()[0]))
 
 
 @app.command()
@@ -145,7 +145,7 @@ def rollback(plan: Annotated[str, ID]) -> None:
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.roll_back(settings, record, somebody()[0]))
+        _tell_stage(console, plan_stages.roll_back(settings, record, current_user()[0]))
 
 
 @app.command()
@@ -154,7 +154,7 @@ def retire(plan: Annotated[str, ID]) -> None:
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.retire(settings, record, somebody()[0]))
+        _tell_stage(console, plan_stages.retire(settings, record, current_user()[0]))
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
@@ -172,15 +172,15 @@ def plan_only(planned: Planner, json_: bool) -> None:
 
 def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
     """Plan, and bring the plan through all its stages."""
-    from include.planning.plan_journal import sole_worker
+    from include.planning.plan_journal import plan_lock
     from include.settings import load_settings
 
     settings = load_settings()
     record = planned(settings)
     console = Console(stderr=json_)
     show_plan(console, record)
-    with sole_worker(settings, record.plan.id):
-        record = run_through(console, settings, record, asked(yes))
+    with plan_lock(settings, record.plan.id):
+        record = run_through(console, settings, record, approver(yes))
     if json_:
         typer.echo(json.dumps(as_json(record), indent=1))
 
@@ -204,7 +204,7 @@ def _through_all_stages(console: Console, settings: Settings, record: PlanRecord
     from include.planning.contract_checks import refuse_held
     from include.planning.plan import Stage
 
-    by = somebody()[0]
+    by = current_user()[0]
     if record.stage is Stage.PLANNED:
         record = _built(console, settings, record, by)
     if record.stage is Stage.BUILT:
@@ -259,12 +259,12 @@ def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool
     console.print(f"[bold]{found['verdict']}[/], both at bronze batch {found['batch']}", highlight=False)
 
 
-def somebody() -> tuple[str, datetime]:
+def current_user() -> tuple[str, datetime]:
     """Return who is at the keyboard, and when."""
     return getpass.getuser(), datetime.now(UTC)
 
 
-def asked(yes: bool) -> Ask:
+def approver(yes: bool) -> Ask:
     """Return what answers a question: always yes, or a person at a terminal; without one it is no."""
     return lambda question: yes or (sys.stdin.isatty() and typer.confirm(question))
 
@@ -284,11 +284,11 @@ def _verdict(record: PlanRecord) -> str:
 
 @contextmanager
 def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
-    from include.planning.plan_journal import load_plan, sole_worker
+    from include.planning.plan_journal import load_plan, plan_lock
     from include.settings import load_settings
 
     settings = load_settings()
-    with sole_worker(settings, plan):
+    with plan_lock(settings, plan):
         yield Console(), settings, load_plan(settings, plan)
 
 
@@ -320,7 +320,7 @@ def _compared(console: Console, settings: Settings, record: PlanRecord) -> PlanR
 
     with console.status("comparing") as shown:
         record, found = plan_stages.compare_built(
-            settings, record, somebody()[0], lambda said: shown.update(f"comparing {said.get('comparing', '')}")
+            settings, record, current_user()[0], lambda said: shown.update(f"comparing {said.get('comparing', '')}")
         )
     _show_found(console, settings, record, found)
     return record

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, plan_and_run, plan_only, somebody
+from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.cli.produce_command import moment
 
 app = typer.Typer(no_args_is_help=True, help="Change a dataset's code beside production, compare, then let it be seen.")
@@ -49,8 +49,8 @@ def run(
 
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-    from include.planning.release_plan import Point, plan_release
+    from include.planning.release_plan import ReleaseStartPoint, plan_release
 
     if batch is not None and since is not None:
         raise typer.BadParameter("give one of --from-batch and --from-timestamp")
-    return lambda settings: plan_release(settings, dataset, *somebody(), threshold, Point(batch, since))
+    return lambda settings: plan_release(settings, dataset, *current_user(), threshold, ReleaseStartPoint(batch, since))

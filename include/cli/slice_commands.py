@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, plan_and_run, plan_only, somebody
+from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.cli.produce_command import moment
 
 if TYPE_CHECKING:
-    from include.planning.slice_plans import Wanted
+    from include.planning.slice_plan import ReplayRange
 
 backfill = typer.Typer(no_args_is_help=True, help="Do the events of a range of time again, and verify or correct them.")
 replay = typer.Typer(no_args_is_help=True, help="Do Kafka records again, and fill what bronze lacks of them.")
@@ -105,20 +105,20 @@ def run_replay(
 
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
-    from include.planning.slice_plans import REFERENCES
-    from include.planning.slice_plans import plan_backfill as planned
+    from include.planning.slice_plan import REFERENCES
+    from include.planning.slice_plan import plan_backfill as planned
 
     refuse_other("--reference", reference, REFERENCES)
-    return lambda settings: planned(settings, dataset, since, until, *somebody(), threshold, reference)
+    return lambda settings: planned(settings, dataset, since, until, *current_user(), threshold, reference)
 
 
-def _replay(dataset: str, wanted: Wanted, source: str, reference: str, threshold: float) -> Planner:
-    from include.planning.slice_plans import REFERENCES, SOURCES
-    from include.planning.slice_plans import plan_replay as planned
+def _replay(dataset: str, wanted: ReplayRange, source: str, reference: str, threshold: float) -> Planner:
+    from include.planning.slice_plan import REFERENCES, SOURCES
+    from include.planning.slice_plan import plan_replay as planned
 
     refuse_other("--source", source, SOURCES)
     refuse_other("--reference", reference, REFERENCES)
-    return lambda settings: planned(settings, dataset, wanted, source, *somebody(), threshold, reference)
+    return lambda settings: planned(settings, dataset, wanted, source, *current_user(), threshold, reference)
 
 
 def refuse_other(option: str, value: str, allowed: Sequence[str]) -> None:
@@ -127,20 +127,20 @@ def refuse_other(option: str, value: str, allowed: Sequence[str]) -> None:
         raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
 
 
-def _wanted(offsets: str | None, after: datetime | None, before: datetime | None, batches: str | None) -> Wanted:
+def _wanted(offsets: str | None, after: datetime | None, before: datetime | None, batches: str | None) -> ReplayRange:
     """Return what is asked for, of exactly one kind; typer.BadParameter otherwise."""
-    from include.planning.slice_plans import Wanted
+    from include.planning.slice_plan import ReplayRange
 
     times = after is not None or before is not None
     if sum((offsets is not None, times, batches is not None)) != 1:
         raise typer.BadParameter("give one of --offsets, --from-timestamp with --to-timestamp, --batches")
     if offsets is not None:
-        return Wanted(offsets=ranges(offsets))
+        return ReplayRange(offsets=ranges(offsets))
     if batches is not None:
-        return Wanted(batches=bounds(batches))
+        return ReplayRange(batches=bounds(batches))
     if after is None or before is None:
         raise typer.BadParameter("--from-timestamp and --to-timestamp belong together")
-    return Wanted(times=(after, before))
+    return ReplayRange(times=(after, before))
 
 
 def ranges(text: str) -> dict[int, tuple[int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.errors import Transient
-from include.planning.ask_owner import ask_owner
+from include.planning.owner_client import request_owner
 from include.planning.plan_journal import all_plans
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -51,7 +51,7 @@ def maintain_tables(settings: Settings, dataset: str) -> list[Maintained]:
     for record in all_plans(settings):
         if record.plan.dataset == dataset and record.is_open:
             raise PlanUnderWay(dataset, record.plan.id, record.stage)
-    answer = ask_owner(settings, dataset, Order("", MAINTAIN, seen.release))
+    answer = request_owner(settings, dataset, Order("", MAINTAIN, seen.release))
     return [_maintained(table, facts) for table, facts in answer.done.items()]
 
 

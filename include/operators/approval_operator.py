@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 
-from include.operators.run_context import errors_told, origin
-from include.operators.stage_operators import OTHERS_WITHIN, plan_of
+from include.operators.run_context import airflow_errors, origin
+from include.operators.stage_operators import LOCK_TIMEOUT, plan_of
 from include.settings import load_settings
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class ApprovePlan(ApprovalOperator):
         """Approve by policy, or wait for a person; PlanHeld."""
         from include.planning.contract_checks import refuse_held
         from include.planning.plan import Stage
-        from include.planning.plan_journal import sole_worker
+        from include.planning.plan_journal import plan_lock
         from include.planning.plan_stages import approve, needs_approval
 
         settings = load_settings()
-        with errors_told():
+        with airflow_errors():
             record = plan_of(settings, origin(context))
             if record.stage in (Stage.APPROVED, Stage.APPLIED):
                 return self._said(record)
             # What a rule holds back nobody can approve, so nobody is asked.
             refuse_held(record)
             if not needs_approval(record):
-                with sole_worker(settings, record.plan.id, OTHERS_WITHIN):
+                with plan_lock(settings, record.plan.id, LOCK_TIMEOUT):
                     return self._said(approve(settings, record, "policy"))
             self.subject = f"{QUESTION} {self.dataset}, {record.plan.about}"
             self.body = self._body(settings, record)
@@ -56,14 +56,14 @@ class ApprovePlan(ApprovalOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Write the answer into the plan's journal, then let Airflow go on or skip."""
         from include.planning.plan import Stage
-        from include.planning.plan_journal import sole_worker
+        from include.planning.plan_journal import plan_lock
         from include.planning.plan_stages import approve, reject
 
         settings, by = load_settings(), str((event.get("responded_by_user") or {}).get("name") or "somebody")
         decide = approve if self.APPROVE in event.get("chosen_options", ()) else reject
-        with errors_told():
+        with airflow_errors():
             record = plan_of(settings, origin(context))
-            with sole_worker(settings, record.plan.id, OTHERS_WITHIN):
+            with plan_lock(settings, record.plan.id, LOCK_TIMEOUT):
                 if record.stage is Stage.COMPARED and "error" not in event:
                     record = decide(settings, record, by)
         super().execute_complete(context, event)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.operators.run_context import errors_told, given
+from include.operators.run_context import airflow_errors, run_params
 from include.settings import load_settings
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ class Audit(BaseOperator):
         """Audit; ParamsRefused, DatasetUnknown; fails with the first finding when something is out of balance."""
         from include.audit.audit_run import audit_dataset, audited_datasets
         from include.audit.kafka_records import open_topic
-        from include.operators.run_parameters import AuditAsked, understood
+        from include.operators.run_parameters import AuditParameters, validated_params
         from include.state.broker_address import bootstrap_servers
 
         settings = load_settings()
-        with errors_told():
-            asked = understood(AuditAsked, given(context)).datasets
+        with airflow_errors():
+            asked = validated_params(AuditParameters, run_params(context)).datasets
             every = audited_datasets(settings, None)
             names = [audited_datasets(settings, name)[0] for name in asked] or every
             opener = partial(open_topic, bootstrap_servers(settings))

@@ -15,7 +15,7 @@ from airflow.sdk import Asset
 from include.catalog.dataset import dataset_names
 from include.catalog.pipeline import load_pipeline
 from include.errors import HeadraceError
-from include.operators.run_context import tell_failure
+from include.operators.run_context import log_failure
 from include.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "owner": "headrace",
     "retries": 2,
     "retry_delay": timedelta(seconds=20),
-    "on_failure_callback": tell_failure,
+    "on_failure_callback": log_failure,
 }
 """Two more tries for what the outside did; an error that is Terminal fails at once, whatever stands here."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import Asset, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.operators.run_context import errors_told, origin
+from include.operators.run_context import airflow_errors, origin
 from include.settings import load_settings
 
 TOLD = "told"
@@ -36,7 +36,7 @@ class TellDays(BaseOperator):
 
         if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
             raise AirflowSkipException(f"{self.dataset}: it was not audited by this run")
-        with errors_told():
+        with airflow_errors():
             boundary = stream_health(load_settings(), self.dataset).boundary
         if boundary is None:
             raise AirflowSkipException(f"{self.dataset}: nothing is complete yet")

@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.operators.run_context import errors_told
+from include.operators.run_context import airflow_errors
 from include.settings import load_settings
 
 
@@ -30,7 +30,7 @@ class MaintainTables(BaseOperator):
         from include.maintenance.table_maintenance import PlanUnderWay, maintain_tables
         from include.reading.publication import NothingPublished
 
-        with errors_told():
+        with airflow_errors():
             try:
                 done = maintain_tables(load_settings(), self.dataset)
             except (NothingPublished, PlanUnderWay) as error:

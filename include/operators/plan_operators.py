@@ -16,12 +16,12 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
 
 from include.errors import Terminal
-from include.operators.run_context import errors_told, given, origin, person
+from include.operators.run_context import airflow_errors, origin, run_params, triggered_by
 from include.operators.triggers import PlanClosed
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.operators.run_parameters import BackfillAsked, ReleaseAsked, ReplayAsked
+    from include.operators.run_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
     from include.planning.plan import PlanRecord
     from include.settings import Settings
 
@@ -60,7 +60,7 @@ class MakePlan(BaseOperator):
         """Plan; ParamsRefused and the planner's own errors fail the task for good."""
         from include.planning.explain_plan import explanation
 
-        with errors_told():
+        with airflow_errors():
             record, dry_run = self.planned(load_settings(), context)
         self.log.info("\n".join(explanation(record)))
         said = {"plan": record.plan.id, "about": record.plan.about, "records": record.plan.predicted.records}
@@ -76,7 +76,7 @@ class MakePlan(BaseOperator):
         from include.planning.plan_stages import cancel
 
         if record.is_open:
-            cancel(load_settings(), record, f"{person(context)} (dry run)")
+            cancel(load_settings(), record, f"{triggered_by(context)} (dry run)")
         context["ti"].xcom_push("return_value", dict(said))
         self.log.info("dry run: nothing is built")
         raise DownstreamTasksSkipped(tasks=list(self.downstream_task_ids))
@@ -87,11 +87,11 @@ class PlanRelease(MakePlan):
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a release."""
-        from include.operators.run_parameters import ReleaseAsked, understood
+        from include.operators.run_parameters import ReleaseParameters, validated_params
         from include.planning.release_plan import plan_release
 
-        asked: ReleaseAsked = understood(ReleaseAsked, given(context))
-        who, wish = (person(context), datetime.now(UTC), asked.threshold), origin(context)
+        asked: ReleaseParameters = validated_params(ReleaseParameters, run_params(context))
+        who, wish = (triggered_by(context), datetime.now(UTC), asked.threshold), origin(context)
         return plan_release(settings, self.dataset, *who, origin=wish), asked.dry_run
 
 
@@ -100,11 +100,11 @@ class PlanReplay(MakePlan):
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a replay."""
-        from include.operators.run_parameters import ReplayAsked, understood
-        from include.planning.slice_plans import plan_replay
+        from include.operators.run_parameters import ReplayParameters, validated_params
+        from include.planning.slice_plan import plan_replay
 
-        asked: ReplayAsked = understood(ReplayAsked, given(context))
-        who = (person(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
+        asked: ReplayParameters = validated_params(ReplayParameters, run_params(context))
+        who = (triggered_by(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
         return plan_replay(settings, self.dataset, asked.wanted, asked.source, *who), asked.dry_run
 
 
@@ -113,19 +113,19 @@ class PlanBackfill(MakePlan):
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of what was asked, else of the run's partition; skip where nothing was published."""
-        from include.operators.run_parameters import BackfillAsked, understood
-        from include.planning.release_plan import PlanInTheWay
-        from include.planning.slice_plans import NothingThere, plan_backfill
+        from include.operators.run_parameters import BackfillParameters, validated_params
+        from include.planning.release_plan import PlanConflict
+        from include.planning.slice_plan import RangeEmpty, plan_backfill
 
-        asked: BackfillAsked = understood(BackfillAsked, given(context))
+        asked: BackfillParameters = validated_params(BackfillParameters, run_params(context))
         since, until = (asked.start, asked.end) if asked.start and asked.end else day_of(context)
-        who = (person(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
+        who = (triggered_by(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
         try:
             return plan_backfill(settings, self.dataset, since, until, *who), asked.dry_run
-        except PlanInTheWay as error:
+        except PlanConflict as error:
             self.log.info("%s: waiting until it is closed", error.what)
             raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute", timeout=PATIENCE) from error
-        except NothingThere as error:
+        except RangeEmpty as error:
             if asked.start is not None:
                 raise
             raise AirflowSkipException(error.what) from error

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include.operators.operator_links import DataDocsLink
-from include.operators.run_context import errors_told
+from include.operators.run_context import airflow_errors
 from include.settings import load_settings
 
 
@@ -33,7 +33,7 @@ class AskTables(BaseOperator):
         from include.quality.published_quality import check_published
         from include.reading.publication import NothingPublished
 
-        with errors_told():
+        with airflow_errors():
             try:
                 found = check_published(load_settings(), self.dataset, datetime.now(UTC))
             except NothingPublished as error:

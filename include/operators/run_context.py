@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 FAILURES = "airflow-failures"
 
 
-def given(context: Context) -> dict[str, Any]:
+def run_params(context: Context) -> dict[str, Any]:
     """Return the run's params as they were given, also those that the DAG does not declare; nothing is rendered."""
     return {**dict(context["params"]), **(context["dag_run"].conf or {})}
 
@@ -31,13 +31,13 @@ def origin(context: Context) -> str:
     return f"{run.dag_id}/{run.run_id}"
 
 
-def person(context: Context) -> str:
+def triggered_by(context: Context) -> str:
     """Return who triggered the run; `airflow` for its schedule."""
     return str(getattr(context["dag_run"], "triggering_user_name", None) or "airflow")
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
+def airflow_errors() -> Iterator[None]:
     """Let a Terminal error fail the task for good; any other error of ours may be tried again."""
     try:
         yield
@@ -47,7 +47,7 @@ def errors_told() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
-def tell_failure(context: Context) -> None:
+def log_failure(context: Context) -> None:
     """Write a failed task into the state folder's log, so that it is found without Airflow: one JSON line."""
     task: Any = context["ti"]
     said: Mapping[str, Any] = {

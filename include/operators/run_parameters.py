@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from include.errors import Terminal
-from include.planning.slice_plans import Wanted
+from include.planning.slice_plan import ReplayRange
 
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
@@ -53,27 +53,27 @@ def _written_out(value: object) -> object:
 Moment = Annotated[AwareDatetime, BeforeValidator(_written_out)]
 
 
-class Asked(BaseModel):
+class RunParameters(BaseModel):
     """Every field typed, none unknown; texts are never rendered."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class StreamAsked(Asked):
+class StreamParameters(RunParameters):
     """When a stream is in breach: `lag_seconds` behind, for longer than `grace_seconds`."""
 
     lag_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class ReleaseAsked(Asked):
+class ReleaseParameters(RunParameters):
     """`threshold`: share of differing keys that needs no approval."""
 
     threshold: Threshold
     dry_run: bool
 
 
-class BackfillAsked(ReleaseAsked):
+class BackfillParameters(ReleaseParameters):
     """A range of event time [start, end); without both, the run's partition, a day, is it.
 
     `reference`: tables that silver joins, as they were at each batch, or as they are now.
@@ -84,7 +84,7 @@ class BackfillAsked(ReleaseAsked):
     reference: Literal["as-of", "today"]
 
     @model_validator(mode="after")
-    def _whole(self) -> BackfillAsked:
+    def _whole(self) -> BackfillParameters:
         if (self.start is None) != (self.end is None):
             raise ValueError("start and end belong together")
         if self.start is not None and self.end is not None and self.start >= self.end:
@@ -92,7 +92,7 @@ class BackfillAsked(ReleaseAsked):
         return self
 
 
-class ReplayAsked(BackfillAsked):
+class ReplayParameters(BackfillParameters):
     """Records by Kafka's time [start, end), by batches (both included), or by offsets [first, end) of partitions."""
 
     by: Literal["time", "batches", "offsets"]
@@ -102,7 +102,7 @@ class ReplayAsked(BackfillAsked):
     source: Literal["auto", "kafka", "bronze"]
 
     @model_validator(mode="after")
-    def _one_kind(self) -> ReplayAsked:
+    def _one_kind(self) -> ReplayParameters:
         given = {
             "time": self.start is not None,
             "batches": self.first_batch is not None or self.last_batch is not None,
@@ -113,7 +113,7 @@ class ReplayAsked(BackfillAsked):
         return self
 
     @model_validator(mode="after")
-    def _ranges(self) -> ReplayAsked:
+    def _ranges(self) -> ReplayParameters:
         if self.by == "batches" and (self.first_batch is None or self.last_batch is None):
             raise ValueError("first_batch and last_batch belong together")
         if self.first_batch is not None and self.last_batch is not None and self.first_batch > self.last_batch:
@@ -126,33 +126,33 @@ class ReplayAsked(BackfillAsked):
         return self
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ReplayRange:
         """What is asked for, as the planner takes it."""
         if self.offsets is not None:
-            return Wanted(offsets={int(partition): span for partition, span in self.offsets.items()})
+            return ReplayRange(offsets={int(partition): span for partition, span in self.offsets.items()})
         if self.start is not None and self.end is not None:
-            return Wanted(times=(self.start, self.end))
+            return ReplayRange(times=(self.start, self.end))
         assert self.first_batch is not None
         assert self.last_batch is not None
-        return Wanted(batches=(self.first_batch, self.last_batch))
+        return ReplayRange(batches=(self.first_batch, self.last_batch))
 
 
-class RollbackAsked(Asked):
+class RollbackParameters(RunParameters):
     """`plan`: the one to take back; "" is the last one that was applied."""
 
     plan: Annotated[str, Field(pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$")]
 
 
-class AuditAsked(Asked):
+class AuditParameters(RunParameters):
     """`datasets`: the ones to audit; none named: all."""
 
     datasets: Sequence[str]
 
 
-Model = TypeVar("Model", bound=Asked)
+Model = TypeVar("Model", bound=RunParameters)
 
 
-def understood(model: type[Model], given: Mapping[str, Any]) -> Model:
+def validated_params(model: type[Model], given: Mapping[str, Any]) -> Model:
     """Return what was asked for; ParamsRefused names the first thing that is wrong."""
     try:
         return model.model_validate_json(json.dumps(dict(given), default=str))

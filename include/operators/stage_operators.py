@@ -15,7 +15,7 @@ from airflow.sdk import Asset, BaseOperator, Context
 
 from include.errors import Terminal
 from include.operators.operator_links import ComparisonLink
-from include.operators.run_context import errors_told, given, origin, person
+from include.operators.run_context import airflow_errors, origin, run_params, triggered_by
 from include.settings import load_settings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from include.settings import Settings
 
 # A process that a killed task left behind may still be at work on the plan.
-OTHERS_WITHIN = 1800.0
+LOCK_TIMEOUT = 1800.0
 
 
 class NoPlan(Terminal):
@@ -78,16 +78,16 @@ class PlanStage(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the stage under the plan's lock; return what the plan says of it."""
         from include.planning.plan import OPEN, Stage
-        from include.planning.plan_journal import load_plan, sole_worker
+        from include.planning.plan_journal import load_plan, plan_lock
 
         settings = load_settings()
-        with errors_told():
+        with airflow_errors():
             plan = plan_of(settings, origin(context)).plan.id
-            with sole_worker(settings, plan, OTHERS_WITHIN):
+            with plan_lock(settings, plan, LOCK_TIMEOUT):
                 record = load_plan(settings, plan)
                 if record.stage not in (*OPEN, Stage.APPLIED):
                     raise PlanEnded(plan, record.stage)
-                return self.work(settings, record, person(context))
+                return self.work(settings, record, triggered_by(context))
 
     def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
         """Do what is left of the stage."""
@@ -167,16 +167,16 @@ class RollBack(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Roll back, unless this run did; success when the tables say so."""
-        from include.operators.run_parameters import RollbackAsked, understood
+        from include.operators.run_parameters import RollbackParameters, validated_params
         from include.planning.confirm_applied import confirm
         from include.planning.plan import Stage
-        from include.planning.plan_journal import load_plan, sole_worker
+        from include.planning.plan_journal import load_plan, plan_lock
         from include.planning.plan_stages import roll_back
 
-        settings, by = load_settings(), f"{person(context)} ({origin(context)})"
-        with errors_told():
-            plan = self._meant(settings, understood(RollbackAsked, given(context)).plan, by)
-            with sole_worker(settings, plan, OTHERS_WITHIN):
+        settings, by = load_settings(), f"{triggered_by(context)} ({origin(context)})"
+        with airflow_errors():
+            plan = self._meant(settings, validated_params(RollbackParameters, run_params(context)).plan, by)
+            with plan_lock(settings, plan, LOCK_TIMEOUT):
                 record = load_plan(settings, plan)
                 if record.stage is not Stage.ROLLED_BACK:
                     record = roll_back(settings, record, by)

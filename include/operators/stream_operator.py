@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.operators.run_context import errors_told, given, origin
+from include.operators.run_context import airflow_errors, origin, run_params
 from include.operators.triggers import StreamWatch
 from include.settings import load_settings
 
@@ -27,11 +27,11 @@ class KeepStream(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Want the stream; ParamsRefused, DatasetUnknown."""
-        from include.operators.run_parameters import StreamAsked, understood
+        from include.operators.run_parameters import StreamParameters, validated_params
         from include.state.desired_streams import want
 
-        with errors_told():
-            asked = understood(StreamAsked, given(context))
+        with airflow_errors():
+            asked = validated_params(StreamParameters, run_params(context))
             said = want(load_settings(), self.dataset, origin(context))
         self.log.info("%s is wanted", self.dataset)
         trigger = StreamWatch(

@@ -13,8 +13,8 @@ from include.paths import log_path
 from include.process_control.driver_process import driver_environment
 from include.settings import CLONE, Settings
 
-TOLD_TO_STOP = 3
-Say = Callable[[Mapping[str, Any]], None]
+STOPPED = 3
+Reporter = Callable[[Mapping[str, Any]], None]
 
 
 class JobFailed(Terminal):
@@ -33,7 +33,7 @@ class JobDied(Transient):
         self.job = job
 
 
-def run_job(settings: Settings, name: str, job: Sequence[str], say: Say, again: str = "") -> Mapping[str, Any]:
+def run_job(settings: Settings, name: str, job: Sequence[str], say: Reporter, again: str = "") -> Mapping[str, Any]:
     """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
 
     `name` is the plan that it belongs to, or what it does; `again` the command that goes on with it. It ends with this
@@ -66,7 +66,7 @@ def run_job(settings: Settings, name: str, job: Sequence[str], say: Say, again: 
             process.kill()
         raise
     if code != 0 and "failed" not in last:
-        how = "was told to stop" if code == TOLD_TO_STOP else f"ended with {code}, see {log}"
+        how = "was told to stop" if code == STOPPED else f"ended with {code}, see {log}"
         raise JobDied(name, how, again or f"headrace plan apply {name}")
     return last
 

@@ -16,7 +16,7 @@ from include.settings import Settings
 TRANSACTION = {Stage.APPLIED: 1, Stage.ROLLED_BACK: 2}
 
 
-class NotInTheTables(Terminal):
+class NotConfirmed(Terminal):
     """A plan's journal says what the tables do not; `why` is what is missing."""
 
     def __init__(self, plan: str, stage: Stage, why: str) -> None:
@@ -39,13 +39,13 @@ def _confirm_release(record: PlanRecord, seen: Publication) -> dict[str, Any]:
     plan = record.plan
     wanted = plan.release if record.stage is Stage.APPLIED else plan.base
     if seen.release != wanted:
-        raise NotInTheTables(plan.id, record.stage, f"readers see release {seen.release}, not {wanted}")
+        raise NotConfirmed(plan.id, record.stage, f"readers see release {seen.release}, not {wanted}")
     return {"result": "published" if record.stage is Stage.APPLIED else "rolled back"}
 
 
 def _confirm_equal(settings: Settings, plan: Plan) -> dict[str, Any]:
     if plan.kind == BACKFILL and not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
-        raise NotInTheTables(plan.id, Stage.APPLIED, "nothing beside the tables says that its range was verified")
+        raise NotConfirmed(plan.id, Stage.APPLIED, "nothing beside the tables says that its range was verified")
     return {"result": "verified"}
 
 
@@ -60,9 +60,9 @@ def _confirm_slice(settings: Settings, record: PlanRecord, seen: Publication) ->
     }
     version = made.get(TRANSACTION[record.stage])
     if version is None:
-        raise NotInTheTables(plan.id, record.stage, f"{name} has no commit of it")
+        raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
     if seen.release == plan.release and seen.tables[name].version < version:
-        raise NotInTheTables(
+        raise NotConfirmed(
             plan.id, record.stage, f"readers see {name} at version {seen.tables[name].version}, before it"
         )
     return {"result": "corrected" if record.stage is Stage.APPLIED else "rolled back", "silver_version": version}

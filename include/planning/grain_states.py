@@ -14,7 +14,7 @@ from include.catalog.dataset import released_dataset
 from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
 from include.ledger.ledger_reader import Verification, open_reader
 from include.ledger.watermark import Boundary, boundaries
-from include.planning.release_plan import refuse_unknown
+from include.planning.release_plan import refuse_unknown_dataset
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset
@@ -45,7 +45,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Settled:
+class GrainStates:
     """A dataset's boundary now, and every window of its gold tables."""
 
     dataset: str
@@ -53,9 +53,9 @@ class Settled:
     windows: tuple[Window, ...]
 
 
-def settled(settings: Settings, dataset: str) -> Settled:
+def grain_states(settings: Settings, dataset: str) -> GrainStates:
     """Return how settled the published gold of a dataset is; NothingPublished, and the errors of the ledger."""
-    refuse_unknown(settings, dataset)
+    refuse_unknown_dataset(settings, dataset)
     seen = read_publication(settings, dataset)
     declared = released_dataset(settings, dataset, seen.release)
     runs, verified = open_reader(settings).event_times(dataset, seen.release)
@@ -66,7 +66,7 @@ def settled(settings: Settings, dataset: str) -> Settled:
         if not isinstance(gold, LatestGold):
             rows = open_dataset(tables[f"gold.{gold.name}"])
             windows += windows_of(gold, rows, known, verified)
-    return Settled(dataset, known[-1].after if known else None, tuple(windows))
+    return GrainStates(dataset, known[-1].after if known else None, tuple(windows))
 
 
 def windows_of(

@@ -52,13 +52,13 @@ def plan_ids(settings: Settings) -> list[str]:
     return sorted(found, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
 
 
-def new_id(settings: Settings, kind: str, dataset: str) -> str:
+def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
     """Return an id that no plan has: `release-flights-3`."""
     taken = [int(name.rpartition("-")[2]) for name in plan_ids(settings) if name.startswith(f"{kind}-{dataset}-")]
     return f"{kind}-{dataset}-{max(taken, default=0) + 1}"
 
 
-def keep_plan(settings: Settings, plan: Plan) -> PlanRecord:
+def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
     """Write a new plan down."""
     write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))
     return load_plan(settings, plan.id)
@@ -98,7 +98,7 @@ def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: 
 
 
 @contextmanager
-def sole_worker(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
+def plan_lock(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
     """Hold the plan's lock; PlanBusy when another has it for `within` seconds more. It goes away with the process."""
     load_plan(settings, plan)
     with _locked(_folder(settings, plan) / "lock", plan, within):
@@ -106,7 +106,7 @@ def sole_worker(settings: Settings, plan: str, within: float = 0.0) -> Iterator[
 
 
 @contextmanager
-def sole_planner(settings: Settings) -> Iterator[None]:
+def planning_lock(settings: Settings) -> Iterator[None]:
     """Hold the lock under which plans are made: two at once would both find the way free. PlanBusy after a while."""
     folder = plan_path(settings, "planning").parent
     folder.mkdir(parents=True, exist_ok=True)

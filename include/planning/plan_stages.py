@@ -16,17 +16,17 @@ from typing import Any
 from include.clients.delta_log import commits
 from include.errors import Terminal
 from include.paths import correcting_path, correction_path, silver_path
-from include.planning.ask_owner import ask_owner, bring_ledger_on
-from include.planning.bounded_jobs import JobFailed, Say, run_job
+from include.planning.bounded_jobs import JobFailed, Reporter, run_job
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.comparison_page import page
 from include.planning.comparison_sides import both_sides
 from include.planning.contract_checks import checks_of, names_of, refuse_held
+from include.planning.owner_client import project_now, request_owner
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.plan_journal import comparison_path, record_stage
 from include.planning.rejected_decisions import restore_discards
-from include.planning.release_plan import refuse_in_the_way
-from include.planning.verified_ranges import keep_verified
+from include.planning.release_plan import refuse_conflict
+from include.planning.verified_ranges import write_verified
 from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
@@ -34,7 +34,7 @@ from include.state.owner_requests import CORRECT, PROMOTE, RETIRE, UNDO, Order, 
 from include.status.observe import is_expected, observe_stream
 
 
-class StreamNeeded(Terminal):
+class StreamNotRunning(Terminal):
     """Only a running stream keeps releases up, so only it can stop doing so."""
 
     def __init__(self, plan: str, dataset: str) -> None:
@@ -55,7 +55,7 @@ class GapFilled(Terminal):
         self.plan = plan
 
 
-class SeenAlready(Terminal):
+class AlreadyPublished(Terminal):
     """Readers see what the plan is about: the command that applied it was killed before it could write that down."""
 
     def __init__(self, plan: str) -> None:
@@ -66,7 +66,7 @@ class SeenAlready(Terminal):
         self.plan = plan
 
 
-class SeenOtherwise(Terminal):
+class OtherReleasePublished(Terminal):
     """Readers see neither of the two releases of the plan: another plan came between."""
 
     def __init__(self, plan: Plan, seen: str) -> None:
@@ -77,7 +77,7 @@ class SeenOtherwise(Terminal):
         self.plan, self.seen = plan.id, seen
 
 
-def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanRecord:
+def build(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> PlanRecord:
     """Build beside production: a release, up to a batch that readers see; or what a slice is when it is done again.
 
     JobFailed, JobDied; a release goes on where it was killed, a slice is done again.
@@ -99,7 +99,7 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Say) -> PlanReco
     return record_stage(settings, plan.id, Stage.BUILT, by, **facts)
 
 
-def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> tuple[PlanRecord, Comparison]:
+def compare_built(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> tuple[PlanRecord, Comparison]:
     """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
     plan, sides, built = record.plan, both_sides(settings, record), record.facts_of(Stage.BUILT)["built"]
@@ -114,8 +114,8 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Say) -> 
     counts = {table.name: table.differing for table in found.tables}
     as_it_was = plan.slice is not None and plan.slice.reference is None
     if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
-        keep_verified(settings, plan, batch, int(built.get("read_at_ms", 0)))
-        bring_ledger_on(settings, plan.dataset)
+        write_verified(settings, plan, batch, int(built.get("read_at_ms", 0)))
+        project_now(settings, plan.dataset)
     facts = {"verdict": found.verdict, "differing": counts, "held": names_of(found.checks)}
     record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
     return record, found
@@ -149,7 +149,7 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     if record.plan.slice is not None:
         if record.facts_of(Stage.BUILT)["built"]["filled"]:
             raise GapFilled(record.plan.id)
-        refuse_in_the_way(settings, record.plan.dataset, record.plan.slice)
+        refuse_conflict(settings, record.plan.dataset, record.plan.slice)
         restore_discards(settings, record.plan, by, datetime.now(UTC))
         return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
@@ -160,7 +160,7 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     validate_stage(record, Stage.RETIRED)
     plan = record.plan
     if not is_expected(observe_stream(settings, plan.dataset)):
-        raise StreamNeeded(plan.id, plan.dataset)
+        raise StreamNotRunning(plan.id, plan.dataset)
     seen = read_publication(settings, plan.dataset).release
     others = sorted({plan.base, plan.release} - {seen})
     batches = [_ordered(settings, plan, Order(plan.id, RETIRE, other))["batch"] for other in others]
@@ -179,7 +179,7 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     validate_stage(record, Stage.CANCELLED)
     seen = find_publication(settings, record.plan.dataset)
     if record.plan.slice is None and seen is not None and seen.release == record.plan.release:
-        raise SeenAlready(record.plan.id)
+        raise AlreadyPublished(record.plan.id)
     _withdraw(settings, record.plan)
     _refuse_corrected(settings, record.plan)
     _forget_rows(settings, record.plan)
@@ -208,7 +208,7 @@ def _refuse_corrected(settings: Settings, plan: Plan) -> None:
     under_way = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
     made = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
     if under_way or any(name.endswith(app_id) for name in made):
-        raise SeenAlready(plan.id)
+        raise AlreadyPublished(plan.id)
 
 
 def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, by: str) -> PlanRecord:
@@ -251,9 +251,9 @@ def _seen(settings: Settings, plan: Plan) -> str:
     """Return which of the plan's two releases readers see; SeenOtherwise."""
     seen = read_publication(settings, plan.dataset).release
     if seen not in (plan.base, plan.release):
-        raise SeenOtherwise(plan, seen)
+        raise OtherReleasePublished(plan, seen)
     return seen
 
 
 def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
-    return {"batch": ask_owner(settings, plan.dataset, order).batch}
+    return {"batch": request_owner(settings, plan.dataset, order).batch}

@@ -28,7 +28,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
-class History:
+class PublishedHistory:
     """A dataset's published bronze and silver."""
 
     bronze: PublishedTable

@@ -14,7 +14,7 @@ from include.catalog.history_slice import BRONZE, Span
 from include.errors import Terminal
 from include.planning import plan as kinds
 from include.planning.plan import Plan, PlanRecord
-from include.planning.slice_plans import plan_reinstatement
+from include.planning.slice_plan import plan_reinstatement
 from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Place, amend, amendments
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import Reading
@@ -65,7 +65,7 @@ class FixRefused(Terminal):
 
 
 @dataclass(frozen=True)
-class Somebody:
+class Author:
     """Who decides, when, and why."""
 
     by: str
@@ -73,7 +73,7 @@ class Somebody:
     why: str
 
 
-def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: Somebody) -> int:
+def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: Author) -> int:
     """Give records a payload that is judged instead of their own; return how many fixes are new.
 
     They are judged when they are reinstated, and whenever else they are judged again. NotRejected; FixRefused.
@@ -86,21 +86,21 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: 
     return amend(settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads])
 
 
-def discard(settings: Settings, dataset: str, wanted: Selection, who: Somebody) -> int:
+def discard(settings: Settings, dataset: str, wanted: Selection, who: Author) -> int:
     """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
-    places = selected(settings, dataset, wanted, (OPEN, FIXED))
+    places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
     return amend(settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()])
 
 
-def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Somebody, threshold: float) -> PlanRecord:
+def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Author, threshold: float) -> PlanRecord:
     """Plan to judge records again. Those that were discarded only when their status or their offsets are asked for.
 
     NothingSelected, and the errors of any replay from bronze.
     """
     named = wanted.offsets is not None or wanted.status == DISCARDED
-    places = selected(settings, dataset, wanted, (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED))
+    places = selected_records(settings, dataset, wanted, (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED))
     asked = f"{len(places):,} rejected records, again ({who.why})"
-    record = plan_reinstatement(settings, dataset, spans(places), asked, who.by, who.at, threshold)
+    record = plan_reinstatement(settings, dataset, record_spans(places), asked, who.by, who.at, threshold)
     # Only once there is a plan, and before it is built: until then what was discarded stays out.
     amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
     return record
@@ -120,7 +120,7 @@ def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> i
     return amend(settings, plan.dataset, restored) if restored else 0
 
 
-def selected(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:
+def selected_records(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:
     """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
     reading = Reading(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = amendments(settings, dataset), set(statuses)
@@ -135,7 +135,7 @@ def selected(settings: Settings, dataset: str, wanted: Selection, statuses: Iter
     return found
 
 
-def spans(places: Iterable[Place]) -> list[Span]:
+def record_spans(places: Iterable[Place]) -> list[Span]:
     """Return the places as spans, neighbours joined."""
     found: list[Span] = []
     for partition, offset in sorted(places):
@@ -159,5 +159,5 @@ def _record(settings: Settings, dataset: str, place: Place) -> RejectedRecord:
     return found[0]
 
 
-def _decision(act: str, place: Place, batch: int, who: Somebody, payload: bytes | None = None) -> Decision:
+def _decision(act: str, place: Place, batch: int, who: Author, payload: bytes | None = None) -> Decision:
     return Decision(act, *place, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

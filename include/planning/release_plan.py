@@ -23,7 +23,7 @@ from include.catalog.release_diff import release_changes
 from include.errors import Terminal, Transient
 from include.paths import bronze_path, live_path, status_path
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import all_plans, find_plan, keep_plan, new_id, sole_planner
+from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
 from include.reading.published_tables import Reading
@@ -48,7 +48,7 @@ class NothingToRelease(Terminal):
         self.dataset, self.release = dataset, release
 
 
-class PlanInTheWay(Terminal):
+class PlanConflict(Terminal):
     """Another plan of the dataset is open: one of them would undo the other."""
 
     def __init__(self, dataset: str, plan: str, stage: str) -> None:
@@ -59,7 +59,7 @@ class PlanInTheWay(Terminal):
         self.dataset, self.plan = dataset, plan
 
 
-class ReleaseKept(Terminal):
+class ReleaseAlreadyActive(Terminal):
     """The folder is a release that the stream keeps fresh: there is nothing to build."""
 
     def __init__(self, dataset: str, release: str) -> None:
@@ -71,7 +71,7 @@ class ReleaseKept(Terminal):
         self.dataset, self.release = dataset, release
 
 
-class PointRefused(Terminal):
+class StartPointRefused(Terminal):
     """A release cannot begin there."""
 
     def __init__(self, dataset: str, why: str) -> None:
@@ -100,14 +100,14 @@ class ReleaseIncompatible(Terminal):
 
 
 @dataclass(frozen=True)
-class Point:
+class ReleaseStartPoint:
     """From where on a release is to be built: a bronze batch, or the first one of a Kafka time. Neither: the start."""
 
     batch: int | None = None
     since: datetime | None = None
 
 
-FROM_THE_START = Point()
+FROM_THE_START = ReleaseStartPoint()
 
 
 def plan_release(
@@ -116,7 +116,7 @@ def plan_release(
     by: str,
     now: datetime,
     threshold: float = 0.0,
-    point: Point = FROM_THE_START,
+    point: ReleaseStartPoint = FROM_THE_START,
     origin: str = "",
 ) -> PlanRecord:
     """Plan to let readers see the dataset as its folder says now. No table is touched, no data file read.
@@ -126,7 +126,7 @@ def plan_release(
     Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PointRefused, ReleaseIncompatible,
     ReleaseKept, PlanInTheWay, PlanBusy, DiskTooSmall, and what `refuse_unusable` says of reference tables.
     """
-    with sole_planner(settings):
+    with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
         declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
@@ -136,28 +136,28 @@ def plan_release(
             raise NothingToRelease(dataset, seen.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-        refuse_in_the_way(settings, dataset)
+        refuse_conflict(settings, dataset)
         validate_reference_tables(settings, declared)
         if beginning is not None:
             _refuse_other_shape(base, declared)
         _refuse_kept(settings, declared, beginning)
-        wanted = predicted(settings, seen)
+        wanted = predict(settings, seen)
         refuse_small_disk(settings, dataset, wanted)
         fresh = snapshot_dataset(settings, dataset, beginning)
         plan = _plan(settings, base, fresh, wanted, by, now, threshold)
-        return keep_plan(settings, replace(plan, origin=origin))
+        return save_plan(settings, replace(plan, origin=origin))
 
 
-def _beginning(settings: Settings, seen: Publication, point: Point) -> ReleaseStart | None:
+def _beginning(settings: Settings, seen: Publication, point: ReleaseStartPoint) -> ReleaseStart | None:
     batch = point.batch
     if point.since is not None:
         batch = first_batch_since(bronze_path(settings, seen.dataset), point.since)
         if batch is None:
-            raise PointRefused(seen.dataset, f"no record has come since {point.since:%Y-%m-%d %H:%M} UTC")
+            raise StartPointRefused(seen.dataset, f"no record has come since {point.since:%Y-%m-%d %H:%M} UTC")
     if batch is None or batch == 0:
         return None
     if not 0 < batch <= seen.batch + 1:
-        raise PointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
+        raise StartPointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
     versions = (seen.tables[f"{layer}.{seen.dataset}"].version for layer in ("silver", "rejected"))
     return ReleaseStart(seen.release, batch, *versions)
 
@@ -165,10 +165,12 @@ def _beginning(settings: Settings, seen: Publication, point: Point) -> ReleaseSt
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
     """Rows that are taken over were told apart by the old identity, and have no time that is new."""
     if base.pipeline.identity != fresh.pipeline.identity:
-        raise PointRefused(fresh.name, "another identity finds other duplicates, also among the rows from before")
+        raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among the rows from before")
     strange = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
     if strange:
-        raise PointRefused(fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now")
+        raise StartPointRefused(
+            fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now"
+        )
 
 
 def _refuse_kept(settings: Settings, declared: Dataset, beginning: ReleaseStart | None) -> None:
@@ -177,7 +179,7 @@ def _refuse_kept(settings: Settings, declared: Dataset, beginning: ReleaseStart 
     for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
         kept = released_dataset(settings, declared.name, release)
         if (kept.code, _start(kept.release_start)) == (declared.code, _start(beginning)):
-            raise ReleaseKept(declared.name, release)
+            raise ReleaseAlreadyActive(declared.name, release)
 
 
 def _start(beginning: ReleaseStart | None) -> tuple[str, int] | None:
@@ -189,7 +191,7 @@ def _plan(
 ) -> Plan:
     begins = "" if fresh.release_start is None else f"from batch {fresh.release_start.batch} on"
     return Plan(
-        id=new_id(settings, RELEASE, fresh.name),
+        id=next_plan_id(settings, RELEASE, fresh.name),
         kind=RELEASE,
         dataset=fresh.name,
         base=base.release,
@@ -203,28 +205,28 @@ def _plan(
     )
 
 
-def refuse_unknown(settings: Settings, dataset: str) -> None:
+def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
     """Raise DatasetUnknown for a name that is neither declared nor published."""
     known = sorted({*dataset_names(settings), *publications(settings)})
     if dataset not in known:
         raise DatasetUnknown(dataset, known)
 
 
-def refuse_in_the_way(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
+def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
     """Raise PlanInTheWay when an open plan of the dataset may change what this one would; slices apart do not."""
     for record in all_plans(settings):
         its = record.plan.slice
         apart = mine is not None and its is not None and not mine.overlaps(its)
         if record.plan.dataset == dataset and record.is_open and not apart:
-            raise PlanInTheWay(dataset, record.plan.id, record.stage)
+            raise PlanConflict(dataset, record.plan.id, record.stage)
 
 
-def predicted(settings: Settings, seen: Publication) -> Prediction:
+def predict(settings: Settings, seen: Publication) -> Prediction:
     """Predict from the logs of the published tables, and the rate that the stream told last."""
     reading = Reading(tables_of(settings, seen))
     bronze = reading.facts(f"bronze.{seen.dataset}")
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-    rate, records = told_rate(settings, seen.dataset), bronze.rows or 0
+    rate, records = reported_rate(settings, seen.dataset), bronze.rows or 0
     return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
 
 
@@ -235,7 +237,7 @@ def refuse_small_disk(settings: Settings, dataset: str, wanted: Prediction) -> N
         raise DiskTooSmall(dataset, settings.state, needed, free)
 
 
-def told_rate(settings: Settings, dataset: str) -> float:
+def reported_rate(settings: Settings, dataset: str) -> float:
     """Return the rows per second of the stream's last full run, else what a small machine does."""
     try:
         said = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))

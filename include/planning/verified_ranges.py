@@ -12,7 +12,7 @@ from include.settings import Settings
 from include.state.atomic_files import write_atomically
 
 
-def keep_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) -> None:
+def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) -> None:
     """Write down that the events of the plan's range were done again at `batch` and are what readers saw then.
 
     `read_at_ms` is when the publication was read: what was corrected later is not verified by it.

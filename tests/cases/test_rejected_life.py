@@ -13,7 +13,7 @@ from small_events import departed
 from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.planning.rejected_decisions import spans
+from include.planning.rejected_decisions import record_spans
 from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, amend, amendments
 from include.reading.publication import published_tables
 from include.reading.published_tables import Reading
@@ -60,7 +60,7 @@ def decide(told: History, act: str, place: tuple[int, int], payload: bytes | Non
 def reinstate(told: History, *places: tuple[int, int]) -> dict[str, int]:
     for place in places:
         decide(told, REINSTATE, place)
-    correction, _, differing = told.redo(Slice(spans(places)))
+    correction, _, differing = told.redo(Slice(record_spans(places)))
     told.apply(correction)
     return differing
 
@@ -144,7 +144,7 @@ def test_reinstate_discard_reinstate(told: History) -> None:
     decide(told, FIX, BROKEN, fixed)
     decide(told, DISCARD, BROKEN)
     assert statuses(told)[BROKEN] == DISCARDED
-    correction, _, differing = told.redo(Slice(spans([BROKEN])))
+    correction, _, differing = told.redo(Slice(record_spans([BROKEN])))
     # With the fix it would be accepted, but it is to stay out: only the reason is another one.
     assert (differing["silver.flights"], differing["rejected.flights"]) == (0, 1)
     told.apply(correction)

@@ -10,7 +10,7 @@ import pytest
 from site_of_recovery import Site
 
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
-from include.planning.plan_journal import keep_plan, record_stage
+from include.planning.plan_journal import record_stage, save_plan
 from include.reading.publication import read_publication
 
 pytestmark = pytest.mark.extended
@@ -53,7 +53,7 @@ def test_maintained_beside_the_stream_and_through_deaths(site: Site) -> None:
         f"replay-{site.dataset}-1", REPLAY, site.dataset, release, release, before.published_at, "ann", 0.0, [],
         Prediction(1, 1, 1, 1, 1.0, 1.0),
     )  # fmt: skip
-    keep_plan(site.settings, plan)
+    save_plan(site.settings, plan)
     left = site.command("maintain", "--dataset", site.dataset)
     assert (left.returncode, plan.id in left.stdout) == (LEFT_ALONE, True)
     record_stage(site.settings, plan.id, Stage.CANCELLED, "ann")

@@ -14,7 +14,7 @@ from include.operators import airflow_plugin, operator_links
 from include.operators.operator_links import ComparisonLink, DataDocsLink
 from include.paths import docs_path
 from include.planning.plan import REPLAY, Plan, Prediction
-from include.planning.plan_journal import comparison_path, keep_plan
+from include.planning.plan_journal import comparison_path, save_plan
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for module in (operator_links, airflow_plugin):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-    keep_plan(settings, plan.__class__(**{**plan.__dict__, "origin": "replay__flights/manual__1"}))
+    save_plan(settings, plan.__class__(**{**plan.__dict__, "origin": "replay__flights/manual__1"}))
     return settings
 
 

@@ -27,12 +27,12 @@ from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanR
 from include.operators.quality_operator import AskTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
 from include.paths import log_path
-from include.planning import confirm_applied, plan_stages, slice_plans
+from include.planning import confirm_applied, plan_stages, slice_plan
 from include.planning.explain_plan import comparison_in_markdown
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
-from include.planning.plan_journal import find_plan, keep_plan, load_plan, new_id, record_stage
-from include.planning.release_plan import PlanInTheWay
-from include.planning.slice_plans import NothingThere
+from include.planning.plan_journal import find_plan, load_plan, next_plan_id, record_stage, save_plan
+from include.planning.release_plan import PlanConflict
+from include.planning.slice_plan import RangeEmpty
 from include.quality import published_quality
 from include.quality.gx_checkpoint import Check
 from include.quality.published_quality import PublishedCheck
@@ -67,9 +67,9 @@ def context(params: dict[str, Any] | None = None, conf: dict[str, Any] | None = 
 
 def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = REPLAY, **facts: Any) -> PlanRecord:
     """A plan that has come so far."""
-    name = new_id(settings, kind, "flights")
+    name = next_plan_id(settings, kind, "flights")
     plan = Plan(name, kind, "flights", "aaa", "aaa", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-    record = keep_plan(settings, replace(plan, origin=origin))
+    record = save_plan(settings, replace(plan, origin=origin))
     for stage in upto:
         record = record_stage(settings, name, stage, "ann", **facts)
     return record
@@ -89,21 +89,21 @@ def test_a_plan_is_found_by_the_run_that_wished_for_it(here: Settings) -> None:
 
 @pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
 def test_errors_are_told_by_kind(kind: type[Terminal], raised: type[Exception]) -> None:
-    with pytest.raises(raised, match="what happened") as told, run_context.errors_told():
+    with pytest.raises(raised, match="what happened") as told, run_context.airflow_errors():
         raise kind("what happened", "what to do")
     assert type(told.value) is raised
     assert "what to do" in str(told.value)
 
 
 def test_a_failure_is_written_where_it_is_found_without_airflow(here: Settings) -> None:
-    run_context.tell_failure(context())
+    run_context.log_failure(context())
     (line,) = log_path(here, run_context.FAILURES).read_text().splitlines()
     said = json.loads(line)
     assert (said["run"], said["task"], said["error"]) == (WISH, "task", "why")
 
 
 def test_the_run_is_refused_before_the_planner_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_plans, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
+    monkeypatch.setattr(slice_plan, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
@@ -117,7 +117,7 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
         asked.extend(args)
         return record
 
-    monkeypatch.setattr(slice_plans, "plan_replay", plan_replay)
+    monkeypatch.setattr(slice_plan, "plan_replay", plan_replay)
     said = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
     assert said["plan"] == record.plan.id
     settings, dataset, wanted, source, by, _, threshold, reference, wish = asked
@@ -127,7 +127,7 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
 
 def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = planned(here)
-    monkeypatch.setattr(slice_plans, "plan_replay", lambda *args: record)
+    monkeypatch.setattr(slice_plan, "plan_replay", lambda *args: record)
     seen = context(FORM | {"dry_run": True})
     operator = PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
@@ -146,16 +146,16 @@ def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypat
     operator, day = PlanBackfill(task_id="plan", dataset="flights"), context(BACKFILL_FORM, partition_key="2013-01-02")
 
     def in_the_way(*args: Any) -> PlanRecord:
-        raise PlanInTheWay("flights", "replay-flights-1", "built")
+        raise PlanConflict("flights", "replay-flights-1", "built")
 
     def nothing(*args: Any) -> PlanRecord:
-        raise NothingThere("flights", "events", "no published event lies there", "-")
+        raise RangeEmpty("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(slice_plans, "plan_backfill", in_the_way)
+    monkeypatch.setattr(slice_plan, "plan_backfill", in_the_way)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
     assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(slice_plans, "plan_backfill", nothing)
+    monkeypatch.setattr(slice_plan, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     asked = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
@@ -246,7 +246,7 @@ def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch
     record = planned(here, *WAY)
 
     def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
-        raise confirm_applied.NotInTheTables(seen.plan.id, seen.stage, "silver has no commit of it")
+        raise confirm_applied.NotConfirmed(seen.plan.id, seen.stage, "silver has no commit of it")
 
     monkeypatch.setattr(confirm_applied, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):

@@ -23,7 +23,7 @@ from include.planning import plan_stages
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
 from include.planning.contract_checks import PlanHeld
 from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction, Stage
-from include.planning.plan_journal import comparison_path, keep_plan, record_stage
+from include.planning.plan_journal import comparison_path, record_stage, save_plan
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import CLONE, Settings
 
@@ -100,7 +100,7 @@ def planned(settings: Settings, dataset: Dataset, kind: str, slice_: Slice | Non
     plan = Plan(
         f"{kind}-flights-1", kind, "flights", release, release, NOON, "ann", 0.5, [], Prediction(1, 1, 1, 1, 1, 1)
     )
-    return keep_plan(settings, replace(plan, slice=slice_))
+    return save_plan(settings, replace(plan, slice=slice_))
 
 
 def built_release(settings: Settings, dataset: Dataset, scheduled: list[int]) -> PlanRecord:
@@ -191,7 +191,7 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
 def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nothing/can/be/started")
     record = built_slice(settings, dataset, [5, 6, 7])
-    monkeypatch.setattr(plan_stages, "keep_verified", lambda *_: None)
+    monkeypatch.setattr(plan_stages, "write_verified", lambda *_: None)
     _, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, list(found.checks)) == (EQUAL, [])
 

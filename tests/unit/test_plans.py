@@ -30,11 +30,11 @@ from include.planning.plan_journal import (
     PlanBusy,
     PlanUnknown,
     all_plans,
-    keep_plan,
     load_plan,
-    new_id,
+    next_plan_id,
+    plan_lock,
     record_stage,
-    sole_worker,
+    save_plan,
 )
 from include.planning.rejected_decisions import restore_discards
 from include.planning.release_plan import DiskTooSmall, refuse_small_disk
@@ -63,7 +63,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def plan(settings: Settings) -> Plan:
-    name = new_id(settings, "release", "flights")
+    name = next_plan_id(settings, "release", "flights")
     change = TableChange("gold.route_days", "changed", "with minutes")
     predicted = Prediction(10, 1000, 2, 5, 0.5, 20.0)
     return Plan(name, "release", "flights", "aaa", "bbb", NOON, "ann", 0.01, [change], predicted)
@@ -71,7 +71,7 @@ def plan(settings: Settings) -> Plan:
 
 def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
     wanted = plan(settings)
-    keep_plan(settings, wanted)
+    save_plan(settings, wanted)
     found = load_plan(settings, wanted.id)
     assert (found.plan, found.stage, list(found.events)) == (wanted, Stage.PLANNED, [])
     assert [plan(settings).id for _ in range(1)] == ["release-flights-2"]
@@ -79,7 +79,7 @@ def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
 
 
 def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
-    name = keep_plan(settings, plan(settings)).plan.id
+    name = save_plan(settings, plan(settings)).plan.id
     for wrong in set(Stage) - set(FOLLOWING[Stage.PLANNED]):
         with pytest.raises(StageRefused):
             record_stage(settings, name, wrong, "ann")
@@ -91,7 +91,7 @@ def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
 
 def test_a_slice_is_compared_again_until_it_is_applied_and_never_applied_twice(settings: Settings) -> None:
     wanted = replace(plan(settings), slice=Slice([Span(0, 10, 20, KAFKA)], NOON, None), asked="offsets 0: 10 to 19")
-    name = keep_plan(settings, wanted).plan.id
+    name = save_plan(settings, wanted).plan.id
     assert load_plan(settings, name).plan == wanted
     again = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
     for stage in (*again, *again, Stage.APPLIED):
@@ -116,7 +116,7 @@ def test_nothing_that_was_applied_is_open_again(stages: list[Stage]) -> None:
 
 
 def test_a_line_cut_off_by_a_crash_was_not_written(settings: Settings) -> None:
-    name = keep_plan(settings, plan(settings)).plan.id
+    name = save_plan(settings, plan(settings)).plan.id
     record_stage(settings, name, Stage.BUILT, "ann")
     events = plan_path(settings, name) / "events.jsonl"
     whole = events.read_bytes()
@@ -128,16 +128,16 @@ def test_a_line_cut_off_by_a_crash_was_not_written(settings: Settings) -> None:
 
 @pytest.mark.parametrize("name", ["release-flights-7", "../../etc", "", "release-flights-1/../x"])
 def test_unknown_plans_are_refused_by_name(settings: Settings, name: str) -> None:
-    keep_plan(settings, plan(settings))
+    save_plan(settings, plan(settings))
     with pytest.raises(PlanUnknown, match="release-flights-1"):
         load_plan(settings, name)
 
 
 def test_one_command_at_a_time(settings: Settings) -> None:
-    name = keep_plan(settings, plan(settings)).plan.id
-    with sole_worker(settings, name), pytest.raises(PlanBusy, match="pid"), sole_worker(settings, name):
+    name = save_plan(settings, plan(settings)).plan.id
+    with plan_lock(settings, name), pytest.raises(PlanBusy, match="pid"), plan_lock(settings, name):
         pass
-    with sole_worker(settings, name):
+    with plan_lock(settings, name):
         pass
 
 
@@ -246,13 +246,13 @@ def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> 
 
 
 def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
-    record = keep_plan(settings, plan(settings))
+    record = save_plan(settings, plan(settings))
     give_order(settings, "flights", Order("release-flights-2", PROMOTE, "ccc"))
     plan_stages.cancel(settings, record, "ann")
     waiting = find_order(settings, "flights")
     assert waiting is not None
     assert waiting.plan == "release-flights-2"
-    second = keep_plan(settings, plan(settings))
+    second = save_plan(settings, plan(settings))
     assert plan_stages.cancel(settings, second, "ann").stage is Stage.CANCELLED
     assert find_order(settings, "flights") is None
 
@@ -267,9 +267,9 @@ def decided(settings: Settings, act: str, at: datetime, by: str) -> None:
 @pytest.mark.parametrize("end", [plan_stages.cancel, plan_stages.reject])
 def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(settings: Settings, end: Any) -> None:
     decided(settings, DISCARD, NOON - timedelta(days=1), "bob")
-    facts = {"id": new_id(settings, REINSTATE, "flights"), "kind": REINSTATE}
+    facts = {"id": next_plan_id(settings, REINSTATE, "flights"), "kind": REINSTATE}
     write_deltalake(silver_path(settings, "flights", "bbb"), ROUTES)
-    record = keep_plan(settings, replace(plan(settings), slice=Slice([Span(0, 7, 8, BRONZE)]), **facts))
+    record = save_plan(settings, replace(plan(settings), slice=Slice([Span(0, 7, 8, BRONZE)]), **facts))
     decided(settings, "reinstate", NOON, "ann")
     assert not amendments(settings, "flights")[PLACE].is_discarded
     for stage in (Stage.BUILT, Stage.COMPARED):
@@ -308,19 +308,19 @@ def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
 
 
 def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
-    record = keep_plan(settings, plan(settings))
+    record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
-    with pytest.raises(plan_stages.SeenAlready, match="release-flights-1"):
+    with pytest.raises(plan_stages.AlreadyPublished, match="release-flights-1"):
         plan_stages.cancel(settings, record, "ann")
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
 
 def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> None:
-    name = keep_plan(settings, plan(settings)).plan.id
+    name = save_plan(settings, plan(settings)).plan.id
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
         record = record_stage(settings, name, stage, "ann")
-    with pytest.raises(plan_stages.StreamNeeded, match="headrace up flights"):
+    with pytest.raises(plan_stages.StreamNotRunning, match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert find_order(settings, "flights") is None
 
@@ -350,7 +350,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object) -> PlanRecord:
         raise KeyboardInterrupt
 
-    record = keep_plan(settings, plan(settings))
+    record = save_plan(settings, plan(settings))
     monkeypatch.setattr(cli, "_built", interrupted)
     with pytest.raises(typer.Exit) as ended:
         cli.run_through(Console(width=200), settings, record, lambda _: True)

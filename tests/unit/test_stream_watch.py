@@ -13,7 +13,7 @@ import pytest
 from include.operators.service_levels import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
 from include.operators.triggers import PlanClosed, StreamWatch
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
-from include.planning.plan_journal import keep_plan, record_stage
+from include.planning.plan_journal import record_stage, save_plan
 from include.settings import Settings
 from include.state.desired_streams import last_said, unwant, want
 from include.state.process_states import ProcessState
@@ -149,6 +149,6 @@ def test_a_plan_in_the_way_is_waited_for_until_it_is_closed(
     monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-    keep_plan(settings, plan)
+    save_plan(settings, plan)
     closed = first_event(PlanClosed(plan.id), lambda: record_stage(settings, plan.id, Stage.CANCELLED, "ann"))
     assert closed == {"plan": plan.id}

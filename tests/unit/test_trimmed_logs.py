@@ -15,7 +15,7 @@ from include.maintenance import log_trimming
 from include.maintenance.log_trimming import OLD, Trimmed, trim_logs
 from include.paths import airflow_path, log_path
 from include.planning.plan import RELEASE, Plan, Prediction, Stage
-from include.planning.plan_journal import keep_plan, record_stage
+from include.planning.plan_journal import record_stage, save_plan
 from include.settings import Settings, load_settings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,7 +47,7 @@ def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Sett
     size = Prediction(1, 1, 1, 1, 1, 1)
     plans = [Plan(f"release-flights-{n}", RELEASE, "flights", "a", "b", NOW, "ann", 0, [], size) for n in (1, 2)]
     for plan in plans:
-        keep_plan(settings, plan)
+        save_plan(settings, plan)
     record_stage(settings, plans[0].id, Stage.CANCELLED, "ann")
     closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), OLD * 2) for plan in plans)
     task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", OLD * 2)

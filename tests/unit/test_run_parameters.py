@@ -9,62 +9,62 @@ import pytest
 
 from include.operators import dag_forms
 from include.operators.run_parameters import (
-    Asked,
-    AuditAsked,
-    BackfillAsked,
+    AuditParameters,
+    BackfillParameters,
     ParamsRefused,
-    ReleaseAsked,
-    ReplayAsked,
-    RollbackAsked,
-    StreamAsked,
-    understood,
+    ReleaseParameters,
+    ReplayParameters,
+    RollbackParameters,
+    RunParameters,
+    StreamParameters,
+    validated_params,
 )
-from include.planning.slice_plans import Wanted
+from include.planning.slice_plan import ReplayRange
 
-FORMS: dict[type[Asked], dag_forms.Form] = {
-    StreamAsked: dag_forms.stream_form(),
-    ReleaseAsked: dag_forms.release_form(),
-    BackfillAsked: dag_forms.backfill_form(),
-    ReplayAsked: dag_forms.replay_form(),
-    RollbackAsked: dag_forms.rollback_form(),
-    AuditAsked: dag_forms.audit_form(["flights"]),
+FORMS: dict[type[RunParameters], dag_forms.Form] = {
+    StreamParameters: dag_forms.stream_form(),
+    ReleaseParameters: dag_forms.release_form(),
+    BackfillParameters: dag_forms.backfill_form(),
+    ReplayParameters: dag_forms.replay_form(),
+    RollbackParameters: dag_forms.rollback_form(),
+    AuditParameters: dag_forms.audit_form(["flights"]),
 }
 DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
 
 
-def asked(model: type[Asked], **more: Any) -> dict[str, Any]:
+def asked(model: type[RunParameters], **more: Any) -> dict[str, Any]:
     """What a form gives, with some fields filled in otherwise."""
     return {name: param.value for name, param in FORMS[model].items()} | more
 
 
-def refusal(model: type[Asked], **more: Any) -> ParamsRefused:
+def refusal(model: type[RunParameters], **more: Any) -> ParamsRefused:
     with pytest.raises(ParamsRefused) as refused:
-        understood(model, asked(model, **more))
+        validated_params(model, asked(model, **more))
     return refused.value
 
 
 @pytest.mark.parametrize("model", FORMS)
-def test_the_form_has_the_fields_that_are_understood(model: type[Asked]) -> None:
+def test_the_form_has_the_fields_that_are_understood(model: type[RunParameters]) -> None:
     assert set(FORMS[model]) == set(model.model_fields)
 
 
-@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayAsked])
-def test_what_the_form_gives_untouched_is_understood(model: type[Asked]) -> None:
-    understood(model, asked(model))
+@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayParameters])
+def test_what_the_form_gives_untouched_is_understood(model: type[RunParameters]) -> None:
+    validated_params(model, asked(model))
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
 def test_a_time_is_written_out_with_its_zone(start: object) -> None:
-    assert refusal(ReplayAsked, by="time", **{**DAY, "start": start}).param == "start"
+    assert refusal(ReplayParameters, by="time", **{**DAY, "start": start}).param == "start"
 
 
 def test_a_replay_by_time_batches_or_offsets() -> None:
-    times = understood(ReplayAsked, asked(ReplayAsked, by="time", **DAY))
-    assert times.wanted == Wanted(times=(datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)))
-    batches = understood(ReplayAsked, asked(ReplayAsked, by="batches", first_batch=0, last_batch=0))
-    assert batches.wanted == Wanted(batches=(0, 0))
-    offsets = understood(ReplayAsked, asked(ReplayAsked, by="offsets", offsets={"0": [100, 200]}))
-    assert offsets.wanted == Wanted(offsets={0: (100, 200)})
+    times = validated_params(ReplayParameters, asked(ReplayParameters, by="time", **DAY))
+    assert times.wanted == ReplayRange(times=(datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)))
+    batches = validated_params(ReplayParameters, asked(ReplayParameters, by="batches", first_batch=0, last_batch=0))
+    assert batches.wanted == ReplayRange(batches=(0, 0))
+    offsets = validated_params(ReplayParameters, asked(ReplayParameters, by="offsets", offsets={"0": [100, 200]}))
+    assert offsets.wanted == ReplayRange(offsets={0: (100, 200)})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_replay_by_time_batches_or_offsets() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
-    refused = refusal(ReplayAsked, **{param: value})
+    refused = refusal(ReplayParameters, **{param: value})
     assert refused.param.split(".")[0] == param
     assert "nothing was done" in str(refused)
 
@@ -113,17 +113,17 @@ def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
     ],
 )
 def test_what_does_not_fit_together_is_refused(given: dict[str, Any], why: str) -> None:
-    assert why in refusal(ReplayAsked, **given).why
+    assert why in refusal(ReplayParameters, **given).why
 
 
 @pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
 def test_a_plan_is_a_name_and_nothing_else(plan: str) -> None:
-    assert refusal(RollbackAsked, plan=plan).param == "plan"
+    assert refusal(RollbackParameters, plan=plan).param == "plan"
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
-    assert len(str(refusal(ReleaseAsked, threshold="x" * 10_000_000))) < 500
+    assert len(str(refusal(ReleaseParameters, threshold="x" * 10_000_000))) < 500
 
 
 def test_keys_that_stand_for_no_field_are_named() -> None:
-    assert refusal(AuditAsked, dataset="flights").param == "dataset"
+    assert refusal(AuditParameters, dataset="flights").param == "dataset"

@@ -12,7 +12,7 @@ from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.cli.slice_commands import bounds, ranges
 from include.paths import bronze_path
 from include.planning.published_history import holes
-from include.planning.slice_plans import RangeRefused, Wanted, plan_backfill, said_range
+from include.planning.slice_plan import RangeRefused, ReplayRange, format_range, plan_backfill
 from include.reading.bronze_ranges import Tile, tiles_of
 from include.settings import Settings
 
@@ -56,10 +56,10 @@ def test_an_unknown_dataset_is_refused_by_name(settings: Settings) -> None:
 
 
 def test_what_is_asked_is_said_in_words() -> None:
-    assert str(Wanted(offsets={0: (5, 10), 3: (0, 1)})) == "offsets 0: 5 to 9, 3: 0 to 0"
-    assert str(Wanted(batches=(3, 7))) == "batches 3 to 7"
-    day = said_range(NOON, NOON + timedelta(days=1))
-    assert str(Wanted(times=(NOON, NOON + timedelta(days=1)))) == f"records of Kafka time {day}"
+    assert str(ReplayRange(offsets={0: (5, 10), 3: (0, 1)})) == "offsets 0: 5 to 9, 3: 0 to 0"
+    assert str(ReplayRange(batches=(3, 7))) == "batches 3 to 7"
+    day = format_range(NOON, NOON + timedelta(days=1))
+    assert str(ReplayRange(times=(NOON, NOON + timedelta(days=1)))) == f"records of Kafka time {day}"
     assert day == "from 2026-01-01 12:00 to before 2026-01-02 12:00 UTC"
 
 

@@ -9,11 +9,11 @@ import pytest
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.planning.confirm_applied import NotInTheTables, confirm
+from include.planning.confirm_applied import NotConfirmed, confirm
 from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
 from include.planning.plan import RELEASE as A_RELEASE
-from include.planning.plan_journal import keep_plan, record_stage
-from include.planning.verified_ranges import keep_verified
+from include.planning.plan_journal import record_stage, save_plan
+from include.planning.verified_ranges import write_verified
 from include.settings import Settings
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -33,7 +33,7 @@ def applied(settings: Settings, kind: str, release: str = RELEASE, *, back: bool
         f"{kind}-sales-1", kind, "sales", RELEASE, release, NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0)
     )
     slice_ = None if kind == A_RELEASE else Slice([Span(0, 0, 1, BRONZE)], NOON, NOON.replace(hour=13))
-    keep_plan(settings, replace(plan, slice=slice_))
+    save_plan(settings, replace(plan, slice=slice_))
     for stage in WAY:
         record_stage(settings, plan.id, stage, "ann")
     record = record_stage(settings, plan.id, Stage.APPLIED, "ann", **facts)
@@ -47,7 +47,7 @@ def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
 
 
 def test_a_release_that_readers_do_not_see(sales: SmallWarehouse) -> None:
-    with pytest.raises(NotInTheTables, match="not fedcba987654"):
+    with pytest.raises(NotConfirmed, match="not fedcba987654"):
         confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654"))
 
 
@@ -56,14 +56,14 @@ def test_a_release_that_was_taken_back(sales: SmallWarehouse) -> None:
 
 
 def test_a_correction_without_a_commit(sales: SmallWarehouse) -> None:
-    with pytest.raises(NotInTheTables, match="no commit of it"):
+    with pytest.raises(NotConfirmed, match="no commit of it"):
         confirm(sales.settings, applied(sales.settings, REPLAY))
 
 
 def test_a_correction_that_is_committed_and_not_published(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY)
     corrected(sales, record.plan.id, 1)
-    with pytest.raises(NotInTheTables, match="before it"):
+    with pytest.raises(NotConfirmed, match="before it"):
         confirm(sales.settings, record)
     sales.move()
     assert confirm(sales.settings, record)["result"] == "corrected"
@@ -73,7 +73,7 @@ def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> No
     record = applied(sales.settings, REPLAY, back=True)
     corrected(sales, record.plan.id, 1)
     sales.move()
-    with pytest.raises(NotInTheTables, match="rolled_back"):
+    with pytest.raises(NotConfirmed, match="rolled_back"):
         confirm(sales.settings, record)
     corrected(sales, record.plan.id, 2)
     sales.move()
@@ -82,7 +82,7 @@ def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> No
 
 def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, BACKFILL, changed=0)
-    with pytest.raises(NotInTheTables, match="verified"):
+    with pytest.raises(NotConfirmed, match="verified"):
         confirm(sales.settings, record)
-    keep_verified(sales.settings, record.plan, 0, 0)
+    write_verified(sales.settings, record.plan, 0, 0)
     assert confirm(sales.settings, record)["result"] == "verified"

@@ -19,10 +19,10 @@ from include.settings import Settings
 from include.state.owner_requests import Answer, Order, find_answer, give_order, withdraw_order
 from include.status.observe import is_expected, observe_stream
 
-ANSWER_WITHIN = 300.0
+RESPONSE_TIMEOUT = 300.0
 
 
-class OrderRefused(Terminal):
+class RequestRefused(Terminal):
     """The owner of the tables did not obey; `why` is what it said, `whose` who asked."""
 
     def __init__(self, whose: str, why: str, remedy: str) -> None:
@@ -30,7 +30,7 @@ class OrderRefused(Terminal):
         self.whose, self.why = whose, why
 
 
-class NoAnswer(Transient):
+class NoResponse(Transient):
     """The owner has not answered in time; the order was taken back."""
 
     def __init__(self, whose: str, seconds: float) -> None:
@@ -41,7 +41,7 @@ class NoAnswer(Transient):
         self.whose = whose
 
 
-def ask_owner(settings: Settings, dataset: str, order: Order) -> Answer:
+def request_owner(settings: Settings, dataset: str, order: Order) -> Answer:
     """Ask, wait, and return the answer; OrderPending, OrderRefused, NoAnswer, JobFailed, JobDied."""
     give_order(settings, dataset, order)
     try:
@@ -54,7 +54,7 @@ def ask_owner(settings: Settings, dataset: str, order: Order) -> Answer:
         withdraw_order(settings, dataset)
         raise
     if answer.refused:
-        raise OrderRefused(order.whose, answer.refused, answer.remedy)
+        raise RequestRefused(order.whose, answer.refused, answer.remedy)
     return answer
 
 
@@ -62,7 +62,7 @@ def _obeyed_by_job(settings: Settings, dataset: str, order: Order) -> Answer:
     name, again = order.plan or f"{order.kind}-{dataset}", "" if order.plan else f"headrace {order.kind}"
     done = run_job(settings, name, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
     answer = find_answer(settings, dataset, order)
-    bring_ledger_on(settings, dataset)
+    project_now(settings, dataset)
     if answer is None:
         raise JobFailed(name, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
     return answer
@@ -70,17 +70,17 @@ def _obeyed_by_job(settings: Settings, dataset: str, order: Order) -> Answer:
 
 def _awaited(settings: Settings, dataset: str, order: Order) -> Answer:
     began = time.monotonic()
-    while time.monotonic() < began + ANSWER_WITHIN:
+    while time.monotonic() < began + RESPONSE_TIMEOUT:
         answer = find_answer(settings, dataset, order)
         if answer is not None:
             return answer
         if not is_expected(observe_stream(settings, dataset)):
             break
         time.sleep(0.05)
-    raise NoAnswer(order.whose, time.monotonic() - began)
+    raise NoResponse(order.whose, time.monotonic() - began)
 
 
-def bring_ledger_on(settings: Settings, dataset: str) -> None:
+def project_now(settings: Settings, dataset: str) -> None:
     """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
     with suppress(HeadraceError):
         catch_up(open_writer(settings), settings, dataset)

@@ -16,9 +16,9 @@ from include.catalog.pipeline import time_columns
 from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import Terminal
 from include.planning.plan import BACKFILL, REINSTATE, REPLAY, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import find_plan, keep_plan, new_id, sole_planner
-from include.planning.published_history import History
-from include.planning.release_plan import refuse_in_the_way, refuse_small_disk, refuse_unknown, told_rate
+from include.planning.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.planning.published_history import PublishedHistory
+from include.planning.release_plan import refuse_conflict, refuse_small_disk, refuse_unknown_dataset, reported_rate
 from include.reading.bronze_ranges import Tile
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import Reading, open_dataset
@@ -40,11 +40,11 @@ class RangeRefused(Terminal):
         self.dataset, self.asked = dataset, asked
 
 
-class NothingThere(RangeRefused):
+class RangeEmpty(RangeRefused):
     """What was asked may be asked, but nothing was published there so far."""
 
 
-class RecordsNowhere(Terminal):
+class RecordsMissing(Terminal):
     """Records that the range needs are neither where they are to be read nor anywhere else that was looked at."""
 
     def __init__(self, dataset: str, spans: Sequence[Span], looked: str, remedy: str) -> None:
@@ -55,7 +55,7 @@ class RecordsNowhere(Terminal):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayRange:
     """What a replay asks for, one of three: offsets [start, end) by partition, Kafka's times, batches (inclusive)."""
 
     offsets: Mapping[int, tuple[int, int]] | None = None
@@ -66,12 +66,12 @@ class Wanted:
         if self.offsets is not None:
             return "offsets " + ", ".join(f"{p}: {start} to {end - 1}" for p, (start, end) in self.offsets.items())
         if self.times is not None:
-            return f"records of Kafka time {said_range(*self.times)}"
+            return f"records of Kafka time {format_range(*self.times)}"
         assert self.batches is not None
         return f"batches {self.batches[0]} to {self.batches[1]}"
 
 
-def said_range(since: datetime, until: datetime) -> str:
+def format_range(since: datetime, until: datetime) -> str:
     """Return a half-open range of times in words."""
     return f"from {since.astimezone(UTC):%Y-%m-%d %H:%M} to before {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -93,17 +93,17 @@ def plan_backfill(
     same `origin` it returns the plan that was made before.
     Errors: NothingPublished, RangeRefused, NothingThere, RecordsNowhere, PlanInTheWay, PlanBusy.
     """
-    asked = f"events {said_range(since, until)}"
+    asked = f"events {format_range(since, until)}"
     if since >= until:
         raise RangeRefused(dataset, asked, "the range ends before it begins", "give --from an earlier time than --to")
-    with sole_planner(settings):
+    with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
         view = _view(settings, dataset)
         batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
         tiles = [tile for tile in view.history.tiles if tile.batch in batches]
         if not tiles:
-            raise NothingThere(dataset, asked, "no published event lies there", "headrace tables")
+            raise RangeEmpty(dataset, asked, "no published event lies there", "headrace tables")
         parts = view.from_bronze(_joined(tiles, BRONZE))
         slice_ = Slice(parts, since, until, view.reference(reference))
         return _kept(view, BACKFILL, slice_, asked, by, now, threshold, origin)
@@ -112,7 +112,7 @@ def plan_backfill(
 def plan_replay(
     settings: Settings,
     dataset: str,
-    wanted: Wanted,
+    wanted: ReplayRange,
     source: str,
     by: str,
     now: datetime,
@@ -125,13 +125,13 @@ def plan_replay(
     `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. `reference`, `origin`: as in
     `plan_backfill`. Errors: as there, and BrokerUnreachable.
     """
-    with sole_planner(settings):
+    with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
         view = _view(settings, dataset)
         spans = _asked_spans(view, wanted)
         if not spans:
-            raise NothingThere(dataset, str(wanted), "no published record lies there", "headrace status")
+            raise RangeEmpty(dataset, str(wanted), "no published record lies there", "headrace status")
         _refuse_not_ingested(view, spans, str(wanted))
         parts = view.from_bronze(spans) if source == BRONZE else _across_the_seam(settings, view, spans, source)
         slice_ = Slice(parts, reference=view.reference(reference))
@@ -145,7 +145,7 @@ def plan_reinstatement(
 
     Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy.
     """
-    with sole_planner(settings):
+    with planning_lock(settings):
         view = _view(settings, dataset)
         _refuse_not_ingested(view, spans, asked)
         slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
@@ -159,7 +159,7 @@ class _View:
     settings: Settings
     seen: Publication
     declared: Dataset
-    history: History
+    history: PublishedHistory
 
     def from_bronze(self, spans: Sequence[Span]) -> list[Span]:
         """Return the spans, to be read from bronze; RecordsNowhere when it lacks some of their records."""
@@ -168,7 +168,7 @@ class _View:
             name = self.seen.dataset
             ends = {span.partition: [span.start, span.end] for span in lacking}
             remedy = f"headrace replay run --dataset {name} --offsets '{_as_argument(ends)}'   (fills it from Kafka)"
-            raise RecordsNowhere(name, lacking, f"bronze.{name}", remedy)
+            raise RecordsMissing(name, lacking, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
     def refuse_inherited(self, wanted: Slice) -> None:
@@ -205,10 +205,10 @@ class _View:
 
 
 def _view(settings: Settings, dataset: str) -> _View:
-    refuse_unknown(settings, dataset)
+    refuse_unknown_dataset(settings, dataset)
     seen = read_publication(settings, dataset)
     tables = tables_of(settings, seen)
-    history = History(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])
+    history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])
     return _View(settings, seen, released_dataset(settings, dataset, seen.release), history)
 
 
@@ -216,12 +216,12 @@ def _kept(
     view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float, origin: str
 ) -> PlanRecord:
     name = view.seen.dataset
-    refuse_in_the_way(view.settings, name, slice_)
+    refuse_conflict(view.settings, name, slice_)
     view.refuse_inherited(slice_)
     wanted = _predicted(view, slice_)
     refuse_small_disk(view.settings, name, wanted)
     plan = Plan(
-        id=new_id(view.settings, kind, name),
+        id=next_plan_id(view.settings, kind, name),
         kind=kind,
         dataset=name,
         base=view.seen.release,
@@ -235,7 +235,7 @@ def _kept(
         asked=asked + _said_reference(slice_.reference),
         origin=origin,
     )
-    return keep_plan(view.settings, plan)
+    return save_plan(view.settings, plan)
 
 
 def _said_reference(versions: Mapping[str, int] | None) -> str:
@@ -250,7 +250,7 @@ def _predicted(view: _View, slice_: Slice) -> Prediction:
     records, every = sum(file.rows for file in files), sum(file.rows for file in view.history.bronze_files)
     reading = Reading(tables_of(view.settings, view.seen))
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-    rate = told_rate(view.settings, view.seen.dataset)
+    rate = reported_rate(view.settings, view.seen.dataset)
     share = records / every if every else 0.0
     size = sum(file.size for file in files)
     return Prediction(records, size, len(files), round(gold * share), round(records / rate, 1), rate)
@@ -260,7 +260,7 @@ def _within(low: Mapping[str, int], high: Mapping[str, int], span: Span) -> bool
     return low["partition"] == span.partition and low["offset"] < span.end and high["offset"] >= span.start
 
 
-def _asked_spans(view: _View, wanted: Wanted) -> list[Span]:
+def _asked_spans(view: _View, wanted: ReplayRange) -> list[Span]:
     """Return the offsets that were asked for, by partition."""
     if wanted.offsets is not None:
         if any(start >= end or start < 0 for start, end in wanted.offsets.values()):
@@ -281,7 +281,7 @@ def _spans_of_times(view: _View, since: datetime, until: datetime) -> list[Span]
 
     if since >= until:
         raise RangeRefused(
-            view.seen.dataset, said_range(since, until), "it ends before it begins", "an earlier --from-timestamp"
+            view.seen.dataset, format_range(since, until), "it ends before it begins", "an earlier --from-timestamp"
         )
     inside = (pc.field("timestamp") >= since) & (pc.field("timestamp") < until)
     found = open_dataset(view.history.bronze).to_table(columns=["partition", "offset"], filter=inside)
@@ -313,11 +313,11 @@ def _across_the_seam(settings: Settings, view: _View, spans: Sequence[Span], sou
     old, fresh = [part for part in below if part], [part for part in above if part]
     if source == KAFKA and old:
         remedy = "--source auto takes bronze for what Kafka has deleted"
-        raise RecordsNowhere(view.seen.dataset, old, "Kafka any more", remedy)
+        raise RecordsMissing(view.seen.dataset, old, "Kafka any more", remedy)
     lacking = view.lacking(old)
     if lacking:
         where = f"Kafka any more, nor in bronze.{view.seen.dataset}"
-        raise RecordsNowhere(view.seen.dataset, lacking, where, "a range without them, or a backup of bronze")
+        raise RecordsMissing(view.seen.dataset, lacking, where, "a range without them, or a backup of bronze")
     kept = [Span(span.partition, span.start, span.end, BRONZE) for span in old]
     return sorted(
         [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)
