@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.plan_command import current_user, show_comparison, show_plan
+from include.cli.comparison_table import show_comparison
+from include.cli.plan_command import current_user, show_plan
 
 if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
