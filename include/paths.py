@@ -42,12 +42,12 @@ def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Pat
     return release_path(settings, dataset, release) / "gold" / table
 
 
-def correction_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
+def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """Rows that a plan has done again, beside the release's tables and unseen by readers."""
     return release_path(settings, dataset, release) / "plans" / plan
 
 
-def correcting_path(settings: Settings, dataset: str, release: str) -> Path:
+def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Path:
     """The correction that is being applied to a release's tables; there is no such file when none is."""
     return release_path(settings, dataset, release) / "correcting.json"
 
@@ -102,12 +102,12 @@ def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
     return settings.state / "leases" / f"{dataset}-{release}.lock"
 
 
-def live_path(settings: Settings, dataset: str) -> Path:
+def active_releases_path(settings: Settings, dataset: str) -> Path:
     """The names of the releases that the stream keeps up with bronze."""
     return warehouse(settings) / dataset / "live.json"
 
 
-def order_path(settings: Settings, dataset: str) -> Path:
+def request_path(settings: Settings, dataset: str) -> Path:
     """What is asked of the owner of a dataset's publication; beside it lies the answer."""
     return settings.state / "orders" / f"{dataset}.json"
 

@@ -17,7 +17,7 @@ from include.planning.owner_client import request_owner
 from include.planning.plan_journal import all_plans
 from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.owner_requests import MAINTAIN, Order
+from include.state.owner_requests import OwnerRequest, RequestKind
 
 
 class PlanUnderWay(Transient):
@@ -45,13 +45,13 @@ class Maintained:
 def maintain_tables(settings: Settings, dataset: str) -> list[Maintained]:
     """Have small files put together and old ones removed, in the tables that are kept up; NothingPublished.
 
-    PlanUnderWay; OrderPending, OrderRefused, NoAnswer, JobFailed, JobDied as of any order.
+    PlanUnderWay; RequestPending, OrderRefused, NoAnswer, JobFailed, JobDied as of any order.
     """
     seen = read_publication(settings, dataset)
     for record in all_plans(settings):
         if record.plan.dataset == dataset and record.is_open:
             raise PlanUnderWay(dataset, record.plan.id, record.stage)
-    answer = request_owner(settings, dataset, Order("", MAINTAIN, seen.release))
+    answer = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, seen.release))
     return [_maintained(table, facts) for table, facts in answer.done.items()]
 
 

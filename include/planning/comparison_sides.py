@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from include.catalog.dataset import released_dataset
-from include.paths import correction_path
+from include.paths import patch_path
 from include.planning.comparison import Rows, Side, key_columns, quoted, rows_in
 from include.planning.plan import Plan, PlanRecord, Stage
 from include.reading.publication import publication_from_json, read_publication, tables_of
@@ -38,7 +38,7 @@ def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple
 def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     """The rows of a slice as they were and as they came out."""
     dataset = released_dataset(settings, plan.dataset, plan.release)
-    folder = correction_path(settings, plan.dataset, plan.release, plan.id)
+    folder = patch_path(settings, plan.dataset, plan.release, plan.id)
     names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
 
     def side(state: str) -> Side:

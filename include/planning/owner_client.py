@@ -16,7 +16,7 @@ from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import catch_up
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.settings import Settings
-from include.state.owner_requests import Answer, Order, find_answer, give_order, withdraw_order
+from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
 from include.status.observe import is_expected, observe_stream
 
 RESPONSE_TIMEOUT = 300.0
@@ -27,7 +27,7 @@ class RequestRefused(Terminal):
 
     def __init__(self, whose: str, why: str, remedy: str) -> None:
         super().__init__(f"{whose}: the stream refused: {why}; readers see what they saw", remedy or "headrace status")
-        self.whose, self.why = whose, why
+        self.requester, self.why = whose, why
 
 
 class NoResponse(Transient):
@@ -38,12 +38,12 @@ class NoResponse(Transient):
             f"{whose}: the stream did not answer within {seconds:.0f} s, or is gone; the order was taken back",
             "headrace status, then the same command again",
         )
-        self.whose = whose
+        self.requester = whose
 
 
-def request_owner(settings: Settings, dataset: str, order: Order) -> Answer:
-    """Ask, wait, and return the answer; OrderPending, OrderRefused, NoAnswer, JobFailed, JobDied."""
-    give_order(settings, dataset, order)
+def request_owner(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
+    """Ask, wait, and return the answer; RequestPending, OrderRefused, NoAnswer, JobFailed, JobDied."""
+    submit_request(settings, dataset, order)
     try:
         if is_expected(observe_stream(settings, dataset)):
             answer = _awaited(settings, dataset, order)
@@ -51,33 +51,33 @@ def request_owner(settings: Settings, dataset: str, order: Order) -> Answer:
             answer = _obeyed_by_job(settings, dataset, order)
     except BaseException:
         # An order that nobody waits for must not be obeyed some day.
-        withdraw_order(settings, dataset)
+        withdraw_request(settings, dataset)
         raise
     if answer.refused:
-        raise RequestRefused(order.whose, answer.refused, answer.remedy)
+        raise RequestRefused(order.requester, answer.refused, answer.remedy)
     return answer
 
 
-def _obeyed_by_job(settings: Settings, dataset: str, order: Order) -> Answer:
-    name, again = order.plan or f"{order.kind}-{dataset}", "" if order.plan else f"headrace {order.kind}"
+def _obeyed_by_job(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
+    name, again = order.plan or f"maintain-{dataset}", "" if order.plan else "headrace maintain"
     done = run_job(settings, name, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
-    answer = find_answer(settings, dataset, order)
+    answer = find_response(settings, dataset, order)
     project_now(settings, dataset)
     if answer is None:
         raise JobFailed(name, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
     return answer
 
 
-def _awaited(settings: Settings, dataset: str, order: Order) -> Answer:
+def _awaited(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
     began = time.monotonic()
     while time.monotonic() < began + RESPONSE_TIMEOUT:
-        answer = find_answer(settings, dataset, order)
+        answer = find_response(settings, dataset, order)
         if answer is not None:
             return answer
         if not is_expected(observe_stream(settings, dataset)):
             break
         time.sleep(0.05)
-    raise NoResponse(order.whose, time.monotonic() - began)
+    raise NoResponse(order.requester, time.monotonic() - began)
 
 
 def project_now(settings: Settings, dataset: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from include.clients.delta_log import commits
 from include.errors import Terminal
-from include.paths import correcting_path, correction_path, silver_path
+from include.paths import patch_in_progress_path, patch_path, silver_path
 from include.planning.bounded_jobs import JobFailed, Reporter, run_job
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.comparison_page import page
@@ -30,7 +30,7 @@ from include.planning.verified_ranges import write_verified
 from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
-from include.state.owner_requests import CORRECT, PROMOTE, RETIRE, UNDO, Order, find_order, withdraw_order
+from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, withdraw_request
 from include.status.observe import is_expected, observe_stream
 
 
@@ -139,7 +139,7 @@ def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Let readers see the plan's release, or the slice as it came out: all tables in one move. Twice is once."""
     validate_stage(record, Stage.APPLIED)
     if record.plan.slice is not None:
-        return _corrected(settings, record, CORRECT, Stage.APPLIED, by)
+        return _corrected(settings, record, RequestKind.APPLY_PATCH, Stage.APPLIED, by)
     return _moved(settings, record, record.plan.release, Stage.APPLIED, by)
 
 
@@ -151,7 +151,7 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
             raise GapFilled(record.plan.id)
         refuse_conflict(settings, record.plan.dataset, record.plan.slice)
         restore_discards(settings, record.plan, by, datetime.now(UTC))
-        return _corrected(settings, record, UNDO, Stage.ROLLED_BACK, by)
+        return _corrected(settings, record, RequestKind.REVERT_PATCH, Stage.ROLLED_BACK, by)
     return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
 
 
@@ -163,7 +163,7 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         raise StreamNotRunning(plan.id, plan.dataset)
     seen = read_publication(settings, plan.dataset).release
     others = sorted({plan.base, plan.release} - {seen})
-    batches = [_ordered(settings, plan, Order(plan.id, RETIRE, other))["batch"] for other in others]
+    batches = [_ordered(settings, plan, OwnerRequest(plan.id, RequestKind.RETIRE, other))["batch"] for other in others]
     return record_stage(settings, plan.id, Stage.RETIRED, by, releases=others, batch=batches[-1])
 
 
@@ -190,35 +190,35 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 def _forget_rows(settings: Settings, plan: Plan) -> None:
     """A slice's rows before and after are of no use once nothing can come of them; the comparison stays."""
     if plan.slice is not None:
-        shutil.rmtree(correction_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
+        shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
 
 
 def _withdraw(settings: Settings, plan: Plan) -> None:
     """Take the plan's order back, if it waits."""
-    order = find_order(settings, plan.dataset)
+    order = pending_request(settings, plan.dataset)
     if order is not None and order.plan == plan.id:
-        withdraw_order(settings, plan.dataset)
+        withdraw_request(settings, plan.dataset)
 
 
 def _refuse_corrected(settings: Settings, plan: Plan) -> None:
     """Raise SeenAlready when the slice's rows are in, or being put in, though nobody wrote down that it is applied."""
     if plan.slice is None:
         return
-    marker, app_id = correcting_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
+    marker, app_id = patch_in_progress_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
     under_way = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
     made = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
     if under_way or any(name.endswith(app_id) for name in made):
         raise AlreadyPublished(plan.id)
 
 
-def _corrected(settings: Settings, record: PlanRecord, kind: str, stage: Stage, by: str) -> PlanRecord:
+def _corrected(settings: Settings, record: PlanRecord, kind: RequestKind, stage: Stage, by: str) -> PlanRecord:
     """Have the rows put in, or taken back; nothing is asked of anybody when no row differs."""
     plan, began = record.plan, time.monotonic()
     built = record.facts_of(Stage.BUILT)["built"]
     if not built["filled"] and not any(built["differing"].values()):
         _forget_rows(settings, plan)
         return record_stage(settings, plan.id, stage, by, batch=built["batch"], changed=0)
-    answered = _ordered(settings, plan, Order(plan.id, kind, plan.release, built["attempt"]))
+    answered = _ordered(settings, plan, OwnerRequest(plan.id, kind, plan.release, built["attempt"]))
     seconds = round(time.monotonic() - began, 2)
     return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
 
@@ -229,7 +229,7 @@ def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, b
     if _seen(settings, plan) == release:
         answered: Mapping[str, Any] = {"batch": read_publication(settings, plan.dataset).batch}
     else:
-        answered = _ordered(settings, plan, Order(plan.id, PROMOTE, release))
+        answered = _ordered(settings, plan, OwnerRequest(plan.id, RequestKind.PROMOTE, release))
     seconds = round(time.monotonic() - began, 2)
     return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
 
@@ -255,5 +255,5 @@ def _seen(settings: Settings, plan: Plan) -> str:
     return seen
 
 
-def _ordered(settings: Settings, plan: Plan, order: Order) -> Mapping[str, Any]:
+def _ordered(settings: Settings, plan: Plan, order: OwnerRequest) -> Mapping[str, Any]:
     return {"batch": request_owner(settings, plan.dataset, order).batch}

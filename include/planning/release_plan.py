@@ -21,7 +21,7 @@ from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
 from include.catalog.release_diff import release_changes
 from include.errors import Terminal, Transient
-from include.paths import bronze_path, live_path, status_path
+from include.paths import active_releases_path, bronze_path, status_path
 from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
 from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.reading.bronze_ranges import first_batch_since
@@ -175,7 +175,7 @@ def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
 
 def _refuse_kept(settings: Settings, declared: Dataset, beginning: ReleaseStart | None) -> None:
     """Raise when the stream keeps a release of this code fresh that begins at the same place."""
-    path = live_path(settings, declared.name)
+    path = active_releases_path(settings, declared.name)
     for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
         kept = released_dataset(settings, declared.name, release)
         if (kept.code, _start(kept.release_start)) == (declared.code, _start(beginning)):

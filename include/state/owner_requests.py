@@ -1,66 +1,91 @@
-"""What is asked of the owner of a dataset's publication: one file, obeyed between two runs, and answered.
+"""Owner requests: what a plan, or `headrace maintain`, requests from the process that owns a dataset's tables.
 
-Guarantee: an order stays until it is answered, also over a crash of the owner; obeying it twice is obeying it once.
-Does not: decide anything; plans do.
+Reads / Writes: one request file and one response file for each dataset.
+Guarantee: a request stays until the owner has responded; executing it twice has the effect of executing it once.
+After a crash: the next owner finds the request and executes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from include.errors import Terminal, Transient
-from include.paths import order_path
+from include.paths import request_path
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 
-PROMOTE, RETIRE, CORRECT, UNDO, MAINTAIN = "promote", "retire", "correct", "undo", "maintain"
+T = TypeVar("T")
 
 
-class OrderPending(Transient):
-    """The owner has not answered the order before; `whose` says whose it is."""
+class RequestKind(StrEnum):
+    """What the owner can be requested to do."""
 
-    def __init__(self, dataset: str, whose: str) -> None:
-        super().__init__(f"{dataset}: the order of {whose} is not answered yet; nothing was asked", "try again")
-        self.dataset, self.whose = dataset, whose
+    PROMOTE = "promote"
+    """Publish a release in place of the published one."""
+    RETIRE = "retire"
+    """Stop advancing a shadow release; its tables stay."""
+    APPLY_PATCH = "apply_patch"
+    """Replace rows of the published release by the rows that a plan has built."""
+    REVERT_PATCH = "revert_patch"
+    """Put back the rows that the plan's patch replaced."""
+    COMPACT = "compact"
+    """Compact small files and remove obsolete ones."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> RequestKind | None:
+        """Requests written by earlier versions used other values."""
+        former = {"correct": cls.APPLY_PATCH, "undo": cls.REVERT_PATCH, "maintain": cls.COMPACT}
+        return former.get(str(value))
 
 
-class OrderUnreadable(Terminal):
-    """The order file is none; it is only ever replaced whole, so somebody edited it."""
+class RequestPending(Transient):
+    """The owner has not responded to an earlier request, which `requester` submitted."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} is no order ({why}); it was not obeyed", f'rm "{path}"')
-        self.path = path
+    def __init__(self, dataset: str, requester: str) -> None:
+        super().__init__(
+            f"{dataset}: the request of {requester} is still pending; nothing was submitted",
+            "headrace status, then the same command again",
+        )
+        self.dataset, self.requester = dataset, requester
 
 
-@dataclass(frozen=True)
-class Order:
-    """`kind` PROMOTE: let readers see `release`; RETIRE: stop keeping it fresh; `plan` is who asks.
+class InvalidRequest(Terminal):
+    """The request file holds no request that this version knows. `content` is the file's JSON object, if it is one."""
 
-    CORRECT: put what `plan` has done again in the place of what `release` has; UNDO: take that back.
-    MAINTAIN: put small files together and remove old ones; it is nobody's plan.
-    """
+    def __init__(self, path: Path, why: str, content: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"invalid owner request {path}: {why}; ignored", f'rm "{path}", then the same command again')
+        self.path, self.content = path, content or {}
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class OwnerRequest:
+    """A request about `release`; `plan` is the plan that submitted it, "" for maintenance."""
 
     plan: str
-    kind: str
+    kind: RequestKind
     release: str
     attempt: str = ""
-    """Which build of the plan is meant, of CORRECT and UNDO."""
+    """The build of the plan that a patch was approved for."""
 
     @property
-    def whose(self) -> str:
-        """Who asks, for people."""
-        return f"plan {self.plan}" if self.plan else self.kind
+    def requester(self) -> str:
+        """Name of the requester in messages."""
+        return f"plan {self.plan}" if self.plan else "headrace maintain"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of the order of `plan`: `refused` says why not, "" when it was obeyed; `batch` as published then.
+class OwnerResponse:
+    """The owner's response: `refused` is the reason for a refusal, "" when it executed the request.
 
-    `remedy` is the next command after a refusal; `done` what else is to be told.
+    `batch` is the published batch after the request, `remedy` the next command after a refusal, `done` the result.
     """
 
     plan: str
@@ -71,62 +96,70 @@ class Answer:
     remedy: str = ""
     done: Mapping[str, Any] = field(default_factory=dict)
 
-    def is_to(self, order: Order) -> bool:
-        """Whether it is this very order that is answered."""
-        return (self.plan, self.kind, self.release) == (order.plan, order.kind, order.release)
+    def answers(self, request: OwnerRequest) -> bool:
+        """Whether this is the response to `request`."""
+        return (self.plan, self.kind, self.release) == (request.plan, request.kind, request.release)
 
 
-def find_order(settings: Settings, dataset: str) -> Order | None:
-    """Return the order that waits to be obeyed."""
-    found = _read(order_path(settings, dataset))
+def pending_request(settings: Settings, dataset: str) -> OwnerRequest | None:
+    """Return the request that has no response yet. Raises InvalidRequest."""
+    return _read(request_path(settings, dataset), TypeAdapter(OwnerRequest))
+
+
+def find_response(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse | None:
+    """Return the response to `request`, None while there is none. Raises InvalidRequest."""
+    response = _read(response_path(settings, dataset), TypeAdapter(OwnerResponse))
+    return response if response is not None and response.answers(request) else None
+
+
+def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> None:
+    """Submit a request; submitting it again changes nothing. Raises RequestPending when another one is pending."""
+    pending = pending_request(settings, dataset)
+    if pending is not None and pending != request:
+        raise RequestPending(dataset, pending.requester)
+    response_path(settings, dataset).unlink(missing_ok=True)
+    write_atomically(request_path(settings, dataset), json.dumps(asdict(request)))
+
+
+def withdraw_request(settings: Settings, dataset: str) -> None:
+    """Remove the pending request."""
+    request_path(settings, dataset).unlink(missing_ok=True)
+
+
+def respond(settings: Settings, dataset: str, response: OwnerResponse) -> None:
+    """Write the response, then remove its request: a crash in between leaves the request to be executed again."""
+    write_atomically(response_path(settings, dataset), json.dumps(asdict(response)))
+    pending = pending_request(settings, dataset)
+    # The requester may have withdrawn it meanwhile, and another may have submitted one.
+    if pending is not None and response.answers(pending):
+        withdraw_request(settings, dataset)
+
+
+def dismiss_invalid(settings: Settings, dataset: str, error: InvalidRequest, batch: int) -> None:
+    """Remove an invalid request, so that it blocks no other; respond if its requester can be identified."""
+    facts = [error.content.get(key) for key in ("plan", "kind", "release")]
+    if all(isinstance(fact, str) for fact in facts):
+        plan, kind, release = map(str, facts)
+        response = OwnerResponse(plan, kind, release, error.what, batch, "headrace status")
+        write_atomically(response_path(settings, dataset), json.dumps(asdict(response)))
+    withdraw_request(settings, dataset)
+
+
+def response_path(settings: Settings, dataset: str) -> Path:
+    """File of the owner's last response."""
+    return request_path(settings, dataset).with_suffix(".answer.json")
+
+
+def _read(path: Path, shape: TypeAdapter[T]) -> T | None:
     try:
-        return None if found is None else Order(**found)
-    except TypeError as error:
-        raise OrderUnreadable(order_path(settings, dataset), str(error)) from error
-
-
-def find_answer(settings: Settings, dataset: str, order: Order) -> Answer | None:
-    """Return the answer to this very order."""
-    found = _read(answer_path(settings, dataset))
-    answer = None if found is None else Answer(**found)
-    return answer if answer is not None and answer.is_to(order) else None
-
-
-def give_order(settings: Settings, dataset: str, order: Order) -> None:
-    """Ask; the same order again is no other order. OrderPending when another one waits."""
-    waiting = find_order(settings, dataset)
-    if waiting is not None and waiting != order:
-        raise OrderPending(dataset, waiting.whose)
-    answer_path(settings, dataset).unlink(missing_ok=True)
-    write_atomically(order_path(settings, dataset), json.dumps(asdict(order)))
-
-
-def withdraw_order(settings: Settings, dataset: str) -> None:
-    """Ask no more."""
-    order_path(settings, dataset).unlink(missing_ok=True)
-
-
-def give_answer(settings: Settings, dataset: str, answer: Answer) -> None:
-    """Answer, and let the order be gone: in this turn, so that a crash between leaves an order to obey again."""
-    write_atomically(answer_path(settings, dataset), json.dumps(asdict(answer)))
-    waiting = find_order(settings, dataset)
-    # Who asked may have given up meanwhile, and somebody else asked.
-    if waiting is not None and answer.is_to(waiting):
-        withdraw_order(settings, dataset)
-
-
-def answer_path(settings: Settings, dataset: str) -> Path:
-    """Where the owner answers."""
-    return order_path(settings, dataset).with_suffix(".answer.json")
-
-
-def _read(path: Path) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
+        return shape.validate_python(content)
     except FileNotFoundError:
         return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        why = f"{where} {first['input']!r}: {first['msg']}" if where else first["msg"]
+        raise InvalidRequest(path, why, content if isinstance(content, dict) else None) from error
     except ValueError as error:
-        raise OrderUnreadable(path, str(error)) from error
-    if not isinstance(found, dict):
-        raise OrderUnreadable(path, "it holds no object")
-    return found
+        raise InvalidRequest(path, f"not JSON ({error})") from error

@@ -151,7 +151,7 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        beside=[str(name) for name in said.get("beside") or ()],
+        beside=[str(name) for name in said.get("shadows") or said.get("beside") or ()],
         batches=seen_batches(said, totals, refined, publication),
         rates=seen_rates(said, process),
         lag=seen_lag(said, process, extent, publication),

@@ -34,7 +34,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Size:
+class CompactionSize:
     """Files below `small` bytes are put together to `whole` bytes, when a partition has `fewest` of them or more.
 
     `most` at a time, so that one step is short.
@@ -46,15 +46,15 @@ class Size:
     most: int = 500
 
 
-SIZE = Size()
+SIZE = CompactionSize()
 
 
-def maintain(
+def compact_tables(
     settings: Settings,
     spark: SparkSession,
     releases: Sequence[Release],
     seconds: float,
-    size: Size = SIZE,
+    size: CompactionSize = SIZE,
     is_owner: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Put small files together and remove old ones; return by table: files before and after, files removed, left.
@@ -62,20 +62,20 @@ def maintain(
     `releases`: the one that readers see, then those kept up beside it. `left`: groups of small files for which there
     was no time. Nothing more is begun once this process is not the owner.
     """
-    end, kept, root = time.monotonic() + seconds, versions_kept(settings, releases), warehouse(settings)
+    end, kept, root = time.monotonic() + seconds, protected_versions(settings, releases), warehouse(settings)
     done: dict[str, Any] = {}
-    for table, together in tables_of(releases):
+    for table, together in tables_to_compact(releases):
         path, before = table.spec.path, table.files()
         groups = list(small_groups(before, size)) if together else []
         while groups and time.monotonic() < end and is_owner():
-            put_together(spark, table, groups.pop(0))
+            compact_group(spark, table, groups.pop(0))
         removed = table.vacuum(sorted(kept.get(path, ()))) if is_owner() else 0
         facts = {"files": len(before), "now": len(table.files()), "removed": removed, "left": len(groups)}
         done[str(path.relative_to(root))] = facts
     return done
 
 
-def versions_kept(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
+def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
     """Return by table the versions that readers see, or would see if another release of these were published."""
     root, kept = warehouse(settings), dict[Path, set[int]]()
     named = [read_publication(settings, releases[0].dataset.name)]
@@ -85,7 +85,7 @@ def versions_kept(settings: Settings, releases: Sequence[Release]) -> Mapping[Pa
     return kept
 
 
-def tables_of(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
+def tables_to_compact(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
     """Yield each table once, and whether its small files may be put together: not while a run is half done."""
     for release in releases:
         whole = unfinished_run(release) is None
@@ -96,7 +96,7 @@ def tables_of(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
     yield releases[0].refinery.bronze, False
 
 
-def small_groups(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:
+def small_groups(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
     """Yield the files of a partition that are to become one."""
     small = sorted((file for file in files if file.size < size.small), key=lambda file: (_partition(file), file.path))
     for _, those in groupby(small, key=_partition):
@@ -110,7 +110,7 @@ def _partition(file: DataFile) -> str:
     return file.partition or HIVE_NULL
 
 
-def _filled(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:
+def _filled(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
     for file in files:
         if group and (sum(each.size for each in group) + file.size > size.whole or len(group) == size.most):
@@ -121,7 +121,7 @@ def _filled(files: Sequence[DataFile], size: Size) -> Iterator[list[DataFile]]:
         yield group
 
 
-def put_together(spark: SparkSession, table: Table, group: Sequence[DataFile]) -> None:
+def compact_group(spark: SparkSession, table: Table, group: Sequence[DataFile]) -> None:
     """Write the rows of these files of one partition into one file, and let it stand for them."""
     value = None if _partition(group[0]) == HIVE_NULL else group[0].partition
     partition = F.lit(value).cast("string").alias(table.spec.partition)

@@ -102,7 +102,7 @@ def refuse_lost_bronze(settings: Settings, dataset: str) -> None:
         raise TablesDisagree(dataset, f"there is a checkpoint, and the table it wrote is gone from {path}")
 
 
-def examined_generation(
+def validated_generation(
     settings: Settings, dataset: Dataset, bronze: Table, head: BronzeHead | None, bootstrap: str
 ) -> Generation:
     """Return the generation to go on with, after every check; the errors above say what does not agree.

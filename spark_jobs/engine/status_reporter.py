@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass
-class Word:
+class DriverStatus:
     """The driver's status: state and reason, batches, rates (rows/s), seconds of the last run's steps, lag.
 
     `terminal`: it failed, and trying again cannot help.
@@ -50,11 +50,11 @@ class Word:
     log_end: dict[str, int] = field(default_factory=dict)
     ingested: dict[str, int] = field(default_factory=dict)
     lag_seconds: float | None = None
-    beside: list[str] = field(default_factory=list)
+    shadows: list[str] = field(default_factory=list)
     """Releases that are kept up beside the published one."""
 
 
-def log(line: str, error: BaseException | None = None) -> None:
+def log_line(line: str, error: BaseException | None = None) -> None:
     """Write a line with the time (UTC) into the driver's log, and the last calls of the error that it is about."""
     with suppress(OSError):
         print(f"{datetime.now(UTC).isoformat()} {line}", file=sys.stderr)
@@ -62,7 +62,7 @@ def log(line: str, error: BaseException | None = None) -> None:
             traceback.print_exception(error, limit=-3, file=sys.stderr)
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Say something to the plan's command that started this job: one JSON object a line."""
     print(json.dumps(facts), flush=True)
 
@@ -72,7 +72,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def reason_of(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
     """Return why something failed in one line of at most 300 characters: what failed, and its deepest cause."""
     if isinstance(error, HeadraceError):
         return error.what.strip().splitlines()[0][:300]
@@ -84,16 +84,16 @@ def reason_of(error: BaseException) -> str:
     return ": ".join(part[:145] if len(parts) > 1 else part[:300] for part in parts)
 
 
-class Teller:
+class StatusReporter:
     """Writes the driver's word as long as `owns` says that it is the owner's.
 
     `refresh` fills in what changes without anybody saying so.
     """
 
     def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
-        self.word = Word(pid=os.getpid())
-        self.refresh: Callable[[Word], None] = lambda word: None
-        self.missing: str | None = None
+        self.status = DriverStatus(pid=os.getpid())
+        self.refresh: Callable[[DriverStatus], None] = lambda word: None
+        self.waiting_for: str | None = None
         """What of the outside is not there now: while the driver would say `running`, it says `waiting` for this."""
         self._path = path
         self._owns = owns
@@ -105,36 +105,36 @@ class Teller:
         """Begin to write once a second."""
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.tell(self.word.state)
+        self.report(self.status.state)
         self._thread.start()
 
-    def tell(self, state: str, reason: str | None = None) -> None:
+    def report(self, state: str, reason: str | None = None) -> None:
         """Say a new state at once."""
         with self._lock:
-            self.word.state, self.word.reason = state, reason
+            self.status.state, self.status.reason = state, reason
             self._write()
 
     def finish(self, state: str, reason: str | None = None, *, terminal: bool = False) -> None:
         """Say the last word."""
         self._end.set()
-        self.word.terminal = terminal
-        self.tell(state, reason)
+        self.status.terminal = terminal
+        self.report(state, reason)
 
     def _run(self) -> None:
         while not self._end.wait(1.0):
             try:
-                self.refresh(self.word)
+                self.refresh(self.status)
             except Exception as error:  # noqa: BLE001  (a driver that works must not fall silent)
-                log("the status could not be brought up to date", error)
+                log_line("the status could not be brought up to date", error)
             with self._lock:
                 if not self._end.is_set():
                     self._write()
 
     def _write(self) -> None:
-        self.word.at = datetime.now(UTC).isoformat()
-        said = asdict(self.word)
-        if self.missing and self.word.state == "running":
-            said |= {"state": "waiting", "reason": self.missing}
+        self.status.at = datetime.now(UTC).isoformat()
+        said = asdict(self.status)
+        if self.waiting_for and self.status.state == "running":
+            said |= {"state": "waiting", "reason": self.waiting_for}
         text = json.dumps(said).encode()
         with suppress(OSError):
             if self._owns():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from include.errors import HeadraceError
 from include.host.java_runtime import find_java
 from include.settings import Settings, load_settings
-from spark_jobs.engine.status_reporter import end_with_parent, log, reason_of, tell
+from spark_jobs.engine.status_reporter import end_with_parent, error_reason, log_line, report
 
 
 def run_job(name: str, act: Callable[[Settings], None]) -> int:
@@ -24,10 +24,10 @@ def run_job(name: str, act: Callable[[Settings], None]) -> int:
         find_java(os.environ)
         act(settings)
     except HeadraceError as error:
-        tell(failed=error.what, remedy=error.remedy)
+        report(failed=error.what, remedy=error.remedy)
         return 2
     except Exception as error:  # noqa: BLE001  (whatever it was, the plan is told)
-        log(f"the {name} job failed", error)
-        tell(failed=reason_of(error))
+        log_line(f"the {name} job failed", error)
+        report(failed=error_reason(error))
         return 1
     return 0

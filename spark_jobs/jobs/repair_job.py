@@ -24,7 +24,7 @@ from include.paths import bronze_path, checkpoint_path, lease_path
 from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.engine.preflight import BronzeHead, bronze_head, examined_generation, refuse_lost_bronze
+from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze, validated_generation
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation, write_generation
 from spark_jobs.storage.delta_table import Table
@@ -75,7 +75,7 @@ def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str) -> Repa
     bronze = Table(bronze_spec(settings, dataset.name))
     head = bronze_head(bronze)
     try:
-        examined_generation(settings, dataset, bronze, head, bootstrap)
+        validated_generation(settings, dataset, bronze, head, bootstrap)
     except CheckpointUnusable as problem:
         return Repair(problem, _next_generation(dataset, folder, bronze, head, bootstrap))
     return None

@@ -18,8 +18,8 @@ from include.catalog.dataset import released_dataset
 from include.paths import lease_path
 from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.owner_requests import find_order, give_answer
-from spark_jobs.engine.active_releases import open_all
+from include.state.owner_requests import pending_request, respond
+from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec
@@ -30,13 +30,13 @@ from spark_jobs.storage.lease import take_lease
 def obey(settings: Settings, dataset: str) -> None:
     """Obey the order that waits, if one does, and answer it; LeaseHeld when a stream runs."""
     take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
-    order = find_order(settings, dataset)
+    order = pending_request(settings, dataset)
     if order is None:
         return
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)
-    spark = open_session(settings, f"headrace obey {order.whose}")
-    live = open_all(spark, settings, declared, Table(bronze_spec(settings, dataset)))
-    give_answer(settings, dataset, live.obey(order))
+    spark = open_session(settings, f"headrace obey {order.requester}")
+    live = open_active_releases(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+    respond(settings, dataset, live.execute(order))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -22,10 +22,10 @@ from include.errors import HeadraceError
 from include.host.java_runtime import find_java
 from include.reading.publication import Publication, publication_json, read_publication
 from include.settings import Settings, load_settings
-from spark_jobs.engine.active_releases import Live, open_live
+from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.refine import publication_of, refined_batch
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.engine.status_reporter import end_with_parent, log, reason_of, tell
+from spark_jobs.engine.status_reporter import end_with_parent, error_reason, log_line, report
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.delta_table import Table
 
@@ -35,7 +35,7 @@ CHUNK = 2
 CLOSE_SECONDS = 20.0
 
 
-def build(settings: Settings, live: Live, stop: threading.Event) -> Publication | None:
+def build(settings: Settings, live: ActiveRelease, stop: threading.Event) -> Publication | None:
     """Bring the release up to a batch that readers see; return what they saw then, None when told to stop."""
     name, bronze = live.release.dataset.name, live.release.refinery.bronze
     while True:
@@ -44,9 +44,9 @@ def build(settings: Settings, live: Live, stop: threading.Event) -> Publication 
         while refined_batch(live.release) < seen.batch:
             if stop.is_set():
                 return None
-            report = live.refine_next(settings, seen.batch, publishing=False, most_rows=CHUNK * settings.refine_records)
-            if report is not None:
-                tell(at="batches", done=report.batches[1] + 1, of=seen.batch + 1)
+            run = live.refine_next(settings, seen.batch, publishing=False, most_rows=CHUNK * settings.refine_records)
+            if run is not None:
+                report(at="batches", done=run.batches[1] + 1, of=seen.batch + 1)
         ahead = refined_batch(live.release) > seen.batch
         if not ahead and time.monotonic() - began < CLOSE_SECONDS:
             return seen
@@ -69,20 +69,20 @@ def main(arguments: Sequence[str]) -> int:
         declared = released_dataset(settings, dataset, release)
         read_publication(settings, dataset)
     except HeadraceError as error:
-        tell(failed=error.what, remedy=error.remedy)
+        report(failed=error.what, remedy=error.remedy)
         return 2
     try:
         spark = open_session(settings, f"headrace follow {dataset}")
-        live = open_live(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+        live = open_active_release(spark, settings, declared, Table(bronze_spec(settings, dataset)))
         seen = build(settings, live, stop)
         if seen is None:
             return 3
         built = publication_of(settings, live.release, seen.batch)
     except Exception as error:  # noqa: BLE001  (whatever it was, the plan is told)
-        log("the follow job failed", error)
-        tell(failed=reason_of(error), remedy=error.remedy if isinstance(error, HeadraceError) else "")
+        log_line("the follow job failed", error)
+        report(failed=error_reason(error), remedy=error.remedy if isinstance(error, HeadraceError) else "")
         return 1
-    tell(built=publication_json(built), seen=publication_json(seen))
+    report(built=publication_json(built), seen=publication_json(seen))
     return 0
 
 

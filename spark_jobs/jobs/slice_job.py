@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, parsed_slice
 from include.errors import Terminal
-from include.paths import correction_path, plan_path
+from include.paths import patch_path, plan_path
 from include.reading.bronze_ranges import Tile, tiles_of
 from include.reading.publication import Publication, read_publication
 from include.settings import Settings, refuse_dangerous
@@ -35,7 +35,7 @@ from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.rebuild_gold import redo_gold
 from spark_jobs.engine.rebuild_slice import Folder, in_spans, redo_records, span_files
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.engine.status_reporter import tell
+from spark_jobs.engine.status_reporter import report
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
@@ -71,7 +71,7 @@ class OtherRelease(Terminal):
             f"plan {plan} is about release {planned}, readers see {seen} now; nothing was built",
             f"headrace plan cancel {plan}, and plan again",
         )
-        self.plan, self.seen = plan, seen
+        self.plan, self.published = plan, seen
 
 
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> dict[str, Any]:
@@ -81,14 +81,14 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     wanted, seen = parsed_slice(said["slice"]), read_publication(settings, dataset)
     if seen.release != said["release"]:
         raise OtherRelease(plan, said["release"], seen.release)
-    folder = Folder(correction_path(settings, dataset, seen.release, plan))
+    folder = Folder(patch_path(settings, dataset, seen.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     versions = {name: table.version for name, table in seen.tables.items()}
     declared = released_dataset(settings, dataset, seen.release)
     release = pinned_release(spark, settings, declared, versions, wanted.reference)
     records = slice_records(settings, release, wanted, seen, folder)
     steps = 1 + len(release.gold)
-    tell(at="silver and rejected", done=0, of=steps)
+    report(at="silver and rejected", done=0, of=steps)
     done = redo_records(release, records, wanted, folder)
     pass_step(Step.SLICE_REDONE)
     differing = dict(done.differing)
@@ -96,7 +96,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         counted = pool.map(lambda t: redo_gold(t, release.refinery.silver, folder, seen.batch), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
-            tell(at=target.table.spec.name, done=number, of=steps)
+            report(at=target.table.spec.name, done=number, of=steps)
     built = {
         "attempt": uuid4().hex,
         "read_at_ms": read_at_ms,
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     dataset, plan = arguments
 
     def work(settings: Settings) -> None:
-        tell(built=rebuild(settings, open_session(settings, f"headrace rebuild {plan}"), dataset, plan))
+        report(built=rebuild(settings, open_session(settings, f"headrace rebuild {plan}"), dataset, plan))
 
     return run_job("rebuild", work)
 

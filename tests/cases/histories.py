@@ -11,7 +11,7 @@ from small_release import SmallRelease
 
 from include.catalog.dataset import load_dataset
 from include.catalog.history_slice import Slice
-from include.paths import correction_path
+from include.paths import patch_path
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
 from spark_jobs.contract.validator import compiled_validator
@@ -44,7 +44,7 @@ class History:
         pinned = pinned_release(made.spark, made.settings, made.dataset, versions, wanted.reference)
         release = pinned if edit is None else self._with_code_of(pinned, edit)
         plan = f"test-{self.name}-{self.plans}"
-        folder = Folder(correction_path(made.settings, self.name, made.dataset.release, plan))
+        folder = Folder(patch_path(made.settings, self.name, made.dataset.release, plan))
         records = slice_records(made.settings, release, wanted, seen, folder)
         done = redo_records(release, records, wanted, folder)
         gold = {t.table.spec.name: redo_gold(t, release.refinery.silver, folder, seen.batch) for t in release.gold}

@@ -17,12 +17,12 @@ from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_distance, visible
 
 from include.catalog.dataset import snapshot_dataset
-from include.paths import correcting_path
+from include.paths import patch_in_progress_path
 from include.reading.amendments import DISCARD, Decision, amend
 from include.settings import Settings
-from include.state.owner_requests import CORRECT, UNDO, Order, find_order, give_answer, give_order
+from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from spark_jobs.engine import active_releases
-from spark_jobs.engine.active_releases import open_all
+from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.apply_patch import Correction
 from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.lease import Lease, take_lease
@@ -39,17 +39,17 @@ def told(spark: SparkSession, tmp_path: Path) -> History:
     return History(release, tmp_path)
 
 
-def life(release: SmallRelease, order: Order, step: Step | None) -> bool:
+def life(release: SmallRelease, order: OwnerRequest, step: Step | None) -> bool:
     """One life of the owner: it finishes what was begun, then obeys; return whether it died at `step`."""
-    if find_order(release.settings, "flights") is None:
-        give_order(release.settings, "flights", order)
+    if pending_request(release.settings, "flights") is None:
+        submit_request(release.settings, "flights", order)
     try:
         with locks_go_with_it(), dying_at(step):
-            owner = open_all(release.spark, release.settings, release.dataset, release.bronze)
-            answer = owner.obey(order)
+            owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
+            answer = owner.execute(order)
     except Died:
         return True
-    give_answer(release.settings, "flights", answer)
+    respond(release.settings, "flights", answer)
     assert answer.refused == ""
     return False
 
@@ -72,7 +72,7 @@ def locks_go_with_it() -> Iterator[None]:
                 lease.release()
 
 
-def lives(release: SmallRelease, order: Order, states: tuple[Visible, Visible]) -> None:
+def lives(release: SmallRelease, order: OwnerRequest, states: tuple[Visible, Visible]) -> None:
     for step in STEPS:
         assert life(release, order, step), f"{step} was never passed"
         release.restart()
@@ -80,14 +80,16 @@ def lives(release: SmallRelease, order: Order, states: tuple[Visible, Visible]) 
     assert not life(release, order, None)
     release.restart()
     assert visible(release) == states[1]
-    assert not correcting_path(release.settings, "flights", release.dataset.release).exists()
+    assert not patch_in_progress_path(release.settings, "flights", release.dataset.release).exists()
 
 
-def orders(release: SmallRelease, correction: Correction) -> tuple[Order, Order]:
+def orders(release: SmallRelease, correction: Correction) -> tuple[OwnerRequest, OwnerRequest]:
     built = {"attempt": "one", "batch": correction.built, "filled": 0, "decided_until": 0}
     (correction.folder.path / "built.json").write_text(json.dumps(built))
     name = release.dataset.release
-    return Order(correction.plan, CORRECT, name, "one"), Order(correction.plan, UNDO, name, "one")
+    return OwnerRequest(correction.plan, RequestKind.APPLY_PATCH, name, "one"), OwnerRequest(
+        correction.plan, RequestKind.REVERT_PATCH, name, "one"
+    )
 
 
 def test_cut_off_at_each_step_and_finished(told: History) -> None:
@@ -110,9 +112,9 @@ def test_what_was_decided_since_is_not_passed_over(told: History) -> None:
     there, _ = orders(release, correction)
     discarded = Decision(DISCARD, 0, 103, batch=0, at=datetime(2026, 12, 1, tzinfo=UTC), by="ann", why="a test")
     assert amend(release.settings, "flights", [discarded]) == 1
-    give_order(release.settings, "flights", there)
+    submit_request(release.settings, "flights", there)
     with locks_go_with_it():
-        answer = open_all(release.spark, release.settings, release.dataset, release.bronze).obey(there)
+        answer = open_active_releases(release.spark, release.settings, release.dataset, release.bronze).execute(there)
     assert "decided about rejected records" in answer.refused
     assert answer.remedy == f"headrace plan compare {correction.plan}"
     assert visible(release) == before

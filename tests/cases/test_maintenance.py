@@ -23,14 +23,14 @@ from include.ledger.ledger_rebuild import rebuild
 from include.reading import pinned
 from include.settings import Settings
 from spark_jobs.engine import refine as refining
-from spark_jobs.engine.compact_tables import Size, maintain, small_groups, tables_of
+from spark_jobs.engine.compact_tables import CompactionSize, compact_tables, small_groups, tables_to_compact
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import RowsRearranged, Table
 from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
-EARLY = Size(fewest=3)
+EARLY = CompactionSize(fewest=3)
 LONG_AGO = timedelta(days=8)
 
 
@@ -75,7 +75,7 @@ def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
 
 def at_their_heads(release: SmallRelease) -> dict[str, pl.DataFrame]:
     """Every table as its owner has it, which readers see with the next publication only."""
-    tables = [table for table, _ in tables_of([release.release])]
+    tables = [table for table, _ in tables_to_compact([release.release])]
     return {t.spec.name: sorted_rows(pl.read_delta(str(t.spec.path))) for t in tables}
 
 
@@ -96,7 +96,7 @@ def aged(release: SmallRelease) -> None:
 def test_the_same_rows_in_fewer_files(told: History) -> None:
     release, spark = told.production, told.production.spark
     before = everything(release)
-    done = maintain(release.settings, spark, [release.release], 600, EARLY)
+    done = compact_tables(release.settings, spark, [release.release], 600, EARLY)
     assert {facts["left"] for facts in done.values()} == {0}
     fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
     assert any(table.endswith("/rejected") for table in fewer)
@@ -109,7 +109,7 @@ def test_the_same_rows_in_fewer_files(told: History) -> None:
     release.restart()
     release.take([reading(40, 5), reading(41, "five")])
     assert release.silver().height == before["silver.meter"].height + 1
-    twice = maintain(release.settings, spark, [release.release], 600, EARLY)
+    twice = compact_tables(release.settings, spark, [release.release], 600, EARLY)
     assert all(twice[table]["files"] <= done[table]["now"] + 1 for table in fewer)
     assert not any(told.redo(EVERYTHING)[2].values()), "done again it is the same"
     correction, _, differing = told.redo(EVERYTHING, doubled)
@@ -122,7 +122,7 @@ def test_the_same_rows_in_fewer_files(told: History) -> None:
 def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
     table = told.production.release.refinery.rejected
     version = table.version
-    maintain(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
+    compact_tables(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
     log = table.spec.path / "_delta_log"
     actions = [json.loads(line) for line in (log / f"{version + 1:020}.json").read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -137,14 +137,14 @@ def test_what_is_published_stays_readable_however_old(told: History, monkeypatch
     table = release.release.refinery.rejected
     now = vacuumed_after(monkeypatch, timedelta())
     aged(release)
-    maintain(settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(settings, release.spark, [release.release], 600, EARLY)
     assert now, "tables were vacuumed"
     # The publication names versions from before: their files are kept, those of earlier ones are not.
     refuse_other_rows(everything(release), before)
     refuse_other_rows(at_their_heads(release), before)
     release.take([reading(50, 1), reading(51, "one")])
     aged(release)
-    done = maintain(settings, release.spark, [release.release], 600, EARLY)
+    done = compact_tables(settings, release.spark, [release.release], 600, EARLY)
     path = str(table.spec.path.relative_to(settings.state / "warehouse"))
     assert done[path]["removed"] > 0
     assert everything(release)["silver.meter"].height == before["silver.meter"].height + 1
@@ -175,9 +175,9 @@ def test_what_was_replaced_a_moment_ago_stays_for_a_week_however_old_its_files(t
     table = release.release.refinery.rejected
     before = DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
     aged(release)
-    maintain(release.settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
     release.take([reading(50, 1), reading(51, "one")])
-    maintain(release.settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
     assert len(table.files()) < 6
     assert DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table().equals(before)
 
@@ -187,12 +187,12 @@ def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
     orphan = release.release.refinery.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"half")
-    young = maintain(release.settings, release.spark, [release.release], 600)
+    young = compact_tables(release.settings, release.spark, [release.release], 600)
     assert orphan.exists()
     assert not any(facts["removed"] for facts in young.values())
     then = orphan.stat().st_mtime - LONG_AGO.total_seconds()
     os.utime(orphan, (then, then))
-    maintain(release.settings, release.spark, [release.release], 600)
+    compact_tables(release.settings, release.spark, [release.release], 600)
     assert not orphan.exists()
 
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_half_done_keeps_its_files(told: History) -> None:
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
     known = [{file.path for file in table.files()} for table in tables]
-    maintain(release.settings, release.spark, [release.release], 600, Size(fewest=2))
+    compact_tables(release.settings, release.spark, [release.release], 600, CompactionSize(fewest=2))
     assert [{file.path for file in table.files()} for table in tables] == known
     release.restart()
     release.refine(5, 7)
@@ -229,7 +229,7 @@ def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
 def test_there_is_an_end_of_time(told: History) -> None:
     release = told.production
     before = everything(release)
-    done = maintain(release.settings, release.spark, [release.release], 0, EARLY)
+    done = compact_tables(release.settings, release.spark, [release.release], 0, EARLY)
     assert sum(facts["left"] for facts in done.values()) > 0
     assert all(facts["now"] == facts["files"] for facts in done.values())
     refuse_other_rows(everything(release), before)
@@ -249,10 +249,10 @@ def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFi
 
 
 def test_which_files_are_put_together() -> None:
-    size = Size(small=10, whole=12, fewest=3)
+    size = CompactionSize(small=10, whole=12, fewest=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
     assert [[f.path for f in group] for group in small_groups(small, size)] == [["f0", "f1"], ["f2", "f3"]]
-    few = Size(small=10, whole=1000, fewest=3, most=2)
+    few = CompactionSize(small=10, whole=1000, fewest=3, most=2)
     assert [len(group) for group in small_groups(small, few)] == [2, 2]
     nowhere = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
     assert [len(group) for group in small_groups(nowhere, size)] == [4], "null has two names"

@@ -11,11 +11,11 @@ from polling import Poll
 from releases import REFUSED, double_litres, the_plan
 from site_of_recovery import Site, await_that
 
-from include.paths import live_path
+from include.paths import active_releases_path
 from include.planning import plan_stages
 from include.planning.plan import PlanRecord
 from include.planning.plan_journal import load_plan
-from include.state.owner_requests import PROMOTE, Order, find_order, give_order
+from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request
 
 READS = 1_000
 NEEDED = 1
@@ -66,11 +66,11 @@ def test_release_beside_the_stream(site: Site) -> None:
     # The stream dies with the order unanswered: the next one obeys.
     assert site.command("plan", "approve", plan["id"]).returncode == 0
     driver.send(signal.SIGSTOP)
-    give_order(site.settings, site.dataset, Order(plan["id"], PROMOTE, plan["release"]))
+    submit_request(site.settings, site.dataset, OwnerRequest(plan["id"], RequestKind.PROMOTE, plan["release"]))
     driver.send(signal.SIGKILL)
     driver.ended()
     driver = site.drive()
-    await_that(lambda: find_order(site.settings, site.dataset) is None, "the order is obeyed", driver)
+    await_that(lambda: pending_request(site.settings, site.dataset) is None, "the order is obeyed", driver)
     assert site.publication()["release"] == plan["release"]
     assert site.command("plan", "apply", plan["id"]).returncode == 0
 
@@ -89,6 +89,6 @@ def test_release_beside_the_stream(site: Site) -> None:
     site.send(200)
     site.await_published(driver)
     assert site.command("plan", "retire", plan["id"]).returncode == 0
-    assert json.loads(live_path(site.settings, site.dataset).read_text()) == [before["release"]]
+    assert json.loads(active_releases_path(site.settings, site.dataset).read_text()) == [before["release"]]
     site.refuse_any_loss()
     assert "identical" in site.command("ledger", "rebuild").stdout

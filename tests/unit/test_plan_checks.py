@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 
 from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.paths import correction_path, snapshot_path
+from include.paths import patch_path, snapshot_path
 from include.planning import plan_stages
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
 from include.planning.contract_checks import PlanHeld
@@ -129,7 +129,7 @@ def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], othe
     write_deltalake(str(days), route_days([5, 6, 7, *range(others)]).to_arrow())
     publish(settings, Publication("flights", dataset.release, 1, NOON, {}, {TABLE: TableVersion("route_days", 0)}))
     record = planned(settings, dataset, BACKFILL, Slice([Span(0, 0, 9, BRONZE)], NOON, NOON))
-    folder = correction_path(settings, "flights", dataset.release, record.plan.id)
+    folder = patch_path(settings, "flights", dataset.release, record.plan.id)
     for state, rows in (("before", [5, 6, 7]), ("after", scheduled)):
         (folder / state / TABLE).mkdir(parents=True)
         route_days(rows).write_parquet(folder / state / TABLE / "part.parquet")

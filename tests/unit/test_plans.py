@@ -43,14 +43,14 @@ from include.reading.publication import Publication, PublishedTable, publish
 from include.reading.published_tables import open_dataset
 from include.settings import CLONE, Settings
 from include.state.owner_requests import (
-    PROMOTE,
-    Answer,
-    Order,
-    OrderPending,
-    find_answer,
-    find_order,
-    give_answer,
-    give_order,
+    OwnerRequest,
+    OwnerResponse,
+    RequestKind,
+    RequestPending,
+    find_response,
+    pending_request,
+    respond,
+    submit_request,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -142,16 +142,19 @@ def test_one_command_at_a_time(settings: Settings) -> None:
 
 
 def test_orders_wait_for_their_answer(settings: Settings) -> None:
-    mine, other = Order("release-flights-1", PROMOTE, "bbb"), Order("release-flights-2", PROMOTE, "ccc")
-    give_order(settings, "flights", mine)
-    give_order(settings, "flights", mine)
-    with pytest.raises(OrderPending, match="release-flights-1"):
-        give_order(settings, "flights", other)
-    answer = Answer(mine.plan, mine.kind, mine.release, "", 7)
-    give_answer(settings, "flights", answer)
-    assert (find_order(settings, "flights"), find_answer(settings, "flights", mine)) == (None, answer)
-    give_order(settings, "flights", mine)
-    assert find_answer(settings, "flights", mine) is None
+    mine, other = (
+        OwnerRequest("release-flights-1", RequestKind.PROMOTE, "bbb"),
+        OwnerRequest("release-flights-2", RequestKind.PROMOTE, "ccc"),
+    )
+    submit_request(settings, "flights", mine)
+    submit_request(settings, "flights", mine)
+    with pytest.raises(RequestPending, match="release-flights-1"):
+        submit_request(settings, "flights", other)
+    answer = OwnerResponse(mine.plan, mine.kind, mine.release, "", 7)
+    respond(settings, "flights", answer)
+    assert (pending_request(settings, "flights"), find_response(settings, "flights", mine)) == (None, answer)
+    submit_request(settings, "flights", mine)
+    assert find_response(settings, "flights", mine) is None
 
 
 def changed(tmp_path: Path, file: str, old: str, new: str) -> Dataset:
@@ -247,14 +250,14 @@ def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> 
 
 def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
-    give_order(settings, "flights", Order("release-flights-2", PROMOTE, "ccc"))
+    submit_request(settings, "flights", OwnerRequest("release-flights-2", RequestKind.PROMOTE, "ccc"))
     plan_stages.cancel(settings, record, "ann")
-    waiting = find_order(settings, "flights")
+    waiting = pending_request(settings, "flights")
     assert waiting is not None
     assert waiting.plan == "release-flights-2"
     second = save_plan(settings, plan(settings))
     assert plan_stages.cancel(settings, second, "ann").stage is Stage.CANCELLED
-    assert find_order(settings, "flights") is None
+    assert pending_request(settings, "flights") is None
 
 
 LATER, PLACE = NOON + timedelta(hours=1), (0, 7)
@@ -322,7 +325,7 @@ def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> N
         record = record_stage(settings, name, stage, "ann")
     with pytest.raises(plan_stages.StreamNotRunning, match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
-    assert find_order(settings, "flights") is None
+    assert pending_request(settings, "flights") is None
 
 
 def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> None:

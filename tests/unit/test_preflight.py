@@ -23,8 +23,8 @@ from spark_jobs.engine.preflight import (
     TablesDisagree,
     TopicReplaced,
     bronze_head,
-    examined_generation,
     refuse_lost_bronze,
+    validated_generation,
 )
 from spark_jobs.jobs import repair_job
 from spark_jobs.jobs.repair_job import OffsetsExpired
@@ -98,7 +98,7 @@ class Scene:
     def examine(self) -> Generation:
         refuse_lost_bronze(self.settings, "flights")
         head = bronze_head(self.bronze)
-        return examined_generation(self.settings, self.dataset, self.bronze, head, "broker")
+        return validated_generation(self.settings, self.dataset, self.bronze, head, "broker")
 
     def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
         told: list[str] = []
