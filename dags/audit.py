@@ -13,7 +13,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from include.operators.audit_operator import Audit
 from include.operators.dag_defaults import DEFAULTS, declared_datasets
 from include.operators.dag_forms import audit_form
-from include.operators.day_completion import TellDays
+from include.operators.day_completion import ReportCompleteDays
 
 with DAG(
     "audit",
@@ -27,6 +27,6 @@ with DAG(
 ) as dag:
     audit = Audit(task_id="audit")
     for dataset in declared_datasets():
-        audit >> TellDays(
+        audit >> ReportCompleteDays(
             task_id=f"days__{dataset.name}", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables]
         )

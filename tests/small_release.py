@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset, declared_dataset, load_dataset
 from include.reading.publication import find_publication, publish, published_tables
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
 from spark_jobs.engine.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
@@ -119,7 +119,7 @@ class SmallRelease:
 
     def read(self, table: str) -> pl.DataFrame:
         """Return all rows of a published table."""
-        return Reading(published_tables(self.settings)).read(table).collect()
+        return PinnedTables(published_tables(self.settings)).read(table).collect()
 
     def silver(self) -> pl.DataFrame:
         """Return published silver in the total order of its records."""

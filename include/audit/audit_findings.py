@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """The ways in which two layers can disagree."""
 
     gap = "gap"
@@ -33,7 +33,7 @@ class Finding:
     Of gold rows and of whole tables: partition, start and end are None, and `detail` names the first row.
     """
 
-    kind: Kind
+    kind: FindingKind
     table: str
     rows: int
     detail: str
@@ -52,7 +52,9 @@ class Finding:
         return f"{self.kind.value} in {self.table}{where}: {self.detail}"
 
 
-def offset_findings(kind: Kind, table: str, partition: int, offsets: pl.Series, detail: str) -> Iterator[Finding]:
+def offset_findings(
+    kind: FindingKind, table: str, partition: int, offsets: pl.Series, detail: str
+) -> Iterator[Finding]:
     """Yield one finding for each run of consecutive offsets; `offsets` may repeat and be in any order."""
     distinct = offsets.drop_nulls().unique().sort().to_numpy()
     if len(distinct) == 0:
@@ -61,7 +63,7 @@ def offset_findings(kind: Kind, table: str, partition: int, offsets: pl.Series, 
         yield Finding(kind, table, len(run), detail, partition, int(run[0]), int(run[-1]) + 1)
 
 
-def merged(findings: Iterable[Finding]) -> list[Finding]:
+def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by layer, table, partition and end offset; ranges that touch and say the same become one."""
     result: list[Finding] = []
     for finding in sorted(findings, key=lambda each: (*_place(each), each.kind, each.detail, each.start or 0)):

@@ -9,13 +9,13 @@ import polars as pl
 import pyarrow as pa
 
 from include.audit.balance import DatasetAudit, Progress, dataset_audit, unpublished_audit
-from include.audit.kafka_records import NothingJudged, Topic
+from include.audit.kafka_records import AuditUnavailable, Topic
 from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.errors import Terminal
 from include.reading.amendments import amendments
 from include.reading.publication import find_publication, publications, tables_of
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
@@ -53,7 +53,7 @@ def audit_dataset(
     if publication is None:
         return unpublished_audit(name, _topic_if_any(open_topic, declared_dataset(settings, name).pipeline.topic))
     dataset = released_dataset(settings, name, publication.release)
-    reading = Reading(tables_of(settings, publication))
+    reading = PinnedTables(tables_of(settings, publication))
     decided = amendments(settings, name).items()
     fixes = {place: amendment.payload for place, amendment in decided if amendment.payload is not None}
     try:
@@ -67,7 +67,7 @@ def _topic(open_topic: TopicOpener, name: str) -> Topic:
     try:
         return open_topic(name)
     except BrokerUnreachable as error:
-        raise NothingJudged(error.what) from error
+        raise AuditUnavailable(error.what) from error
 
 
 def _topic_if_any(open_topic: TopicOpener, name: str) -> Topic | None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.audit_findings import Finding, Kind, merged
+from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
     batch_ranges,
+    batch_row_findings,
     bronze_commits,
     bronze_frame,
-    named_row_findings,
+    range_findings,
     record_findings,
-    tiling_findings,
     topic_findings,
 )
 from include.audit.gold_findings import GoldCheck, gold_check
@@ -30,7 +30,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import Gold
 from include.reading.publication import Publication
 from include.reading.published_sql import memory_database
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"
@@ -89,7 +89,7 @@ def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
 def dataset_audit(
     dataset: Dataset,
     publication: Publication,
-    reading: Reading,
+    reading: PinnedTables,
     topic: Topic,
     fixes: Mapping[tuple[int, int], bytes],
     progress: Progress = lambda _: None,
@@ -114,10 +114,12 @@ def dataset_audit(
             checks.append(check)
             findings += wrong
         balances = _balances(layer_counts(database), publication, topic, counted)
-    return DatasetAudit(name, publication.release, publication.batch, balances, tuple(checks), tuple(merged(findings)))
+    return DatasetAudit(
+        name, publication.release, publication.batch, balances, tuple(checks), tuple(merge_findings(findings))
+    )
 
 
-def _database(reading: Reading, dataset: str) -> Any:
+def _database(reading: PinnedTables, dataset: str) -> Any:
     database = memory_database()
     database.execute(f"set memory_limit = '{MEMORY}'")
     for layer in ("bronze", "silver", "rejected"):
@@ -126,13 +128,13 @@ def _database(reading: Reading, dataset: str) -> Any:
 
 
 def _bronze_findings(
-    database: Any, publication: Publication, reading: Reading, topic: Topic, counted: _Counted
+    database: Any, publication: Publication, reading: PinnedTables, topic: Topic, counted: _Counted
 ) -> Iterator[Finding]:
     table = f"bronze.{publication.dataset}"
     metadata = bronze_commits(reading.table(table))
     ranges = batch_ranges(metadata)
-    yield from tiling_findings(ranges, publication.offsets, table)
-    yield from named_row_findings(database, ranges, table)
+    yield from range_findings(ranges, publication.offsets, table)
+    yield from batch_row_findings(database, ranges, table)
     remade = list(topic_findings(metadata, topic, table))
     yield from remade
     for partition, end in sorted(publication.offsets.items()):
@@ -147,24 +149,26 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 
 
 def _kafka_findings(
-    reading: Reading, table: str, topic: Topic, partition: int, end: int, counted: _Counted
+    reading: PinnedTables, table: str, topic: Topic, partition: int, end: int, counted: _Counted
 ) -> Iterator[Finding]:
     """Compare what Kafka has of a partition below the published end, chunk by chunk."""
     rows, start = reading.arrow(table), topic.starts.get(partition, 0)
     held = topic.ends.get(partition, 0)
     if held < end:
         detail = f"published up to {end}, but Kafka's log ends at {held}"
-        yield Finding(Kind.surplus, table, end - held, detail, partition, held, end)
+        yield Finding(FindingKind.surplus, table, end - held, detail, partition, held, end)
     counted.kafka[partition] = 0
     for chunk in topic.records(partition, start, min(end, held)):
         counted.kafka[partition] += chunk.records.height
         yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
 
 
-def _gold_findings(database: Any, reading: Reading, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
+def _gold_findings(database: Any, reading: PinnedTables, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
     name = f"gold.{gold.name}"
     if name not in reading.tables:
-        return GoldCheck(name, 0, 0), [Finding(Kind.missing, name, 0, "declared by the release and not published")]
+        return GoldCheck(name, 0, 0), [
+            Finding(FindingKind.missing, name, 0, "declared by the release and not published")
+        ]
     database.register("published", reading.arrow(name))
     return gold_check(database, gold)
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow.compute as pc
 
-from include.audit.audit_findings import Finding, Kind, offset_findings
+from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.audit.kafka_records import Chunk, Topic
 from include.clients.delta_log import commits
 from include.reading.publication import PublishedTable
@@ -46,16 +46,16 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
         return
     p, there = chunk.partition, bronze["offset"]
     twice = there.filter(there.is_duplicated())
-    yield from offset_findings(Kind.overlap, table, p, twice, "more than one row of the same record")
+    yield from offset_findings(FindingKind.overlap, table, p, twice, "more than one row of the same record")
     joined = kafka.join(bronze.unique("offset"), on="offset", how="full", suffix="_bronze")
     gap = joined.filter(pl.col("offset_bronze").is_null())["offset"]
-    yield from offset_findings(Kind.gap, table, p, gap, "in Kafka and not in bronze")
+    yield from offset_findings(FindingKind.gap, table, p, gap, "in Kafka and not in bronze")
     surplus = joined.filter(pl.col("offset").is_null())["offset_bronze"]
-    yield from offset_findings(Kind.surplus, table, p, surplus, "in bronze and not in Kafka")
+    yield from offset_findings(FindingKind.surplus, table, p, surplus, "in bronze and not in Kafka")
     both = joined.filter(pl.col("offset").is_not_null() & pl.col("offset_bronze").is_not_null())
     for name in COMPARED:
         changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name}_bronze")))["offset"]
-        yield from offset_findings(Kind.different, table, p, changed, f"{name} is not the one in Kafka")
+        yield from offset_findings(FindingKind.different, table, p, changed, f"{name} is not the one in Kafka")
 
 
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
@@ -86,10 +86,10 @@ def topic_findings(metadata: Iterable[Mapping[str, Any]], topic: Topic, table: s
     named = {str(commit["topic_id"]) for commit in metadata}
     for strange in sorted(named - {topic.topic_id}):
         detail = f"holds records of topic {topic.name} with id {strange}; the topic there now has id {topic.topic_id}"
-        yield Finding(Kind.different, table, 0, detail)
+        yield Finding(FindingKind.different, table, 0, detail)
 
 
-def tiling_findings(ranges: Sequence[BatchRange], ends: Mapping[int, int], table: str) -> Iterator[Finding]:
+def range_findings(ranges: Sequence[BatchRange], ends: Mapping[int, int], table: str) -> Iterator[Finding]:
     """Yield every hole and overlap between a partition's ranges, and what lacks or exceeds the published ends."""
     by_partition: dict[int, list[BatchRange]] = defaultdict(list)
     for item in ranges:
@@ -109,24 +109,24 @@ def _seams(tiles: Sequence[BatchRange], table: str) -> Iterator[Finding]:
         between = f"between batch {last.batch} and batch {tile.batch}"
         if tile.start > last.end:
             size = tile.start - last.end
-            yield Finding(Kind.gap, table, size, f"no range {between}", tile.partition, last.end, tile.start)
+            yield Finding(FindingKind.gap, table, size, f"no range {between}", tile.partition, last.end, tile.start)
         twice = min(last.end, tile.end)
         if twice > tile.start:
             size = twice - tile.start
-            yield Finding(Kind.overlap, table, size, f"named twice {between}", tile.partition, tile.start, twice)
+            yield Finding(FindingKind.overlap, table, size, f"named twice {between}", tile.partition, tile.start, twice)
         last = max(last, tile, key=lambda item: item.end)
 
 
 def _end_findings(partition: int, reached: int, published: int, table: str) -> Iterator[Finding]:
     if reached < published:
         detail = f"published up to {published}, but the commits name offsets up to {reached} only"
-        yield Finding(Kind.gap, table, published - reached, detail, partition, reached, published)
+        yield Finding(FindingKind.gap, table, published - reached, detail, partition, reached, published)
     if reached > published:
         detail = f"the commits name offsets up to {reached}, the publication ends at {published}"
-        yield Finding(Kind.surplus, table, reached - published, detail, partition, published, reached)
+        yield Finding(FindingKind.surplus, table, reached - published, detail, partition, published, reached)
 
 
-def named_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) -> Iterator[Finding]:
+def batch_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) -> Iterator[Finding]:
     """Every row of the view `bronze` lies in the range that its batch names, and each range holds the rows it counts.
 
     `database` is a DuckDB connection.
@@ -135,9 +135,9 @@ def named_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) 
     stray = database.sql(STRAY_ROWS).pl()
     for (batch, partition), rows in stray.group_by(["batch", "partition"], maintain_order=True):
         detail = f"no commit of batch {batch} names this offset"
-        yield from offset_findings(Kind.surplus, table, int(str(partition)), rows["offset"], detail)
+        yield from offset_findings(FindingKind.surplus, table, int(str(partition)), rows["offset"], detail)
     for batch, partition, start, end, counted, there in database.sql(MISCOUNTED_RANGES).fetchall():
-        kind = Kind.gap if there < counted else Kind.surplus
+        kind = FindingKind.gap if there < counted else FindingKind.surplus
         detail = f"the commit of batch {batch} counts {counted} rows, there are {there}"
         yield Finding(kind, table, abs(counted - there), detail, partition, start, end)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.audit.audit_findings import Finding, Kind
+from include.audit.audit_findings import Finding, FindingKind
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window, grain_columns
 
 EXACT_BELOW = 200
@@ -35,7 +35,7 @@ def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
     `database` is a DuckDB connection in UTC. Columns compared are the declared ones.
     """
     database.execute(DIALECT)
-    sql = recomputation(gold, columns_of(database, "silver"))
+    sql = recompute_sql(gold, columns_of(database, "silver"))
     database.execute(f"create or replace temp table recomputed as {sql}")
     grain = ", ".join(_quoted(name) for name in grain_columns(gold))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
@@ -48,14 +48,14 @@ def _findings(database: Any, gold: Gold, table: str) -> Iterator[Finding]:
     declared, there = columns_of(database, "recomputed"), columns_of(database, "published")
     absent = [name for name in declared if name not in there]
     if absent:
-        yield Finding(Kind.missing, table, 0, f"has no column {', '.join(absent)}")
+        yield Finding(FindingKind.missing, table, 0, f"has no column {', '.join(absent)}")
     elif isinstance(gold, QueryGold):
         yield from _query_findings(database, declared, table)
     else:
         yield from _keyed_findings(database, gold, table)
 
 
-def recomputation(gold: Gold, silver: Sequence[str]) -> str:
+def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the SQL that computes a gold table's declared columns from `silver`, which has the columns `silver`."""
     if isinstance(gold, AdditiveGold):
         return _additive(gold)
@@ -125,11 +125,11 @@ def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) 
     scales = _decimal_scales(database)
     same = " and ".join(f"p.{_quoted(key)} is not distinct from r.{_quoted(key)}" for key in keys)
     twice = f"select {listed}, count(*) as rows from published group by {listed} having count(*) > 1"
-    yield from _first_of(database, twice, Kind.overlap, table, "grains with more than one row", keys)
+    yield from _first_of(database, twice, FindingKind.overlap, table, "grains with more than one row", keys)
     missing = f"select {listed} from recomputed as r anti join published as p on {same}"
-    yield from _first_of(database, missing, Kind.missing, table, "grains that silver has and gold has not", keys)
+    yield from _first_of(database, missing, FindingKind.missing, table, "grains that silver has and gold has not", keys)
     surplus = f"select {listed} from published as p anti join recomputed as r on {same}"
-    yield from _first_of(database, surplus, Kind.surplus, table, "grains that come from nothing in silver", keys)
+    yield from _first_of(database, surplus, FindingKind.surplus, table, "grains that come from nothing in silver", keys)
     for measure in values:
         yield from _differences(database, table, keys, same, measure, scales.get(measure.name))
 
@@ -143,7 +143,7 @@ def _differences(
         f"select {shown}, {gold} as gold, {expected} as recomputed from published as p "
         f"join recomputed as r on {same} where {_unequal(measure, gold, expected, scale)}"
     )
-    yield from _first_of(database, sql, Kind.different, table, f"rows whose {measure.name} is wrong", keys)
+    yield from _first_of(database, sql, FindingKind.different, table, f"rows whose {measure.name} is wrong", keys)
 
 
 def _unequal(measure: Measure, gold: str, expected: str, scale: int | None) -> str:
@@ -161,11 +161,15 @@ def _query_findings(database: Any, columns: Sequence[str], table: str) -> Iterat
     listed = ", ".join(map(_quoted, columns))
     recomputed, published = f"select {listed} from recomputed", f"select {listed} from published"
     missing, surplus = f"{recomputed} except all {published}", f"{published} except all {recomputed}"
-    yield from _first_of(database, missing, Kind.missing, table, "rows that the query gives and gold has not", columns)
-    yield from _first_of(database, surplus, Kind.surplus, table, "rows that the query does not give", columns)
+    yield from _first_of(
+        database, missing, FindingKind.missing, table, "rows that the query gives and gold has not", columns
+    )
+    yield from _first_of(database, surplus, FindingKind.surplus, table, "rows that the query does not give", columns)
 
 
-def _first_of(database: Any, sql: str, kind: Kind, table: str, detail: str, order: Sequence[str]) -> Iterator[Finding]:
+def _first_of(
+    database: Any, sql: str, kind: FindingKind, table: str, detail: str, order: Sequence[str]
+) -> Iterator[Finding]:
     """One finding for all rows of `sql`, naming how many they are and the first by `order`."""
     rows = _number(database, f"select count(*) from ({sql})")
     if rows:

@@ -34,7 +34,7 @@ RECORD: dict[str, pl.DataType] = {
 }
 
 
-class NothingJudged(Transient):
+class AuditUnavailable(Transient):
     """Kafka could not be read to the end, so the audit says neither balanced nor not."""
 
     def __init__(self, why: str) -> None:
@@ -89,7 +89,7 @@ def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int
         consumer.assign([TopicPartition(topic, partition, start)])
         yield from _chunks(consumer, partition, start, end)
     except KafkaException as error:
-        raise NothingJudged(f"reading {topic}/{partition} at {bootstrap} failed: {error}") from error
+        raise AuditUnavailable(f"reading {topic}/{partition} at {bootstrap} failed: {error}") from error
     finally:
         consumer.close()
 
@@ -129,7 +129,7 @@ def _chunks(consumer: Consumer, partition: int, start: int, end: int) -> Iterato
             yield Chunk(partition, start, position, record_frame(held))
             held, size, start, heard = [], 0, position, time.monotonic()
         if time.monotonic() - heard > SILENCE:
-            raise NothingJudged(f"partition {partition}: no record after offset {position} for {SILENCE:.0f} s")
+            raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {SILENCE:.0f} s")
     yield Chunk(partition, start, end, record_frame(held))
 
 
@@ -163,7 +163,7 @@ def _is_end(message: Message) -> bool:
 def _offset(message: Message) -> int:
     offset = message.offset()
     if offset is None:
-        raise NothingJudged("Kafka sent a record without an offset")
+        raise AuditUnavailable("Kafka sent a record without an offset")
     return offset
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.audit_findings import Finding, Kind, offset_findings
+from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.catalog.pipeline import Pipeline
 
 
@@ -21,25 +21,25 @@ def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]
     silver, rejected, bronze = f"silver.{dataset}", f"rejected.{dataset}", f"bronze.{dataset}"
     judged, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
     both = (pl.col("silver") > 0) & (pl.col("rejected") > 0)
-    rules: list[tuple[Kind, str, str, pl.Expr]] = [
-        (Kind.overlap, bronze, "more than one row of the same record", pl.col("bronze") > 1),
-        (Kind.missing, silver, "in bronze, and in neither silver nor rejected", known & (judged == 0)),
-        (Kind.surplus, silver, "in silver and not in bronze", ~known & (pl.col("silver") > 0)),
-        (Kind.surplus, rejected, "in rejected and not in bronze", ~known & (pl.col("rejected") > 0)),
-        (Kind.overlap, silver, "both in silver and in rejected", both),
-        (Kind.overlap, silver, "more than one row of the same record", pl.col("silver") > 1),
-        (Kind.overlap, rejected, "more than one row of the same record", pl.col("rejected") > 1),
-        (Kind.different, silver, "_batch_id is not bronze's", (pl.col("bronze") == 1) & (judged == 1)),
+    rules: list[tuple[FindingKind, str, str, pl.Expr]] = [
+        (FindingKind.overlap, bronze, "more than one row of the same record", pl.col("bronze") > 1),
+        (FindingKind.missing, silver, "in bronze, and in neither silver nor rejected", known & (judged == 0)),
+        (FindingKind.surplus, silver, "in silver and not in bronze", ~known & (pl.col("silver") > 0)),
+        (FindingKind.surplus, rejected, "in rejected and not in bronze", ~known & (pl.col("rejected") > 0)),
+        (FindingKind.overlap, silver, "both in silver and in rejected", both),
+        (FindingKind.overlap, silver, "more than one row of the same record", pl.col("silver") > 1),
+        (FindingKind.overlap, rejected, "more than one row of the same record", pl.col("rejected") > 1),
+        (FindingKind.different, silver, "_batch_id is not bronze's", (pl.col("bronze") == 1) & (judged == 1)),
     ]
     for kind, table, detail, wrong in rules:
         yield from _by_partition(kind, table, detail, unequal.filter(wrong))
     later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
     for (layer,), rows in later.group_by(["layer"], maintain_order=True):
         detail = f"of a batch after {batch}, the published one"
-        yield from _by_partition(Kind.surplus, f"{layer}.{dataset}", detail, rows)
+        yield from _by_partition(FindingKind.surplus, f"{layer}.{dataset}", detail, rows)
 
 
-def _by_partition(kind: Kind, table: str, detail: str, rows: pl.DataFrame) -> Iterator[Finding]:
+def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame) -> Iterator[Finding]:
     for (partition,), part in rows.group_by(["partition"], maintain_order=True):
         yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
 
@@ -55,10 +55,10 @@ def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     event_time = _quoted(pipeline.event_time)
     sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
     repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
-    yield from _by_partition(Kind.overlap, f"silver.{dataset}", "an identity that silver already had", repeated)
+    yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "an identity that silver already had", repeated)
     orphans = database.sql(_orphans(database, pipeline)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record of its identity"
-    yield from _by_partition(Kind.different, f"rejected.{dataset}", detail, orphans)
+    yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
 
 def _orphans(database: Any, pipeline: Pipeline) -> str:

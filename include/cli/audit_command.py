@@ -45,12 +45,12 @@ def audit(
 
 
 def _bootstrap(settings: Settings) -> str:
-    from include.audit.kafka_records import NothingJudged
+    from include.audit.kafka_records import AuditUnavailable
     from include.state.run_files import read_run_file
 
     run = read_run_file(settings, "broker")
     if run is None:
-        raise NothingJudged("no broker was started for this state folder")
+        raise AuditUnavailable("no broker was started for this state folder")
     return str(run.extra["bootstrap"])
 
 

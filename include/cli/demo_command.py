@@ -18,7 +18,7 @@ from include.cli.produce_command import INTERRUPTED, moment
 if TYPE_CHECKING:
     from include.demo.demo_feed import Feeding
     from include.producers.paced_sending import Run
-    from include.reading.published_tables import Reading
+    from include.reading.published_tables import PinnedTables
     from include.settings import Settings
 
 FAILED = 1
@@ -176,7 +176,7 @@ def _sending(feeding: Feeding) -> Iterator[None]:
             os._exit(INTERRUPTED)
 
 
-def _answer(console: Console, reading: Reading) -> None:
+def _answer(console: Console, reading: PinnedTables) -> None:
     from include.cli.query_command import print_table
     from include.demo.demo_questions import answered
 
@@ -186,7 +186,7 @@ def _answer(console: Console, reading: Reading) -> None:
         print_table(answer, limit=10)
 
 
-def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: Reading) -> bool:
+def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: PinnedTables) -> bool:
     from include.demo.demo_display import score_table, verdict
     from include.demo.demo_verdicts import scores
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from include.ledger.ledger_reader import Batch, OffsetRange
-    from include.ledger.ledger_rebuild import Rebuilt
+    from include.ledger.ledger_rebuild import RebuildResult
 
 app = typer.Typer(no_args_is_help=True, help="What was committed, batch by batch: an index over the Delta commits.")
 
@@ -80,7 +80,7 @@ def instant(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def rebuilt_table(rebuilt: Rebuilt) -> Table:
+def rebuilt_table(rebuilt: RebuildResult) -> Table:
     """Return rows per table of the ledger, and how each differed before."""
     table = Table("table", "rows", "were missing", "were too many", "were different")
     for name, rows in rebuilt.rows.items():
@@ -92,7 +92,7 @@ def rebuilt_table(rebuilt: Rebuilt) -> Table:
     return table
 
 
-def verdict(rebuilt: Rebuilt) -> list[str]:
+def verdict(rebuilt: RebuildResult) -> list[str]:
     """Return what the rebuild means, in sentences."""
     lines = [f"{rebuilt.commits:,} commits read."]
     if rebuilt.set_aside:

@@ -57,7 +57,7 @@ def report(
     settings = load_settings()
     judge = release or read_publication(settings, dataset).release
     contract = released_dataset(settings, dataset, judge).contract
-    runs = [run for run in open_reader(settings).counted_runs(dataset, since, until) if run.release == judge]
+    runs = [run for run in open_reader(settings).run_counts(dataset, since, until) if run.release == judge]
     found = quality_report(dataset, contract, runs, since, until)
     if page is not None:
         page.write_text(made(found), "utf-8")
@@ -133,13 +133,13 @@ def drift(
     from include.catalog.dataset import released_dataset
     from include.quality.silver_drift import drifted
     from include.reading.publication import read_publication, tables_of
-    from include.reading.published_tables import Reading
+    from include.reading.published_tables import PinnedTables
     from include.settings import load_settings
 
     settings = load_settings()
     seen = read_publication(settings, dataset)
     contract = released_dataset(settings, dataset, seen.release).contract
-    found = drifted(Reading(tables_of(settings, seen)), contract, since_batch)
+    found = drifted(PinnedTables(tables_of(settings, seen)), contract, since_batch)
     if as_json:
         typer.echo(json.dumps([warning.as_json() for warning in found], indent=1))
         return

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from include.reading.published_sql import Answer
-    from include.reading.published_tables import TableFacts
+    from include.reading.published_sql import QueryResult
+    from include.reading.published_tables import TableStats
 
 SHOWN_ROWS = 200
 WIDE = 4_000
@@ -40,9 +40,9 @@ def query(
 ) -> None:
     """Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment."""
     from include.reading import pinned
-    from include.reading.published_sql import answer
+    from include.reading.published_sql import run_query
 
-    found = answer(pinned(), sys.stdin.read() if sql == "-" else sql)
+    found = run_query(pinned(), sys.stdin.read() if sql == "-" else sql)
     if format is Format.table:
         print_table(found, SHOWN_ROWS if limit is None else limit)
         return
@@ -71,7 +71,7 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=WIDE)
 
 
-def print_table(found: Answer, limit: int) -> None:
+def print_table(found: QueryResult, limit: int) -> None:
     """Print up to `limit` rows as a table with numbers to the right, and how many rows there are."""
     from include.reading.plain_values import text_value
 
@@ -133,7 +133,7 @@ def _journey(name: str) -> tuple[int, str]:
     return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)
 
 
-def _fact_values(fact: TableFacts) -> dict[str, Any]:
+def _fact_values(fact: TableStats) -> dict[str, Any]:
     table = fact.table
     return {
         "name": table.name,
@@ -148,7 +148,7 @@ def _fact_values(fact: TableFacts) -> dict[str, Any]:
     }
 
 
-def _facts_table(facts: list[TableFacts]) -> Table:
+def _facts_table(facts: list[TableStats]) -> Table:
     shown = Table(header_style="bold")
     shown.add_column("table", no_wrap=True)
     for name in ("rows", "MB", "files", "version", "batch"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.reading.amendments import Decision
-    from include.reading.published_tables import Reading
+    from include.reading.published_tables import PinnedTables
     from include.reading.rejected_records import RejectedRecord
 
 PAYLOAD_WIDTH = 80
@@ -54,11 +54,13 @@ def list_rejected(
     """List rejected records with their reasons and status, newest first, and the start of their payload."""
     from include.reading import pinned
     from include.reading.amendments import amendments
-    from include.reading.rejected_records import Selection, rejected_records
+    from include.reading.rejected_records import RejectedFilter, rejected_records
     from include.settings import load_settings
 
     settings, reading = load_settings(), pinned()
-    wanted = Selection(reason, column, disposition, status, since, until, None if offsets is None else ranges(offsets))
+    wanted = RejectedFilter(
+        reason, column, disposition, status, since, until, None if offsets is None else ranges(offsets)
+    )
     found = [
         record
         for name in _datasets(reading, dataset)
@@ -81,12 +83,12 @@ def show_rejected(
     """Show all of one record: its payload as it came, its fix, its reasons, and who decided what, when and why."""
     from include.reading import pinned
     from include.reading.amendments import amendments
-    from include.reading.rejected_records import REINSTATED, Selection, rejected_records
+    from include.reading.rejected_records import REINSTATED, RejectedFilter, rejected_records
     from include.settings import load_settings
 
     reading, decided = pinned(), amendments(load_settings(), dataset)
     _datasets(reading, dataset)
-    where = Selection(offsets={partition: (offset, offset + 1)})
+    where = RejectedFilter(offsets={partition: (offset, offset + 1)})
     found = rejected_records(reading, dataset, where, decided)
     amendment = decided.get((partition, offset))
     if not found and amendment is None:
@@ -123,7 +125,7 @@ def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None
     wide_console().print(_counts_table(counts) if counts else "nothing was rejected")
 
 
-def _datasets(reading: Reading, only: str | None) -> list[str]:
+def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
     from include.reading.rejected_records import rejected_datasets
 
     if only is None:

@@ -28,9 +28,9 @@ SETTLING = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
-KEPT_FOR_EVER = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+UNLIMITED_RETENTION = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class BrokerUnreachable(Transient):
@@ -51,7 +51,7 @@ class TopicMissing(Terminal):
         self.topic, self.bootstrap = topic, bootstrap
 
 
-class PartitionsSettling(Transient):
+class PartitionsNotReady(Transient):
     """The topic is there, but a partition has no leader that answers yet: just made, or just restarted."""
 
     def __init__(self, doing: str, bootstrap: str, said: str) -> None:
@@ -78,7 +78,7 @@ def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
     try:
         return str(admin(bootstrap).list_topics(timeout=timeout).cluster_id)
     except KafkaException as error:
-        raise translated(error, "asking for metadata", bootstrap) from error
+        raise translate_error(error, "asking for metadata", bootstrap) from error
 
 
 def topic_names(bootstrap: str, timeout: float = TIMEOUT) -> list[str]:
@@ -86,7 +86,7 @@ def topic_names(bootstrap: str, timeout: float = TIMEOUT) -> list[str]:
     try:
         topics = admin(bootstrap).list_topics(timeout=timeout).topics
     except KafkaException as error:
-        raise translated(error, "listing topics", bootstrap) from error
+        raise translate_error(error, "listing topics", bootstrap) from error
     return sorted(name for name in topics if not name.startswith("__"))
 
 
@@ -95,10 +95,10 @@ def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TI
 
     Returns when every partition answers.
     """
-    wanted = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(KEPT_FOR_EVER))
+    wanted = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(UNLIMITED_RETENTION))
     future = admin(bootstrap).create_topics([wanted], operation_timeout=timeout, request_timeout=timeout)[name]
     try:
-        answer(future, f"making topic {name}", bootstrap, timeout)
+        result_of(future, f"making topic {name}", bootstrap, timeout)
     except KafkaRefused as error:
         if error.code != "TOPIC_ALREADY_EXISTS":
             raise
@@ -112,27 +112,27 @@ def wait_until_usable(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> N
         try:
             log_end_offsets(bootstrap, topic, timeout)
             return
-        except (TopicMissing, PartitionsSettling):
+        except (TopicMissing, PartitionsNotReady):
             if time.monotonic() > end:
                 raise
         time.sleep(0.05)
 
 
-def description(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> TopicDescription:
+def describe_topic(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> TopicDescription:
     """The broker's description of a topic; TopicMissing."""
     futures = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=timeout)
-    found: TopicDescription = answer(futures[topic], f"describing topic {topic}", bootstrap, timeout, topic)
+    found: TopicDescription = result_of(futures[topic], f"describing topic {topic}", bootstrap, timeout, topic)
     return found
 
 
 def topic_id(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> str:
     """Kafka's id of the topic: another one after the topic was deleted and made again. TopicMissing."""
-    return str(description(bootstrap, topic, timeout).topic_id)
+    return str(describe_topic(bootstrap, topic, timeout).topic_id)
 
 
 def partition_ids(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[int]:
     """Partition numbers of the topic, ascending. TopicMissing."""
-    return sorted(part.id for part in description(bootstrap, topic, timeout).partitions)
+    return sorted(part.id for part in describe_topic(bootstrap, topic, timeout).partitions)
 
 
 def log_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
@@ -152,7 +152,7 @@ def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIME
         wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
     )
     return {
-        part.partition: int(answer(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
+        part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
         for part, future in futures.items()
     }
 
@@ -161,26 +161,26 @@ def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int], t
     """Delete the records below an offset of each partition, as retention does; there is no way back. TopicMissing."""
     wanted = [TopicPartition(topic, part, end) for part, end in ends.items()]
     for future in admin(bootstrap).delete_records(wanted, request_timeout=timeout).values():
-        answer(future, f"deleting records of {topic}", bootstrap, timeout, topic)
+        result_of(future, f"deleting records of {topic}", bootstrap, timeout, topic)
 
 
-def answer(future: Future[Answer], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Answer:
+def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Result:
     """The future's result; Kafka's errors become ours."""
     try:
         return future.result(timeout + 1)
     except KafkaException as error:
-        raise translated(error, doing, bootstrap, topic) from error
+        raise translate_error(error, doing, bootstrap, topic) from error
     except TimeoutError as error:
         raise BrokerUnreachable(bootstrap, f"{doing}: no answer in {timeout:.0f} s") from error
 
 
-def translated(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
+def translate_error(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
     """Our error for librdkafka's: missing topic, partitions on their way, refused, or no broker at all."""
     cause: KafkaError = error.args[0]
     if cause.code() in NOT_THERE and topic:
         return TopicMissing(topic, bootstrap)
     if cause.code() in SETTLING:
-        return PartitionsSettling(doing, bootstrap, cause.str())
+        return PartitionsNotReady(doing, bootstrap, cause.str())
     if cause.code() < 0 or cause.retriable():
         return BrokerUnreachable(bootstrap, f"{doing}: {cause.str()}")
     return KafkaRefused(doing, bootstrap, cause.name(), cause.str())

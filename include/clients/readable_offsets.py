@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from include.clients.kafka import TIMEOUT, admin, answer, partition_ids
+from include.clients.kafka import TIMEOUT, admin, partition_ids, result_of
 
 
 def readable_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
@@ -19,6 +19,6 @@ def readable_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -
         wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
     )
     return {
-        part.partition: int(answer(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
+        part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
         for part, future in futures.items()
     }

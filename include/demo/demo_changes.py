@@ -18,8 +18,8 @@ from include.clients.kafka import delete_records_before
 from include.demo.demo_questions import Question
 from include.demo.demo_state import DemoRefused, corner
 from include.process_control.driver_process import driver_environment
-from include.reading.published_sql import answer
-from include.reading.published_tables import Reading
+from include.reading.published_sql import run_query
+from include.reading.published_tables import PinnedTables
 from include.settings import CLONE, Settings
 
 DATASET = "flights"
@@ -72,19 +72,19 @@ def with_wrong_rule(settings: Settings) -> Settings:
     return settings.model_copy(update={"datasets": folder})
 
 
-def number(reading: Reading, question: Question) -> int:
+def number(reading: PinnedTables, question: Question) -> int:
     """Return the answer to a question that has one number."""
-    return int(next(answer(reading, question.sql).rows)[0])
+    return int(next(run_query(reading, question.sql).rows)[0])
 
 
-def three_days(reading: Reading) -> Days:
+def three_days(reading: PinnedTables) -> Days:
     """Return where the records of the demo's three days lie; late and reordered ones (2 % at each end) are left out."""
     since, until = (f"TIMESTAMPTZ '{day:%Y-%m-%d}'" for day in DAYS)
     sql = (
         f"SELECT _partition, quantile_disc(_offset, 0.02), quantile_disc(_offset, 0.98) FROM silver.{DATASET} "
         f"WHERE occurred_at >= {since} AND occurred_at < {until} GROUP BY 1"
     )
-    return Days({int(part): (int(first), int(last) + 1) for part, first, last in answer(reading, sql).rows})
+    return Days({int(part): (int(first), int(last) + 1) for part, first, last in run_query(reading, sql).rows})
 
 
 def forget(bootstrap: str, days: Days) -> None:

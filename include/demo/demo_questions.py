@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from include.reading.published_sql import Answer, answer
-from include.reading.published_tables import Reading
+from include.reading.published_sql import QueryResult, run_query
+from include.reading.published_tables import PinnedTables
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ ORDER BY average_delay DESC""",
 QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, LATEST_DESTINATION)
 
 
-def answered(reading: Reading) -> list[tuple[Question, Answer]]:
+def answered(reading: PinnedTables) -> list[tuple[Question, QueryResult]]:
     """Return each question with its answer, all from one look; about the rain where there is weather."""
     questions = (*QUESTIONS, RAIN) if "gold.weather_days" in reading.tables else QUESTIONS
-    return [(question, answer(reading, question.sql)) for question in questions]
+    return [(question, run_query(reading, question.sql)) for question in questions]

@@ -13,18 +13,18 @@ from include.audit.kafka_records import open_topic
 from include.demo.demo_feed import kept_ends, manifest_path
 from include.producers.fault_score import Score, score
 from include.producers.paced_sending import Run
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 
 SCORED = ("_topic", "_partition", "_offset", "disposition", "reasons")
 
 
-def scores(settings: Settings, runs: Sequence[Run], reading: Reading) -> dict[str, Score]:
+def scores(settings: Settings, runs: Sequence[Run], reading: PinnedTables) -> dict[str, Score]:
     """Return the score of each run by feed: its manifest against the records rejected from it."""
     return {run.feed.name: _score_run(settings, run, reading) for run in runs}
 
 
-def _score_run(settings: Settings, run: Run, reading: Reading) -> Score:
+def _score_run(settings: Settings, run: Run, reading: PinnedTables) -> Score:
     rejected = reading.read(f"rejected.{run.feed.name}", columns=SCORED).collect()
     return score(manifest_path(settings, run), of_the_run(rejected, kept_ends(settings, run)))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table
 
 from include.clients.delta_log import Commit
-from include.ledger.ledger_errors import CommitUnexplained
+from include.ledger.ledger_errors import CommitMetadataInvalid
 from include.ledger.ledger_schema import batches, corrections, gold_commits, ranges, reasons, runs, warnings
 
 Values = dict[str, int | str | None]
@@ -36,7 +36,7 @@ def rows_of_commit(commit: Commit) -> list[Row]:
     try:
         return project(commit, commit.metadata)
     except (KeyError, TypeError, ValueError) as error:
-        raise CommitUnexplained(commit.app_id, commit.version, f"{type(error).__name__}: {error}") from error
+        raise CommitMetadataInvalid(commit.app_id, commit.version, f"{type(error).__name__}: {error}") from error
 
 
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:

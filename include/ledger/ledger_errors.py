@@ -51,7 +51,7 @@ class LedgerDamaged(Terminal):
         self.url = url
 
 
-class LedgerSchemaDiffers(Terminal):
+class LedgerSchemaMismatch(Terminal):
     """The ledger was written by another version of the code: `found` and `wanted` are schema versions."""
 
     def __init__(self, url: str, found: str, wanted: str) -> None:
@@ -61,7 +61,7 @@ class LedgerSchemaDiffers(Terminal):
         self.wanted = wanted
 
 
-class LedgerDisagrees(Terminal):
+class LedgerMismatch(Terminal):
     """The ledger describes another `table` than the one on disk: its commits differ or are gone."""
 
     def __init__(self, table: str, why: str) -> None:
@@ -69,7 +69,7 @@ class LedgerDisagrees(Terminal):
         self.table = table
 
 
-class CommitUnexplained(Terminal):
+class CommitMetadataInvalid(Terminal):
     """A commit has our metadata but lacks `key` or has it in another form."""
 
     def __init__(self, app_id: str, version: int, why: str) -> None:
@@ -82,7 +82,7 @@ class CommitUnexplained(Terminal):
 
 
 @contextmanager
-def translated(url: URL) -> Iterator[None]:
+def translate_database_errors(url: URL) -> Iterator[None]:
     """Raise the database's errors as LedgerUnavailable (may pass) or LedgerDamaged (will not)."""
     shown = url.render_as_string(hide_password=True)
     try:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, func, select
 
-from include.ledger.ledger_errors import LedgerMissing, translated
+from include.ledger.ledger_errors import LedgerMissing, translate_database_errors
 from include.ledger.ledger_schema import (
     batches,
     corrections,
@@ -26,7 +26,7 @@ from include.ledger.ledger_schema import (
     verifications,
     warnings,
 )
-from include.ledger.rule_counts import RunCounts, counted_runs
+from include.ledger.rule_counts import RunCounts, run_counts
 from include.settings import Settings
 
 
@@ -128,12 +128,10 @@ class LedgerReader:
             found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
 
-    def counted_runs(
-        self, dataset: str, since: datetime | None = None, until: datetime | None = None
-    ) -> list[RunCounts]:
+    def run_counts(self, dataset: str, since: datetime | None = None, until: datetime | None = None) -> list[RunCounts]:
         """Return what rules have counted in each run of a dataset that was judged in [since, until)."""
         with self._question() as connection:
-            return counted_runs(connection, dataset, since, until)
+            return run_counts(connection, dataset, since, until)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""
@@ -144,7 +142,7 @@ class LedgerReader:
         file = sqlite_file(self._engine.url)
         if file is not None and not file.exists():
             raise LedgerMissing(str(file))
-        with translated(self._engine.url), self._engine.begin() as connection:
+        with translate_database_errors(self._engine.url), self._engine.begin() as connection:
             validate_schema(connection)
             yield connection
 

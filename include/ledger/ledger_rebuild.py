@@ -15,8 +15,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, Table, select
 
 from include.clients.delta_log import LOG, commits
-from include.ledger.ledger_errors import LedgerDamaged, translated
-from include.ledger.ledger_rows import enter_commits
+from include.ledger.ledger_errors import LedgerDamaged, translate_database_errors
+from include.ledger.ledger_rows import insert_commits
 from include.ledger.ledger_schema import (
     FACTS,
     SCHEMA_VERSION,
@@ -28,7 +28,7 @@ from include.ledger.ledger_schema import (
     sqlite_file,
 )
 from include.ledger.ledger_writer import writing_engine
-from include.ledger.project_commits import enter_dataset, table_paths
+from include.ledger.project_commits import insert_dataset, table_paths
 from include.paths import warehouse
 from include.settings import Settings
 
@@ -45,7 +45,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuildResult:
     """What a rebuild found.
 
     `rows` per table after it; `differences` only of tables that differed; `compared` is False when there was no
@@ -65,7 +65,7 @@ class Rebuilt:
         return self.compared and not self.differences
 
 
-def rebuild(settings: Settings) -> Rebuilt:
+def rebuild(settings: Settings) -> RebuildResult:
     """Rebuild the ledger; LedgerUnavailable (Transient), or the Terminal errors of the Delta logs, change nothing."""
     engine = writing_engine(settings)
     try:
@@ -80,17 +80,17 @@ def rebuild(settings: Settings) -> Rebuilt:
         engine.dispose()
 
 
-def _rebuild(engine: Engine, settings: Settings, aside: Path | None) -> Rebuilt:
+def _rebuild(engine: Engine, settings: Settings, aside: Path | None) -> RebuildResult:
     # Reading the logs takes most of the time, so writers are kept out only from here on.
     read = {path: list(commits(warehouse(settings) / path)) for path in _paths(settings)}
-    with translated(engine.url), engine.begin() as connection:
+    with translate_database_errors(engine.url), engine.begin() as connection:
         lock_for_writing(connection, alone=True)
         before = _emptied(connection)
         for path, found in read.items():
-            enter_commits(connection, path, found, cleaned=True)
+            insert_commits(connection, path, found, cleaned=True)
         late = _enter_newer(connection, settings)
         after = _all_rows(connection)
-    return Rebuilt(
+    return RebuildResult(
         commits=sum(map(len, read.values())) + late,
         rows={name: len(found) for name, found in after.items()},
         differences={} if before is None else _differences(before, after),
@@ -116,7 +116,7 @@ def _emptied(connection: Connection) -> dict[str, Rows] | None:
 
 def _enter_newer(connection: Connection, settings: Settings) -> int:
     """Enter what was committed since the logs were read, and the publications."""
-    return sum(enter_dataset(connection, settings, dataset, set()).commits for dataset in _datasets(settings))
+    return sum(insert_dataset(connection, settings, dataset, set()).commits for dataset in _datasets(settings))
 
 
 def _paths(settings: Settings) -> list[str]:

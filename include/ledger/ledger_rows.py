@@ -14,13 +14,13 @@ from include.ledger.ledger_errors import LedgerBehind
 from include.ledger.ledger_schema import projected
 
 
-def enter_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
+def insert_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
     """Enter the commits that are newer than the last one entered of the table at `path`; return how many.
 
     They must follow it without a gap, else LedgerBehind: an index with holes could not be told from a whole one.
     `cleaned` says that the caller saw the log itself begin later.
     """
-    last = last_entered(connection, path)
+    last = last_projected(connection, path)
     head = -1 if last is None else last[0]
     fresh = [commit for commit in commits if commit.version > head]
     if not fresh:
@@ -33,7 +33,7 @@ def enter_commits(connection: Connection, path: str, commits: Sequence[Commit], 
     return len(fresh)
 
 
-def last_entered(connection: Connection, path: str) -> tuple[int, int] | None:
+def last_projected(connection: Connection, path: str) -> tuple[int, int] | None:
     """Return version and commit time (UTC ms) of the last commit entered of a table, None when there is none."""
     query = select(projected.c.version, projected.c.committed_at_ms).where(projected.c.path == path)
     found = connection.execute(query).first()

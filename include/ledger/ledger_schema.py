@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DisconnectionError
 
-from include.ledger.ledger_errors import LedgerMissing, LedgerSchemaDiffers
+from include.ledger.ledger_errors import LedgerMissing, LedgerSchemaMismatch
 from include.paths import ledger_url
 from include.settings import Settings
 
@@ -225,4 +225,4 @@ def validate_schema(connection: Connection) -> None:
     if found is None:
         raise LedgerMissing(shown)
     if found != SCHEMA_VERSION:
-        raise LedgerSchemaDiffers(shown, found, SCHEMA_VERSION)
+        raise LedgerSchemaMismatch(shown, found, SCHEMA_VERSION)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 from include.clients.delta_log import Commit
-from include.ledger.ledger_errors import LedgerBehind, translated
-from include.ledger.ledger_rows import enter_commits
+from include.ledger.ledger_errors import LedgerBehind, translate_database_errors
+from include.ledger.ledger_rows import insert_commits
 from include.ledger.ledger_schema import ensure_schema, lock_for_writing, open_engine, sqlite_file
-from include.ledger.project_publications import enter_publications, is_entered
+from include.ledger.project_publications import insert_publications, is_inserted
 from include.reading.publication import Publication
 from include.settings import Settings
 
@@ -34,13 +34,13 @@ class LedgerWriter:
         LedgerBehind (Transient) when a commit before the first one given is missing; `catch_up` enters it.
         """
         with self.transaction() as connection:
-            return enter_commits(connection, path, commits)
+            return insert_commits(connection, path, commits)
 
     def publish(self, publication: Publication) -> int:
         """Enter the batches that the publication has passed; return how many. LedgerBehind when commits are missing."""
         with self.transaction() as connection:
-            entered = enter_publications(connection, publication)
-            if not is_entered(connection, publication):
+            entered = insert_publications(connection, publication)
+            if not is_inserted(connection, publication):
                 raise LedgerBehind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
             return entered
 
@@ -51,7 +51,7 @@ class LedgerWriter:
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
         """Open a transaction on a ledger of this schema version; `alone` keeps all other writers out until its end."""
-        with translated(self._engine.url), self._engine.begin() as connection:
+        with translate_database_errors(self._engine.url), self._engine.begin() as connection:
             lock_for_writing(connection, alone=alone)
             ensure_schema(connection)
             yield connection

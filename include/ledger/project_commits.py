@@ -8,18 +8,18 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from include.clients.delta_log import LOG, commits, commits_following, log_versions, read_commit
-from include.ledger.ledger_errors import LedgerDisagrees
-from include.ledger.ledger_rows import enter_commits, last_entered
+from include.ledger.ledger_errors import LedgerMismatch
+from include.ledger.ledger_rows import insert_commits, last_projected
 from include.ledger.ledger_writer import LedgerWriter
-from include.ledger.project_publications import enter_publications
-from include.ledger.project_verifications import enter_verifications
+from include.ledger.project_publications import insert_publications
+from include.ledger.project_verifications import insert_verifications
 from include.paths import bronze_path, warehouse
 from include.reading.publication import Publication, find_publication
 from include.settings import Settings
 
 
 @dataclass(frozen=True)
-class CaughtUp:
+class Projected:
     """What one look entered: commits, published batches, and tables whose log begins later than the ledger needs.
 
     `cleaned` maps such a table's path to the first version its log still has.
@@ -30,7 +30,7 @@ class CaughtUp:
     cleaned: dict[str, int]
 
 
-def catch_up(writer: LedgerWriter, settings: Settings, dataset: str) -> CaughtUp:
+def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> Projected:
     """Enter all commits of a dataset's tables that are newer than the ledger, and the publication.
 
     Reads: the publication file and the new commit files (all names of a log once per process). One transaction.
@@ -38,10 +38,10 @@ def catch_up(writer: LedgerWriter, settings: Settings, dataset: str) -> CaughtUp
     other tables than these; LogDamaged, LogIncomplete (Terminal) of the tables.
     """
     with writer.transaction() as connection:
-        return enter_dataset(connection, settings, dataset, writer.compared)
+        return insert_dataset(connection, settings, dataset, writer.compared)
 
 
-def enter_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> CaughtUp:
+def insert_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> Projected:
     """Do what `catch_up` does inside a transaction of the caller; tables in `compared` are not compared again."""
     # The publication first: whatever it has passed is in the logs that are read after it.
     publication = find_publication(settings, dataset)
@@ -49,12 +49,12 @@ def enter_dataset(connection: Connection, settings: Settings, dataset: str, comp
     _refuse_lost_bronze(connection, settings, dataset)
     cleaned: dict[str, int] = {}
     entered = sum(_enter_table(connection, settings, path, compared, cleaned) for path in paths)
-    enter_verifications(connection, settings, dataset)
-    return CaughtUp(entered, _publish(connection, publication), cleaned)
+    insert_verifications(connection, settings, dataset)
+    return Projected(entered, _publish(connection, publication), cleaned)
 
 
 def _publish(connection: Connection, publication: Publication | None) -> int:
-    return 0 if publication is None else enter_publications(connection, publication)
+    return 0 if publication is None else insert_publications(connection, publication)
 
 
 def table_paths(settings: Settings, dataset: str) -> list[str]:
@@ -68,16 +68,16 @@ def table_paths(settings: Settings, dataset: str) -> list[str]:
 def _enter_table(
     connection: Connection, settings: Settings, path: str, compared: set[str], cleaned: dict[str, int]
 ) -> int:
-    table, last = warehouse(settings) / path, last_entered(connection, path)
+    table, last = warehouse(settings) / path, last_projected(connection, path)
     head = -1 if last is None else last[0]
     if path in compared and last is not None:
-        return enter_commits(connection, path, list(commits_following(table, head)))
+        return insert_commits(connection, path, list(commits_following(table, head)))
     versions = log_versions(table)
     _refuse_other_table(path, table, last, versions)
     first = next((version for version in versions if version > head), head + 1)
     if first != head + 1:
         cleaned[path] = first
-    entered = enter_commits(connection, path, list(commits(table, head)), cleaned=True)
+    entered = insert_commits(connection, path, list(commits(table, head)), cleaned=True)
     compared.add(path)
     return entered
 
@@ -88,12 +88,12 @@ def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, ve
         return
     version, committed_at_ms = last
     if not versions or versions[-1] < version:
-        raise LedgerDisagrees(path, f"it has commits up to {versions[-1:]}, the ledger up to {version}")
+        raise LedgerMismatch(path, f"it has commits up to {versions[-1:]}, the ledger up to {version}")
     if version in versions and read_commit(table, version).timestamp_ms != committed_at_ms:
-        raise LedgerDisagrees(path, f"version {version} was committed at another time than the ledger says")
+        raise LedgerMismatch(path, f"version {version} was committed at another time than the ledger says")
 
 
 def _refuse_lost_bronze(connection: Connection, settings: Settings, dataset: str) -> None:
     bronze = bronze_path(settings, dataset)
-    if last_entered(connection, f"{dataset}/bronze") is not None and not (bronze / LOG).is_dir():
-        raise LedgerDisagrees(f"{dataset}/bronze", "the ledger knows it and there is no such table")
+    if last_projected(connection, f"{dataset}/bronze") is not None and not (bronze / LOG).is_dir():
+        raise LedgerMismatch(f"{dataset}/bronze", "the ledger knows it and there is no such table")

@@ -19,13 +19,13 @@ from include.reading.publication import Publication
 GOLD = "gold."
 
 
-def enter_publications(connection: Connection, publication: Publication) -> int:
+def insert_publications(connection: Connection, publication: Publication) -> int:
     """Enter every batch up to the publication's that all tables of a release hold; return how many were new."""
     releases = _parts_of_paths(connection, f"{publication.dataset}/", "/silver")
     return sum(_enter_release(connection, publication, release) for release in releases)
 
 
-def is_entered(connection: Connection, publication: Publication) -> bool:
+def is_inserted(connection: Connection, publication: Publication) -> bool:
     """Return whether the publication's own batch is in the ledger as published."""
     c = publications.c
     own = (c.dataset == publication.dataset) & (c.release == publication.release) & (c.batch == publication.batch)

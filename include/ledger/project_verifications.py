@@ -24,7 +24,7 @@ class VerificationUnreadable(Terminal):
         self.path = path
 
 
-def enter_verifications(connection: Connection, settings: Settings, dataset: str) -> None:
+def insert_verifications(connection: Connection, settings: Settings, dataset: str) -> None:
     """Enter every verification of a dataset's releases; the same again is the same row."""
     upsert(connection, _rows(settings, dataset))
 

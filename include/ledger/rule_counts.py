@@ -13,11 +13,11 @@ from include.ledger.ledger_schema import reasons, runs, warnings
 
 
 @dataclass(frozen=True)
-class Warned:
+class RuleWarnings:
     """A rule that only warns, in one run: records judged and broken; `first` is partition and offset, or None."""
 
-    judged: int
-    broken: int
+    validated: int
+    violations: int
     first: tuple[int, int] | None
 
 
@@ -28,15 +28,13 @@ class RunCounts:
     release: str
     first_batch: int
     last_batch: int
-    judged_at: datetime
+    validated_at: datetime
     rows_in: int
     reasons: Mapping[str, int] = field(default_factory=dict)
-    warnings: Mapping[str, Warned] = field(default_factory=dict)
+    warnings: Mapping[str, RuleWarnings] = field(default_factory=dict)
 
 
-def counted_runs(
-    connection: Connection, dataset: str, since: datetime | None, until: datetime | None
-) -> list[RunCounts]:
+def run_counts(connection: Connection, dataset: str, since: datetime | None, until: datetime | None) -> list[RunCounts]:
     """Return the runs of a dataset that were judged in [since, until), of all its releases, in order."""
     c = runs.c
     wanted: list[ColumnElement[bool]] = [c.dataset == dataset, c.rejected_committed_at_ms.is_not(None)]
@@ -66,11 +64,11 @@ def _reasons(connection: Connection, dataset: str) -> dict[tuple[str, int], dict
     return found
 
 
-def _warnings(connection: Connection, dataset: str) -> dict[tuple[str, int], dict[str, Warned]]:
-    found: dict[tuple[str, int], dict[str, Warned]] = defaultdict(dict)
+def _warnings(connection: Connection, dataset: str) -> dict[tuple[str, int], dict[str, RuleWarnings]]:
+    found: dict[tuple[str, int], dict[str, RuleWarnings]] = defaultdict(dict)
     c = warnings.c
     query = select(warnings).where(c.dataset == dataset).order_by(c.rule)
     for row in connection.execute(query):
         first = None if row.first_offset is None else (int(row.first_partition), int(row.first_offset))
-        found[row.release, row.last_batch][row.rule] = Warned(int(row.judged), int(row.broken), first)
+        found[row.release, row.last_batch][row.rule] = RuleWarnings(int(row.judged), int(row.broken), first)
     return found

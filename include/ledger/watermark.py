@@ -1,6 +1,6 @@
 """The boundary of a dataset: up to which event time its data is taken as complete, after each refine run.
 
-Per partition the greatest event time seen, less the lateness; of all partitions the least. It never moves back.
+Per partition the max_event_times event time seen, less the lateness; of all partitions the least. It never moves back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True)
-class Boundary:
+class Watermark:
     """The boundary before and after the run that ended with `batch`; None while no event had come."""
 
     batch: int
@@ -21,29 +21,29 @@ class Boundary:
 
 
 @dataclass
-class Reached:
+class WatermarkProgress:
     """How far the event times of a dataset have come, run by run; `batch` is the last run's, -1 before the first."""
 
     lateness: timedelta
     batch: int = -1
-    boundary: datetime | None = None
-    greatest: dict[str, datetime] = field(default_factory=dict)
+    watermark: datetime | None = None
+    max_event_times: dict[str, datetime] = field(default_factory=dict)
 
-    def bring_on(self, batch: int, text: str) -> Boundary:
-        """Take in the next run: its last batch, its greatest event times as JSON by partition."""
-        before = self.boundary
+    def advance(self, batch: int, text: str) -> Watermark:
+        """Take in the next run: its last batch, its max_event_times event times as JSON by partition."""
+        before = self.watermark
         for partition, said in json.loads(text or "{}").items():
             seen = datetime.fromisoformat(said)
-            self.greatest[partition] = max(self.greatest.get(partition, seen), seen)
-        if self.greatest:
-            reached = min(self.greatest.values()) - self.lateness
-            self.boundary = reached if before is None else max(before, reached)
+            self.max_event_times[partition] = max(self.max_event_times.get(partition, seen), seen)
+        if self.max_event_times:
+            reached = min(self.max_event_times.values()) - self.lateness
+            self.watermark = reached if before is None else max(before, reached)
         self.batch = batch
-        return Boundary(batch, before, self.boundary)
+        return Watermark(batch, before, self.watermark)
 
 
-def boundaries(runs: Iterable[tuple[int, str]], lateness: timedelta) -> Iterator[Boundary]:
+def watermarks(runs: Iterable[tuple[int, str]], lateness: timedelta) -> Iterator[Watermark]:
     """Yield the boundary of each run, given ascending (last batch, event_time_max as JSON by partition)."""
-    reached = Reached(lateness)
+    reached = WatermarkProgress(lateness)
     for batch, text in runs:
-        yield reached.bring_on(batch, text)
+        yield reached.advance(batch, text)

@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredDataset:
     """A dataset folder: its name, its tables as assets, and after how many days a day of events is complete."""
 
     name: str
@@ -39,12 +39,12 @@ class Declared:
     complete_after: int
 
 
-def declared_datasets() -> list[Declared]:
+def declared_datasets() -> list[DeclaredDataset]:
     """Return every dataset folder; one whose pipeline cannot be read has no gold, and its first task says why."""
     return [_declared(name) for name in dataset_names(load_settings())]
 
 
-def _declared(name: str) -> Declared:
+def _declared(name: str) -> DeclaredDataset:
     gold: list[str] = []
     days = 1
     try:
@@ -55,7 +55,7 @@ def _declared(name: str) -> Declared:
         gold = [table.name for table in pipeline.gold]
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
-    return Declared(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)
+    return DeclaredDataset(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)
 
 
 def asset(dataset: str, table: str) -> Asset:

@@ -18,12 +18,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 from include.operators.run_context import airflow_errors, origin
 from include.settings import load_settings
 
-TOLD = "told"
+REPORTED = "told"
 # Who depends on days from now on does not want years of them at once.
 AT_FIRST = 31
 
 
-class TellDays(BaseOperator):
+class ReportCompleteDays(BaseOperator):
     """Tell the days that have become complete since the last time; skipped when there are none."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
@@ -42,17 +42,17 @@ class TellDays(BaseOperator):
             raise AirflowSkipException(f"{self.dataset}: nothing is complete yet")
         tables = [asset for asset in self.outlets if isinstance(asset, Asset)]
         memory = context["asset_state_store"][tables[0]]
-        before = told_before(memory.get(TOLD), origin(context))
+        before = last_reported_before(memory.get(REPORTED), origin(context))
         days = [str(day) for day in complete_days(before, boundary)]
         if not days:
             raise AirflowSkipException(f"{self.dataset}: no day has become complete since {before}")
         for table in tables:
             context["outlet_events"][table].add_partitions(days)
-        memory.set(TOLD, {"run": origin(context), "before": str(before or ""), "upto": days[-1]})
+        memory.set(REPORTED, {"run": origin(context), "before": str(before or ""), "upto": days[-1]})
         return days
 
 
-def told_before(remembered: Any, run: str) -> date | None:
+def last_reported_before(remembered: Any, run: str) -> date | None:
     """Return the last day that a run before this one has told; None before the first."""
     if not isinstance(remembered, dict):
         return None

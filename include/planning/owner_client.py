@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from include.errors import HeadraceError, Terminal, Transient
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
@@ -83,4 +83,4 @@ def _awaited(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResp
 def project_now(settings: Settings, dataset: str) -> None:
     """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
     with suppress(HeadraceError):
-        catch_up(open_writer(settings), settings, dataset)
+        project_dataset(open_writer(settings), settings, dataset)

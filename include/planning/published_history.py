@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from include.reading.bronze_ranges import Tile, tiles_of
+from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import open_dataset, open_table
 
@@ -35,9 +35,9 @@ class PublishedHistory:
     silver: PublishedTable
 
     @cached_property
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[BatchOffsets]:
         """What bronze's commits name, up to the published batch."""
-        return tiles_of(self.bronze.path, self.bronze.batch)
+        return batch_offsets(self.bronze.path, self.bronze.batch)
 
     @cached_property
     def bronze_files(self) -> list[FileFacts]:
@@ -54,14 +54,14 @@ class PublishedHistory:
         """The published end of each partition."""
         return {tile.partition: tile.end for tile in sorted(self.tiles, key=lambda tile: tile.end)}
 
-    def missing(self, tiles: Iterable[Tile]) -> list[Tile]:
+    def missing(self, tiles: Iterable[BatchOffsets]) -> list[BatchOffsets]:
         """Return the tiles of which bronze holds fewer rows than their commit counted."""
         there: dict[tuple[int, int], int] = defaultdict(int)
         for file in self.bronze_files:
             there[file.low["_batch_id"], file.low["partition"]] += file.rows
         return [tile for tile in tiles if there[tile.batch, tile.partition] < tile.rows]
 
-    def absent(self, tile: Tile) -> list[tuple[int, int]]:
+    def absent(self, tile: BatchOffsets) -> list[tuple[int, int]]:
         """Return the ranges [start, end) of a tile's offsets that bronze has no row of."""
         import pyarrow.compute as pc
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from include.clients.kafka import PartitionsSettling, log_end_offsets, wait_until_usable
+from include.clients.kafka import PartitionsNotReady, log_end_offsets, wait_until_usable
 from include.producers.event_feed import EventsRefused, Feed, events, refuse_nothing
 from include.producers.fault_manifest import (
     Ends,
@@ -134,7 +134,7 @@ def settled_ends(bootstrap: str, topic: str) -> Ends:
     """Return the end offset of each partition, as patient with a broker that restarts as the producer is."""
     try:
         return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
-    except PartitionsSettling:
+    except PartitionsNotReady:
         wait_until_usable(bootstrap, topic, DELIVERY_SECONDS)
         return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
 

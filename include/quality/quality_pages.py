@@ -59,7 +59,7 @@ def _document(title: str, summary: str, head: Sequence[str], rows: str, kind: st
 
 
 def _range(report: QualityReport) -> str:
-    times = [run.judged_at for run in report.runs]
+    times = [run.validated_at for run in report.runs]
     return "" if not times else f"from {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from include.catalog.contract import Contract
-from include.ledger.rule_counts import RunCounts, Warned
+from include.ledger.rule_counts import RuleWarnings, RunCounts
 
 REJECTED, WARNED = "rejected", "warned"
 
@@ -90,13 +90,20 @@ def _rejecting(name: str, runs: Sequence[RunCounts]) -> RuleLine:
 
 
 def _warning(name: str, runs: Sequence[RunCounts], mostly: float) -> RuleLine:
-    nothing = Warned(0, 0, None)
+    nothing = RuleWarnings(0, 0, None)
     counted = [run.warnings.get(name, nothing) for run in runs]
-    judged, broken = sum(each.judged for each in counted), sum(each.broken for each in counted)
+    judged, broken = sum(each.validated for each in counted), sum(each.violations for each in counted)
     first = next((each.first for each in counted if each.first is not None), None)
     is_kept = judged == 0 or (judged - broken) / judged >= mostly
     return RuleLine(
-        name, WARNED, judged, broken, mostly, is_kept, first, [_share(each.broken, each.judged) for each in counted]
+        name,
+        WARNED,
+        judged,
+        broken,
+        mostly,
+        is_kept,
+        first,
+        [_share(each.violations, each.validated) for each in counted],
     )
 
 
@@ -108,8 +115,8 @@ def _run_json(run: RunCounts) -> Mapping[str, Any]:
     return {
         "release": run.release,
         "batches": [run.first_batch, run.last_batch],
-        "judged_at": run.judged_at.isoformat(),
+        "validated_at": run.validated_at.isoformat(),
         "records": run.rows_in,
         "rejected": dict(run.reasons),
-        "warned": {name: {"judged": each.judged, "broken": each.broken} for name, each in run.warnings.items()},
+        "warned": {name: {"judged": each.validated, "broken": each.violations} for name, each in run.warnings.items()},
     }

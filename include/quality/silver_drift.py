@@ -15,7 +15,7 @@ from typing import Any
 from include.catalog.contract import Column, Contract
 from include.errors import Terminal
 from include.reading.published_sql import memory_database
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 
 BINS, FEW = 10, 50
 NULLS, PSI, DISTINCT = 0.05, 0.2, 2.0
@@ -58,7 +58,7 @@ class Drifted:
         return asdict(self)
 
 
-def drifted(reading: Reading, contract: Contract, since_batch: int) -> list[Drifted]:
+def drifted(reading: PinnedTables, contract: Contract, since_batch: int) -> list[Drifted]:
     """Compare silver's batches from `since_batch` on with all before; NothingToCompare when one side is empty."""
     name = contract.dataset
     with _database(reading, name, since_batch) as database:
@@ -69,7 +69,7 @@ def drifted(reading: Reading, contract: Contract, since_batch: int) -> list[Drif
         return [*found, *_unknown_fields(database, contract)]
 
 
-def _database(reading: Reading, dataset: str, since_batch: int) -> Any:
+def _database(reading: PinnedTables, dataset: str, since_batch: int) -> Any:
     database = memory_database()
     database.register("silver", reading.arrow(f"silver.{dataset}"))
     database.register("bronze", reading.arrow(f"bronze.{dataset}"))

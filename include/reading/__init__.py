@@ -3,6 +3,6 @@
 For notebooks: `from include.reading import read` and `read("gold.carrier_hours")` is a lazy polars frame.
 """
 
-from include.reading.published_tables import Reading, TableUnknown, pinned, read, read_arrow
+from include.reading.published_tables import PinnedTables, TableUnknown, pinned, read, read_arrow
 
 __all__ = ["Reading", "TableUnknown", "pinned", "read", "read_arrow"]

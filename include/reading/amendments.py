@@ -22,7 +22,7 @@ from include.paths import amendments_path
 from include.settings import Settings
 
 FIX, DISCARD, REINSTATE = "fix", "discard", "reinstate"
-Place = tuple[int, int]
+Coordinates = tuple[int, int]
 """Partition and offset."""
 
 
@@ -74,24 +74,24 @@ class Amendment:
         return bool(acts) and acts[-1] == DISCARD
 
 
-def decided_until(settings: Settings, dataset: str) -> int:
+def amendments_size(settings: Settings, dataset: str) -> int:
     """Return how far the list of decisions reaches by now, in bytes: lines are only ever added."""
     path = amendments_path(settings, dataset)
     return path.stat().st_size if path.exists() else 0
 
 
-def amendments(settings: Settings, dataset: str, until: int | None = None) -> dict[Place, Amendment]:
+def amendments(settings: Settings, dataset: str, until: int | None = None) -> dict[Coordinates, Amendment]:
     """Return what is decided about each record that anything is decided about; AmendmentsUnreadable.
 
     With `until` only what was when the list reached so far (`decided_until`).
     """
-    found: dict[Place, list[Decision]] = defaultdict(list)
+    found: dict[Coordinates, list[Decision]] = defaultdict(list)
     for said in _decisions(amendments_path(settings, dataset), until):
         found[said.partition, said.offset].append(said)
     return {place: Amendment(decisions) for place, decisions in found.items()}
 
 
-def amend(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> int:
+def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> int:
     """Add decisions, durably, and return how many were new; one that changes nothing is not written again.
 
     A decision changes nothing when the last one about the record is the same, whoever took it.

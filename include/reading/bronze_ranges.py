@@ -12,7 +12,7 @@ from include.clients.delta_log import commits
 
 
 @dataclass(frozen=True)
-class Tile:
+class BatchOffsets:
     """What one batch's commit says of one partition: offsets [start, end), the rows in them, and the topic's id."""
 
     batch: int
@@ -23,7 +23,7 @@ class Tile:
     topic_id: str
 
 
-def tiles_of(bronze: Path, batch: int) -> list[Tile]:
+def batch_offsets(bronze: Path, batch: int) -> list[BatchOffsets]:
     """Return the tiles of all batches up to `batch` of a bronze table, in the order of its commits."""
     named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
     return [tile for said in named for tile in _tiles(said) if tile.batch <= batch]
@@ -36,7 +36,9 @@ def first_batch_since(bronze: Path, since: datetime) -> int | None:
     return next((int(s["batches"][0]) for s in named if s["timestamps"] and s["timestamps"][1] >= since_ms), None)
 
 
-def _tiles(said: Mapping[str, Any]) -> Iterator[Tile]:
+def _tiles(said: Mapping[str, Any]) -> Iterator[BatchOffsets]:
     counted, batch = said["rows_by_partition"], int(said["batches"][0])
     for partition, (start, end) in said["offsets"].items():
-        yield Tile(batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(said["topic_id"]))
+        yield BatchOffsets(
+            batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(said["topic_id"])
+        )

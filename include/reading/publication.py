@@ -40,13 +40,13 @@ class PublicationUnreadable(Terminal):
 class PublicationAhead(Terminal):
     """Readers see a later batch of the same release already: whoever published it owns the tables now."""
 
-    def __init__(self, dataset: str, seen: int, batch: int) -> None:
+    def __init__(self, dataset: str, published: int, batch: int) -> None:
         super().__init__(
-            f"{dataset}: readers see batch {seen} already, batch {batch} was not published; "
+            f"{dataset}: batch {published} is already published, batch {batch} was not published; "
             "another process owns these tables now",
             "headrace status",
         )
-        self.dataset, self.seen, self.batch = dataset, seen, batch
+        self.dataset, self.published, self.batch = dataset, published, batch
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from include.errors import Terminal
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 
 LAYERS = ("bronze", "silver", "rejected", "gold")
 TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
@@ -36,7 +36,7 @@ class QueryFailed(Terminal):
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """Rows of a query, streamed: `columns` are its names, `types` the Arrow types, `rows` tuples of Python values."""
 
     columns: tuple[str, ...]
@@ -58,7 +58,7 @@ def memory_database() -> Any:
     return connection
 
 
-def quoted(text: str) -> str:
+def sql_literal(text: str) -> str:
     """Return a text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -69,7 +69,7 @@ def tables_mentioned(sql: str, known: list[str]) -> list[str]:
     return [name for name in known if name.lower() in mentioned]
 
 
-def answer(reading: Reading, sql: str) -> Answer:
+def run_query(reading: PinnedTables, sql: str) -> QueryResult:
     """Run one reading statement over schemas bronze, silver, rejected and gold and return its rows, streamed.
 
     Raises QueryRefused for anything but one SELECT (or EXPLAIN), QueryFailed with DuckDB's words and the tables
@@ -85,7 +85,7 @@ def answer(reading: Reading, sql: str) -> Answer:
     except duckdb.Error as error:
         raise QueryFailed(str(error), known) from error
     schema = reader.schema
-    return Answer(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
+    return QueryResult(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
 
 
 def validate_reading(sql: str) -> None:
@@ -101,7 +101,7 @@ def validate_reading(sql: str) -> None:
         raise QueryRefused(f"{statements[0].type.name} does not read, and published tables are read-only")
 
 
-def _database_of(reading: Reading, names: list[str]) -> Any:
+def _database_of(reading: PinnedTables, names: list[str]) -> Any:
     connection = memory_database()
     for layer in LAYERS:
         connection.execute(f"create schema {layer}")

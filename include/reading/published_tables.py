@@ -42,7 +42,7 @@ class PublishedVersionGone(Terminal):
 
 
 @dataclass(frozen=True)
-class TableFacts:
+class TableStats:
     """What the Delta log says of a published table: `rows` and `files`, `size` in bytes; rows None when a file's
     statistics lack the count."""
 
@@ -53,7 +53,7 @@ class TableFacts:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PinnedTables:
     """The published tables of one look: all reads see the same versions, however far the streams move meanwhile."""
 
     tables: Mapping[str, PublishedTable]
@@ -75,14 +75,14 @@ class Reading:
         frame = pl.scan_pyarrow_dataset(self.arrow(name))
         return frame if columns is None else frame.select(list(columns))
 
-    def facts(self, name: str) -> TableFacts:
+    def facts(self, name: str) -> TableStats:
         """Return rows, size and files of a table from its Delta log alone; no data file is opened."""
-        return table_facts(self.table(name))
+        return table_stats(self.table(name))
 
 
-def pinned(settings: Settings | None = None) -> Reading:
+def pinned(settings: Settings | None = None) -> PinnedTables:
     """Look at the publications once and return all tables at the versions seen."""
-    return Reading(published_tables(settings or load_settings()))
+    return PinnedTables(published_tables(settings or load_settings()))
 
 
 def read(name: str, *, columns: Sequence[str] | None = None) -> pl.LazyFrame:
@@ -121,7 +121,7 @@ def _files_of(path: Path) -> Any:
     return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
 
 
-def table_facts(table: PublishedTable) -> TableFacts:
+def table_stats(table: PublishedTable) -> TableStats:
     """Return rows, size and files of a table at its published version, from its Delta log alone."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -130,4 +130,4 @@ def table_facts(table: PublishedTable) -> TableFacts:
     files = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
     counts = files["num_records"]
     rows = None if counts.null_count else int(pc.sum(counts).as_py() or 0)
-    return TableFacts(table, rows, int(pc.sum(files["size_bytes"]).as_py() or 0), len(files))
+    return TableStats(table, rows, int(pc.sum(files["size_bytes"]).as_py() or 0), len(files))

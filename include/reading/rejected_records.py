@@ -8,16 +8,16 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from include.reading.amendments import Amendment, Decision, Place
-from include.reading.published_tables import Reading
+from include.reading.amendments import Amendment, Coordinates, Decision
+from include.reading.published_tables import PinnedTables
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-OPEN, FIXED, DISCARDED, LOST, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
-STATUSES = (OPEN, FIXED, DISCARDED, LOST)
-NOTHING: Mapping[Place, Amendment] = MappingProxyType({})
+OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
+STATUSES = (OPEN, FIXED, DISCARDED, DUPLICATE)
+NOTHING: Mapping[Coordinates, Amendment] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RejectedRecord:
 
 
 @dataclass(frozen=True)
-class Selection:
+class RejectedFilter:
     """Which rejected records are meant: all that is said must hold.
 
     `reason` is a rule's name, `column` one it was broken in; [`since`, `until`) are times in Kafka; `offsets` ranges
@@ -68,7 +68,7 @@ class Selection:
     offsets: Mapping[int, tuple[int, int]] | None = None
 
 
-EVERY = Selection()
+ALL_REJECTED = RejectedFilter()
 
 
 def status_of(disposition: str, amendment: Amendment | None) -> str:
@@ -78,7 +78,7 @@ def status_of(disposition: str, amendment: Amendment | None) -> str:
     vain; DISCARDED: it is to stay out; LOST: a duplicate, about which nothing can be decided.
     """
     if disposition != "invalid":
-        return LOST
+        return DUPLICATE
     if amendment is None:
         return OPEN
     if amendment.is_discarded:
@@ -86,16 +86,16 @@ def status_of(disposition: str, amendment: Amendment | None) -> str:
     return OPEN if amendment.payload is None else FIXED
 
 
-def rejected_datasets(reading: Reading) -> list[str]:
+def rejected_datasets(reading: PinnedTables) -> list[str]:
     """Return the datasets that have a published table of rejected records."""
     return sorted(name.split(".", 1)[1] for name in reading.tables if name.startswith("rejected."))
 
 
 def rejected_records(
-    reading: Reading,
+    reading: PinnedTables,
     dataset: str,
-    wanted: Selection = EVERY,
-    decided: Mapping[Place, Amendment] = NOTHING,
+    wanted: RejectedFilter = ALL_REJECTED,
+    decided: Mapping[Coordinates, Amendment] = NOTHING,
     limit: int | None = 20,
 ) -> list[RejectedRecord]:
     """Return rejected records, newest first. Payloads are read for these records only."""
@@ -109,9 +109,9 @@ def rejected_records(
     return [_record(dataset, row, payloads, decided) for row in rows.iter_rows(named=True)]
 
 
-def rejected_places(
-    reading: Reading, dataset: str, wanted: Selection, decided: Mapping[Place, Amendment]
-) -> dict[Place, int]:
+def rejected_coordinates(
+    reading: PinnedTables, dataset: str, wanted: RejectedFilter, decided: Mapping[Coordinates, Amendment]
+) -> dict[Coordinates, int]:
     """Return the partition and offset of each such record, with its batch; no payload is read."""
     columns = ("_partition", "_offset", "_batch_id", "disposition")
     rows = _chosen(reading, dataset, wanted).select(columns).collect()
@@ -120,13 +120,15 @@ def rejected_places(
     return {(partition, offset): batch for partition, offset, batch, _ in rows.iter_rows()}
 
 
-def reinstated_places(reading: Reading, dataset: str, decided: Mapping[Place, Amendment]) -> list[Place]:
+def reinstated_coordinates(
+    reading: PinnedTables, dataset: str, decided: Mapping[Coordinates, Amendment]
+) -> list[Coordinates]:
     """Return the records about which something was decided and that are in `rejected` no longer."""
-    there = rejected_places(reading, dataset, EVERY, decided)
+    there = rejected_coordinates(reading, dataset, ALL_REJECTED, decided)
     return sorted(place for place in decided if place not in there)
 
 
-def reason_counts(reading: Reading, dataset: str) -> pl.DataFrame:
+def reason_counts(reading: PinnedTables, dataset: str) -> pl.DataFrame:
     """Return how many records each rule rejected: columns disposition, rule, column, records, most first.
 
     A record that breaks several rules counts under each of them.
@@ -139,7 +141,7 @@ def reason_counts(reading: Reading, dataset: str) -> pl.DataFrame:
     return counted.sort(["records", "rule", "column"], descending=[True, False, False]).collect()
 
 
-def _chosen(reading: Reading, dataset: str, wanted: Selection) -> pl.LazyFrame:
+def _chosen(reading: PinnedTables, dataset: str, wanted: RejectedFilter) -> pl.LazyFrame:
     import polars as pl
 
     rows = reading.read(f"rejected.{dataset}")
@@ -161,17 +163,17 @@ def _chosen(reading: Reading, dataset: str, wanted: Selection) -> pl.LazyFrame:
     return rows
 
 
-def _with_status(rows: pl.DataFrame, decided: Mapping[Place, Amendment], status: str) -> pl.DataFrame:
+def _with_status(rows: pl.DataFrame, decided: Mapping[Coordinates, Amendment], status: str) -> pl.DataFrame:
     import polars as pl
 
     facts = rows.select("disposition", "_partition", "_offset").iter_rows()
     return rows.filter(pl.Series([status_of(d, decided.get((p, o))) == status for d, p, o in facts], dtype=pl.Boolean))
 
 
-def _payloads(reading: Reading, dataset: str, rows: pl.DataFrame) -> dict[Place, bytes | None]:
+def _payloads(reading: PinnedTables, dataset: str, rows: pl.DataFrame) -> dict[Coordinates, bytes | None]:
     import pyarrow.compute as pc
 
-    found: dict[Place, bytes | None] = {}
+    found: dict[Coordinates, bytes | None] = {}
     bronze = reading.arrow(f"bronze.{dataset}")
     for (partition,), part in rows.group_by(["_partition"]):
         offsets: Sequence[int] = part["_offset"].to_list()
@@ -188,8 +190,8 @@ def _payloads(reading: Reading, dataset: str, rows: pl.DataFrame) -> dict[Place,
 def _record(
     dataset: str,
     row: dict[str, Any],
-    payloads: dict[Place, bytes | None],
-    decided: Mapping[Place, Amendment],
+    payloads: dict[Coordinates, bytes | None],
+    decided: Mapping[Coordinates, Amendment],
 ) -> RejectedRecord:
     place = (row["_partition"], row["_offset"])
     amendment = decided.get(place)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from include.catalog.dataset import DatasetUnknown, dataset_names, released_dataset
 from include.ledger.ledger_reader import ReleaseTotals, open_reader
-from include.ledger.watermark import Reached
+from include.ledger.watermark import WatermarkProgress
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import last_said
@@ -54,7 +54,7 @@ class Watch:
         self.settings, self.dataset = settings, dataset
         self._ledger = open_reader(settings)
         self._release = ""
-        self._reached = Reached(timedelta())
+        self._reached = WatermarkProgress(timedelta())
 
     def look(self) -> StreamHealth:
         """Return how the stream is now."""
@@ -85,11 +85,11 @@ class Watch:
             return None
         if seen.release != self._release:
             declared = released_dataset(self.settings, self.dataset, seen.release)
-            self._release, self._reached = seen.release, Reached(declared.pipeline.lateness)
+            self._release, self._reached = seen.release, WatermarkProgress(declared.pipeline.lateness)
         runs, _ = self._ledger.event_times(self.dataset, seen.release, after=self._reached.batch)
         for batch, text in runs:
-            self._reached.bring_on(batch, text)
-        return self._reached.boundary
+            self._reached.advance(batch, text)
+        return self._reached.watermark
 
 
 def rejected_share(totals: ReleaseTotals | None) -> float | None:

@@ -28,7 +28,7 @@ from include.clients.kafka import ensure_topic, log_end_offsets
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
 from include.ledger.ledger_writer import LedgerWriter, open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.paths import checkpoint_path, lease_path, status_path
 from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings, load_settings
@@ -214,7 +214,7 @@ def drain(query: StreamingQuery, within: float = 50.0) -> None:
 def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
     """Bring the ledger up to the tables; a ledger that is not there is told and caught up with later."""
     try:
-        catch_up(ledger, settings, dataset)
+        project_dataset(ledger, settings, dataset)
     except HeadraceError as error:
         log_line(f"ledger not brought on: {error.what}")
 
@@ -282,7 +282,7 @@ def prepare(
     teller.status.epoch = lease.epoch
     ledger = open_writer(settings)
     try:
-        catch_up(ledger, settings, name)
+        project_dataset(ledger, settings, name)
     except Transient as error:
         log_line(f"ledger not brought on: {error.what}")
     pass_step(Step.EXAMINED)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from include.catalog.dataset import Dataset
-from include.reading.published_sql import quoted
+from include.reading.published_sql import sql_literal
 from spark_jobs.layers.silver_tables import MONTH_IN_SQL
 
 
 def all_rejected(dataset: Dataset) -> str:
     """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
-    identity = quoted(", ".join(dataset.pipeline.identity))
+    identity = sql_literal(", ".join(dataset.pipeline.identity))
     copied = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
     invalid = _rows(dataset, "invalid", "invalid", "_reasons")
     return f"{invalid} union all {_rows(dataset, 'copies', 'duplicate', copied)}"
 
 
 def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
-    version, month = quoted(dataset.contract.version), MONTH_IN_SQL.format(time="_timestamp")
+    version, month = sql_literal(dataset.contract.version), MONTH_IN_SQL.format(time="_timestamp")
     return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
 
 

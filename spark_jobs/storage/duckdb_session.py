@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.reading.published_sql import memory_database, quoted
+from include.reading.published_sql import memory_database, sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
 
@@ -36,7 +36,7 @@ class Lookup:
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
             return
-        paths = ", ".join(quoted(str(path)) for path in files)
+        paths = ", ".join(sql_literal(str(path)) for path in files)
         columns = ", ".join(f'"{column}"' for column in schema.fieldNames())
         rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
         self._database.execute(f'create view "{name}" as select {columns} from {rows}')
@@ -53,7 +53,7 @@ class Lookup:
         """Write the rows of a query into a folder, in the place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._database.execute(f"copy ({sql}) to {quoted(str(folder / 'part-0.parquet'))} (format parquet)")
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(folder / 'part-0.parquet'))} (format parquet)")
 
     def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
         """Write the rows of a query, which have the table's columns, as `Table.write` does those of Spark."""
@@ -61,7 +61,7 @@ class Lookup:
         shutil.rmtree(place, ignore_errors=True)
         columns = ", ".join(f'"{name}"' for name in table.spec.schema.fieldNames())
         parted = f'format parquet, partition_by ("{table.spec.partition}")'
-        self._database.execute(f"copy (select {columns} from ({sql})) to {quoted(str(place))} ({parted})")
+        self._database.execute(f"copy (select {columns} from ({sql})) to {sql_literal(str(place))} ({parted})")
         return table.written(place)
 
     def view_of(self, name: str, sql: str) -> None:

@@ -15,8 +15,8 @@ from small_release import Record, small_release
 from include.catalog.contract import load_contract
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
-from include.ledger.rule_counts import RunCounts, Warned
+from include.ledger.project_commits import project_dataset
+from include.ledger.rule_counts import RuleWarnings, RunCounts
 from include.quality.quality_pages import page
 from include.quality.quality_report import quality_report
 from include.settings import CLONE, Settings
@@ -59,16 +59,16 @@ def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     release = small_release(spark, settings, "flights", edited(place, warn_twice, FLIGHTS))
     for records in BATCHES:
         release.take(records)
-    catch_up(open_writer(settings), settings, "flights")
-    return open_reader(settings).counted_runs("flights")
+    project_dataset(open_writer(settings), settings, "flights")
+    return open_reader(settings).run_counts("flights")
 
 
 def test_each_run_has_its_counts(runs: list[RunCounts]) -> None:
     assert [run.rows_in for run in runs] == [4, 2]
     # Of four records two are rejected: they are no warnings.
     assert [run.reasons for run in runs] == [{"malformed": 1, "range": 1}, {}]
-    assert runs[0].warnings == {"short": Warned(2, 1, (0, 101)), "late": Warned(2, 1, (0, 101))}
-    assert runs[1].warnings == {"short": Warned(2, 1, (0, 104)), "late": Warned(1, 1, (1, 5000))}
+    assert runs[0].warnings == {"short": RuleWarnings(2, 1, (0, 101)), "late": RuleWarnings(2, 1, (0, 101))}
+    assert runs[1].warnings == {"short": RuleWarnings(2, 1, (0, 104)), "late": RuleWarnings(1, 1, (1, 5000))}
 
 
 def test_the_report_says_what_is_too_much(runs: list[RunCounts], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, r
 from include.audit import kafka_records
 from include.audit.audit_run import TablesUnreadable, audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
-from include.audit.kafka_records import RECORD, Chunk, NothingJudged, Topic
+from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.cli import main as command_line
 from include.clients.kafka import BrokerUnreachable, TopicMissing
@@ -205,7 +205,7 @@ def test_without_a_broker_nothing_is_judged(settings: Settings, warehouse: Small
     def no_broker(_: str) -> Topic:
         raise BrokerUnreachable("127.0.0.1:1")
 
-    with pytest.raises(NothingJudged):
+    with pytest.raises(AuditUnavailable):
         audit_dataset(settings, "sales", no_broker)
 
 

@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 from small_warehouse import BRONZE, NOON, as_frame, bronze_metadata, bronze_row
 
-from include.audit.audit_findings import Finding, Kind, merged
+from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
     BatchRange,
     batch_ranges,
-    named_row_findings,
+    batch_row_findings,
+    range_findings,
     record_findings,
-    tiling_findings,
     topic_findings,
 )
 from include.audit.kafka_records import RECORD, Chunk, Topic
@@ -42,7 +42,7 @@ def bronze(*rows: dict[str, Any]) -> pl.DataFrame:
 
 
 def found(findings: Iterable[Finding]) -> list[tuple[str, int | None, int | None, int | None, int]]:
-    return [(f.kind.value, f.partition, f.start, f.end, f.rows) for f in merged(findings)]
+    return [(f.kind.value, f.partition, f.start, f.end, f.rows) for f in merge_findings(findings)]
 
 
 def offsets(*numbers: int) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ def ranges(*spans: tuple[int, int]) -> list[BatchRange]:
 
 def test_ranges_that_tile_are_balanced_in_any_order() -> None:
     tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [BatchRange(7, 1, 0, 5, 0)]
-    assert found(tiling_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
+    assert found(range_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_ranges_that_tile_are_balanced_in_any_order() -> None:
     ],
 )
 def test_ranges_that_do_not_tile(spans: list[tuple[int, int]], end: int, expected: list[Any]) -> None:
-    assert found(tiling_findings(ranges(*spans), {0: end}, TABLE)) == expected
+    assert found(range_findings(ranges(*spans), {0: end}, TABLE)) == expected
 
 
 def test_a_partition_that_is_not_published_is_surplus() -> None:
-    assert found(tiling_findings([BatchRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
+    assert found(range_findings([BatchRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 def named(database: duckdb.DuckDBPyConnection, tiles: list[BatchRange], *rows: tuple[int, int]) -> list[Any]:
     table = as_frame([bronze_row(offset, b"v", batch=batch) for batch, offset in rows], BRONZE)
     database.register("bronze", table.to_arrow())
-    return found(named_row_findings(database, tiles, TABLE))
+    return found(batch_row_findings(database, tiles, TABLE))
 
 
 def test_rows_in_the_range_of_their_batch(database: duckdb.DuckDBPyConnection) -> None:
@@ -172,18 +172,18 @@ def test_a_topic_made_again_is_another_topic() -> None:
     topic = Topic("sales", "T2", {}, {}, lambda *_: iter(()))
     metadata = [bronze_metadata(0, {}, topic_id="T1"), bronze_metadata(1, {}, topic_id="T2")]
     wrong = list(topic_findings(metadata, topic, TABLE))
-    assert [finding.kind for finding in wrong] == [Kind.different]
+    assert [finding.kind for finding in wrong] == [FindingKind.different]
     assert "T1" in wrong[0].detail
 
 
 def test_the_first_finding_is_the_one_that_ends_first() -> None:
     wrong = [
-        Finding(Kind.gap, "gold.days", 1, ""),
-        Finding(Kind.gap, TABLE, 9, "a batch", 0, 0, 9),
-        Finding(Kind.surplus, TABLE, 1, "", 0, 3, 4),
-        Finding(Kind.gap, TABLE, 1, "", 1, 0, 1),
+        Finding(FindingKind.gap, "gold.days", 1, ""),
+        Finding(FindingKind.gap, TABLE, 9, "a batch", 0, 0, 9),
+        Finding(FindingKind.surplus, TABLE, 1, "", 0, 3, 4),
+        Finding(FindingKind.gap, TABLE, 1, "", 1, 0, 1),
     ]
-    assert [(f.table, f.partition, f.end) for f in merged(wrong)] == [
+    assert [(f.table, f.partition, f.end) for f in merge_findings(wrong)] == [
         (TABLE, 0, 4),
         (TABLE, 0, 9),
         (TABLE, 1, 1),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_findings import Finding, merged
+from include.audit.audit_findings import Finding, merge_findings
 from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.pipeline import Pipeline
 
@@ -35,7 +35,7 @@ def fill(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, reject
 
 
 def found(findings: Iterable[Finding]) -> Found:
-    return [(f.kind.value, f.layer, f.partition, f.start, f.end) for f in merged(findings)]
+    return [(f.kind.value, f.layer, f.partition, f.start, f.end) for f in merge_findings(findings)]
 
 
 def split(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows, batch: int = 0) -> Found:

@@ -16,11 +16,11 @@ from confluent_kafka import KafkaError, KafkaException
 from include.clients.kafka import (
     BrokerUnreachable,
     KafkaRefused,
-    PartitionsSettling,
+    PartitionsNotReady,
     TopicMissing,
     cluster_id,
     log_end_offsets,
-    translated,
+    translate_error,
 )
 from include.host.jar_lock import JarMissing
 from include.host.java_runtime import Java, JavaMissing, find_java, major_version
@@ -209,11 +209,11 @@ def test_an_unreachable_broker_is_told_in_time(capfd: pytest.CaptureFixture[str]
     ("code", "becomes"),
     [
         (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
-        (KafkaError.NOT_LEADER_FOR_PARTITION, PartitionsSettling),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, PartitionsNotReady),
         (KafkaError._TRANSPORT, BrokerUnreachable),
         (KafkaError._TIMED_OUT, BrokerUnreachable),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaRefused),
     ],
 )
 def test_kafkas_errors_become_ours(code: int, becomes: type[Exception]) -> None:
-    assert type(translated(KafkaException(KafkaError(code)), "asking", "127.0.0.1:1", "flights")) is becomes
+    assert type(translate_error(KafkaException(KafkaError(code)), "asking", "127.0.0.1:1", "flights")) is becomes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from include.catalog.pipeline import AdditiveGold, Window
 from include.ledger.ledger_reader import Verification
-from include.ledger.watermark import Boundary, boundaries
+from include.ledger.watermark import Watermark, watermarks
 from include.planning.grain_states import windows_of
 
 HOURS = AdditiveGold("sales_hours", "", Window("sold_at", "hour", "hour"), ("shop",), ())
@@ -28,17 +28,17 @@ def seen(**hours: int) -> str:
 
 def test_the_slowest_partition_decides_less_the_lateness() -> None:
     runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
-    found = list(boundaries(runs, timedelta(hours=1)))
+    found = list(watermarks(runs, timedelta(hours=1)))
     # A partition that was never heard of cannot hold the boundary back, and once it is there it cannot move it back.
     assert [b.after for b in found] == [at(9), at(9), at(9), at(9)]
     assert [b.before for b in found] == [None, at(9), at(9), at(9)]
-    assert list(boundaries([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)
+    assert list(watermarks([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 23)), max_size=20))
 def test_the_boundary_never_moves_back(events: list[tuple[str, int]]) -> None:
     runs = [(n, json.dumps({part: at(hour).isoformat()})) for n, (part, hour) in enumerate(events)]
-    reached = [b.after for b in boundaries(runs, timedelta(hours=2)) if b.after is not None]
+    reached = [b.after for b in watermarks(runs, timedelta(hours=2)) if b.after is not None]
     assert reached == sorted(reached)
 
 
@@ -63,6 +63,6 @@ def row(hour: int, batch: int, shop: str = "north") -> dict[str, object]:
 def test_states(
     rows: list[dict[str, object]], verified: list[Verification], states: list[tuple[int, str, int]]
 ) -> None:
-    known = [Boundary(0, None, at(5)), Boundary(2, at(5), at(9))]
+    known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]
     found = windows_of(HOURS, pl.DataFrame(rows).to_arrow(), known, verified)
     assert [(w.start.hour, w.state.value, w.grains) for w in found] == states

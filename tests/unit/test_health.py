@@ -13,7 +13,7 @@ from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.clients.kafka import BrokerUnreachable
 from include.ledger.ledger_reader import ReleaseTotals
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.paths import status_path
 from include.settings import Settings
 from include.state.desired_streams import want
@@ -44,7 +44,7 @@ def say(settings: Settings, **said: object) -> None:
 def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
     dataset = snapshot_dataset(settings, "flights")
     Stream(settings, release=dataset.release).run(0, 1)
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     say(settings, release=dataset.release, lag_seconds=1.5, refined_batch=1)
     want(settings, "flights", "airflow")
     found = stream_health(settings, "flights")
@@ -62,7 +62,7 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
     dataset = snapshot_dataset(settings, "flights")
     stream = Stream(settings, release=dataset.release)
     stream.run(0, 1)
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     watch, read = Watch(settings, "flights"), list[int]()
     ask = watch._ledger.event_times
 
@@ -76,7 +76,7 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
     assert watch.look() == first
     for batch in (2, 3):
         stream.run(batch, batch)
-        catch_up(open_writer(settings), settings, "flights")
+        project_dataset(open_writer(settings), settings, "flights")
     later = watch.look()
     assert read == [1, 0, 2]
     assert later == stream_health(settings, "flights")

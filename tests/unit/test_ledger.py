@@ -20,19 +20,19 @@ from ledgered_stream import RELEASE, Stream, commit
 from include.clients.delta_log import LogDamaged, commits, read_commit
 from include.ledger.commit_rows import rows_of_commit
 from include.ledger.ledger_errors import (
-    CommitUnexplained,
+    CommitMetadataInvalid,
     LedgerBehind,
-    LedgerDisagrees,
+    LedgerMismatch,
     LedgerMissing,
-    LedgerSchemaDiffers,
+    LedgerSchemaMismatch,
     LedgerUnavailable,
 )
 from include.ledger.ledger_reader import OffsetRange, open_reader
 from include.ledger.ledger_rebuild import Difference, rebuild
 from include.ledger.ledger_schema import FACTS
 from include.ledger.ledger_writer import LedgerWriter, open_writer
-from include.ledger.project_commits import CaughtUp, catch_up, table_paths
-from include.ledger.rule_counts import Warned
+from include.ledger.project_commits import Projected, project_dataset, table_paths
+from include.ledger.rule_counts import RuleWarnings
 from include.paths import bronze_path, gold_path, silver_path, warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
@@ -64,7 +64,7 @@ def everything(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
 
 def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
-    assert catch_up(writer, settings, FLIGHTS) == CaughtUp(commits=11, published=1, cleaned={})
+    assert project_dataset(writer, settings, FLIGHTS) == Projected(commits=11, published=1, cleaned={})
     first, second = open_reader(settings).last_batches(FLIGHTS)
     assert first.ranges == (OffsetRange(0, 0, 11, 10), OffsetRange(1, 0, 11, 10))
     assert second.ranges == (OffsetRange(0, 11, 22, 10), OffsetRange(1, 11, 22, 10))
@@ -83,20 +83,20 @@ def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Sett
 def test_what_rules_counted_is_asked_run_by_run(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     stream.run(1, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     reader = open_reader(settings)
-    first, second = reader.counted_runs(FLIGHTS)
+    first, second = reader.run_counts(FLIGHTS)
     assert (first.first_batch, first.last_batch, first.rows_in) == (0, 0, 20)
     assert second.reasons == {"type": 2, "null": 1, "duplicate": 1}
-    assert second.warnings == {"late": Warned(17, 1, (1, 1)), "odd": Warned(9, 0, None)}
-    assert reader.counted_runs("weather") == []
-    assert [run.last_batch for run in reader.counted_runs(FLIGHTS, since=second.judged_at)][-1] == 1
-    assert reader.counted_runs(FLIGHTS, until=first.judged_at) == []
+    assert second.warnings == {"late": RuleWarnings(17, 1, (1, 1)), "odd": RuleWarnings(9, 0, None)}
+    assert reader.run_counts("weather") == []
+    assert [run.last_batch for run in reader.run_counts(FLIGHTS, since=second.validated_at)][-1] == 1
+    assert reader.run_counts(FLIGHTS, until=first.validated_at) == []
 
 
 def test_publication_names_what_the_batch_committed(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     ((dataset, release, batch, published_at, tables),) = everything(settings)["publications"]
     assert (dataset, release, batch) == (FLIGHTS, RELEASE, 0)
     assert json.loads(tables) == stream.versions
@@ -107,10 +107,10 @@ def test_publication_names_what_the_batch_committed(stream: Stream, writer: Ledg
 def test_rebuild_is_identical_to_the_live_ledger(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     for first, last in ((0, 0), (1, 3), (4, 4)):
         stream.run(first, last)
-        catch_up(writer, settings, FLIGHTS)
+        project_dataset(writer, settings, FLIGHTS)
     stream.bronze(5)
     stream.silver(5, 5)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
     assert len(live["batches"]) == 6
     assert len(live["publications"]) == 3
@@ -120,7 +120,7 @@ def test_rebuild_is_identical_to_the_live_ledger(stream: Stream, writer: LedgerW
 
 def test_a_lost_ledger_comes_back_the_same(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 2)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
     for path in settings.state.glob("ledger.sqlite*"):
         path.unlink()
@@ -131,7 +131,7 @@ def test_a_lost_ledger_comes_back_the_same(stream: Stream, writer: LedgerWriter,
 
 def test_rebuild_says_what_was_wrong(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 2)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     with sqlite3.connect(ledger_file(settings)) as raw:
         raw.execute("delete from ranges where batch = 1 and partition = 0")
         raw.execute("update runs set accepted = accepted + 1")
@@ -177,8 +177,8 @@ def test_when_commits_are_entered_makes_no_difference(
         if step == "rebuild":
             rebuild(settings)
         elif step != "nothing":
-            catch_up(writer, settings, FLIGHTS)
-    catch_up(writer, settings, FLIGHTS)
+            project_dataset(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     assert rebuild(settings).identical
     assert len(everything(settings)["publications"]) == 2
 
@@ -190,10 +190,10 @@ def test_a_half_finished_run_is_not_published(stream: Stream, writer: LedgerWrit
     stream.rejected(1, 1)
     stream.merge("carrier_hours", 1, 1)
     stream.publish(1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     assert [row[2] for row in everything(settings)["publications"]] == [0]
     stream.merge("route_days", 1, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     assert [row[2] for row in everything(settings)["publications"]] == [0, 1]
 
 
@@ -203,7 +203,7 @@ def test_a_complete_run_is_not_published_before_the_publication_moves(
     stream.run(0, 0)
     stream.bronze(1)
     stream.refine(1, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     assert [row[2] for row in everything(settings)["publications"]] == [0]
 
 
@@ -235,24 +235,24 @@ def test_maintenance_makes_no_rows_and_no_gap(stream: Stream, writer: LedgerWrit
     stream.run(0, 0)
     commit(silver_path(settings, FLIGHTS, RELEASE), "somebody", 1, None)
     commit(silver_path(settings, FLIGHTS, RELEASE), "plan/7/silver/x/y", 1, {"app_id": "plan/7/silver/x/y"})
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     stream.run(1, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     assert [row[2] for row in everything(settings)["runs"]] == [0, 1]
     assert rebuild(settings).identical
 
 
 def test_an_outage_passes_and_the_ledger_catches_up(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     stream.run(1, 1)
     with sqlite3.connect(ledger_file(settings), isolation_level=None) as other:
         other.execute("begin immediate")
         with pytest.raises(LedgerUnavailable, match="locked"):
-            catch_up(writer, settings, FLIGHTS)
+            project_dataset(writer, settings, FLIGHTS)
         assert len(open_reader(settings).last_batches()) == 1
         other.execute("rollback")
-    assert catch_up(writer, settings, FLIGHTS).commits == 5
+    assert project_dataset(writer, settings, FLIGHTS).commits == 5
     assert rebuild(settings).identical
 
 
@@ -260,17 +260,17 @@ def test_a_ledger_deleted_under_a_driver_is_made_again(
     stream: Stream, writer: LedgerWriter, settings: Settings
 ) -> None:
     stream.run(0, 0)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     for path in settings.state.glob("ledger.sqlite*"):
         path.unlink()
     stream.run(1, 1)
-    assert catch_up(writer, settings, FLIGHTS).published == 2
+    assert project_dataset(writer, settings, FLIGHTS).published == 2
     assert rebuild(settings).identical
 
 
 def test_a_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
     writer.close()
     assert not list(settings.state.glob("*-wal"))
@@ -279,18 +279,18 @@ def test_a_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerW
     assert rebuilt.set_aside is not None
     assert rebuilt.set_aside.read_bytes().startswith(b"no database")
     assert everything(settings) == live
-    assert catch_up(writer, settings, FLIGHTS).commits == 0
+    assert project_dataset(writer, settings, FLIGHTS).commits == 0
 
 
 def test_another_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     with sqlite3.connect(ledger_file(settings)) as raw:
         raw.execute("update headrace_ledger set value = '0'")
         raw.execute("create table something_old (a)")
         raw.execute("drop table reasons")
-    for question in (lambda: catch_up(writer, settings, FLIGHTS), open_reader(settings).totals):
-        with pytest.raises(LedgerSchemaDiffers) as caught:
+    for question in (lambda: project_dataset(writer, settings, FLIGHTS), open_reader(settings).totals):
+        with pytest.raises(LedgerSchemaMismatch) as caught:
             question()
         assert (caught.value.found, caught.value.remedy) == ("0", "headrace ledger rebuild")
     assert not rebuild(settings).compared
@@ -299,40 +299,40 @@ def test_another_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerW
 
 def test_another_table_under_the_same_path_is_refused(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     shutil.rmtree(warehouse(settings) / FLIGHTS)
-    with pytest.raises(LedgerDisagrees):
-        catch_up(open_writer(settings), settings, FLIGHTS)
+    with pytest.raises(LedgerMismatch):
+        project_dataset(open_writer(settings), settings, FLIGHTS)
     Stream(settings).run(0, 1)
-    with pytest.raises(LedgerDisagrees, match="another time"):
-        catch_up(open_writer(settings), settings, FLIGHTS)
+    with pytest.raises(LedgerMismatch, match="another time"):
+        project_dataset(open_writer(settings), settings, FLIGHTS)
     assert not rebuild(settings).identical
-    assert catch_up(open_writer(settings), settings, FLIGHTS).commits == 0
+    assert project_dataset(open_writer(settings), settings, FLIGHTS).commits == 0
 
 
 def test_a_shorter_table_under_the_same_path_is_refused(
     stream: Stream, writer: LedgerWriter, settings: Settings
 ) -> None:
     stream.run(0, 3)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     shutil.rmtree(warehouse(settings) / FLIGHTS)
     Stream(settings).bronze(0)
-    with pytest.raises(LedgerDisagrees, match="up to"):
-        catch_up(open_writer(settings), settings, FLIGHTS)
+    with pytest.raises(LedgerMismatch, match="up to"):
+        project_dataset(open_writer(settings), settings, FLIGHTS)
 
 
 def test_a_log_whose_beginning_is_gone_is_reported(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 3)
     for version in range(3):
         (bronze_path(settings, FLIGHTS) / "_delta_log" / f"{version:020d}.json").unlink()
-    assert catch_up(writer, settings, FLIGHTS).cleaned == {"flights/bronze": 3}
+    assert project_dataset(writer, settings, FLIGHTS).cleaned == {"flights/bronze": 3}
     assert rebuild(settings).cleaned == {"flights/bronze": 3}
     assert [batch.batch for batch in open_reader(settings).last_batches()] == [2, 3]
 
 
 def test_a_damaged_log_leaves_the_ledger_as_it_was(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
-    catch_up(writer, settings, FLIGHTS)
+    project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
     (bronze_path(settings, FLIGHTS) / "_delta_log" / f"{1:020d}.json").write_bytes(b"")
     with pytest.raises(LogDamaged):
@@ -346,7 +346,7 @@ def test_metadata_that_cannot_be_read_names_commit_and_key(stream: Stream, setti
     assert whole.metadata is not None
     for key in ("batches", "rows", "offsets", "epoch", "timestamps", "topic_id"):
         broken = replace(whole, metadata={k: v for k, v in whole.metadata.items() if k != key})
-        with pytest.raises(CommitUnexplained, match=key):
+        with pytest.raises(CommitMetadataInvalid, match=key):
             rows_of_commit(broken)
 
 
@@ -366,7 +366,7 @@ def test_several_datasets_and_releases_side_by_side(writer: LedgerWriter, settin
     new.refine(0, 1)
     new.publish(1)
     for dataset in (FLIGHTS, "weather"):
-        catch_up(writer, settings, dataset)
+        project_dataset(writer, settings, dataset)
     published = {(row[0], row[1], row[2]) for row in everything(settings)["publications"]}
     assert published == {("weather", "w" * 12, 0), (FLIGHTS, RELEASE, 1), (FLIGHTS, "0" * 12, 1)}
     assert rebuild(settings).identical

@@ -18,7 +18,7 @@ from include.ledger.ledger_errors import LedgerMissing
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_rebuild import rebuild
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.settings import Settings, load_settings
 
 
@@ -36,7 +36,7 @@ def stream(settings: Settings) -> Stream:
     """Three batches of flights, entered."""
     found = Stream(settings)
     found.run(0, 2)
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     return found
 
 
@@ -76,7 +76,7 @@ def test_rebuilds_beside_a_running_driver_lose_nothing(stream: Stream, settings:
         for batch in range(3, 12):
             stream.run(batch, batch)
             try:
-                catch_up(writer, settings, "flights")
+                project_dataset(writer, settings, "flights")
             except Transient:
                 continue
             except Exception as error:  # noqa: BLE001  carried to the test's own thread
@@ -87,7 +87,7 @@ def test_rebuilds_beside_a_running_driver_lose_nothing(stream: Stream, settings:
     while driver.is_alive():
         rebuild(settings)
     driver.join()
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     assert failures == []
     assert rebuild(settings).identical
     assert [batch.batch for batch in open_reader(settings).last_batches(count=99)] == list(range(12))

@@ -22,7 +22,7 @@ from include.operators import (
 )
 from include.operators.approval_operator import ApprovePlan
 from include.operators.dag_defaults import asset
-from include.operators.day_completion import TellDays, complete_days, told_before
+from include.operators.day_completion import ReportCompleteDays, complete_days, last_reported_before
 from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.quality_operator import AskTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
@@ -182,16 +182,16 @@ def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
     first = list(complete_days(None, boundary))
     assert (len(first), first[-1]) == (31, date(2013, 1, 3))
     told = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}
-    assert told_before(told, "audit/8") == date(2013, 1, 3)
-    assert told_before(told, "audit/7") == date(2013, 1, 1)
-    assert told_before(None, "audit/7") is None
+    assert last_reported_before(told, "audit/8") == date(2013, 1, 3)
+    assert last_reported_before(told, "audit/7") == date(2013, 1, 1)
+    assert last_reported_before(None, "audit/7") is None
 
 
 def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     boundary = datetime(2013, 1, 4, 1, tzinfo=UTC)
     monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
-    operator = TellDays(task_id="days", dataset="flights", outlets=tables)
+    operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
     told: dict[str, list[str]] = {}
     audited = {"flights": "balanced"}

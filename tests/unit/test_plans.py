@@ -38,7 +38,7 @@ from include.planning.plan_journal import (
 )
 from include.planning.rejected_decisions import restore_discards
 from include.planning.release_plan import DiskTooSmall, refuse_small_disk
-from include.reading.amendments import DISCARD, Decision, amend, amendments
+from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
 from include.reading.publication import Publication, PublishedTable, publish
 from include.reading.published_tables import open_dataset
 from include.settings import CLONE, Settings
@@ -264,7 +264,7 @@ LATER, PLACE = NOON + timedelta(hours=1), (0, 7)
 
 
 def decided(settings: Settings, act: str, at: datetime, by: str) -> None:
-    amend(settings, "flights", [Decision(act, *PLACE, batch=3, at=at, by=by, why="noise")])
+    append_decisions(settings, "flights", [Decision(act, *PLACE, batch=3, at=at, by=by, why="noise")])
 
 
 @pytest.mark.parametrize("end", [plan_stages.cancel, plan_stages.reject])

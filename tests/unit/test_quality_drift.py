@@ -13,7 +13,7 @@ import pytest
 
 from include.catalog.contract import Column, Contract
 from include.quality.silver_drift import Drifted, First, NothingToCompare, drifted, stability
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 
 CONTRACT = Contract(
     "sales",
@@ -65,7 +65,7 @@ class Tables:
 
 
 def warnings(plant: Plant | None = None, since: int = CHANGED) -> list[Drifted]:
-    return drifted(cast(Reading, Tables(plant)), CONTRACT, since)
+    return drifted(cast(PinnedTables, Tables(plant)), CONTRACT, since)
 
 
 def no_units(row: Row) -> None:

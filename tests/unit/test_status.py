@@ -19,7 +19,7 @@ from include.cli import status_command as cli
 from include.cli.main import app
 from include.clients.kafka import BrokerUnreachable
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.paths import status_path
 from include.settings import Settings, load_settings
 from include.state.desired_streams import want
@@ -79,7 +79,7 @@ def entered(settings: Settings, batches: int) -> Stream:
     """A stream that ran and was entered into the ledger."""
     stream = Stream(settings)
     stream.run(0, batches - 1)
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     return stream
 
 

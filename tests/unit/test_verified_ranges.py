@@ -13,7 +13,7 @@ from ledgered_stream import RELEASE, Stream
 from include.catalog.dataset import load_dataset
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import catch_up
+from include.ledger.project_commits import project_dataset
 from include.paths import bronze_path, checkpoint_path, reference_path, verified_path
 from include.reading.bronze_ranges import first_batch_since
 from include.reference.reference_tables import create_reference_tables
@@ -25,7 +25,7 @@ from spark_jobs.storage.delta_table import Table
 
 
 def verified(settings: Settings) -> list[int]:
-    catch_up(open_writer(settings), settings, "flights")
+    project_dataset(open_writer(settings), settings, "flights")
     return [one.batch for one in open_reader(settings).event_times("flights", RELEASE)[1]]
 
 
