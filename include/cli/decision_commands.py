@@ -16,7 +16,7 @@ from include.cli.slice_commands import ranges
 
 if TYPE_CHECKING:
     from include.planning.rejected_decisions import Author
-    from include.reading.rejected_records import Selection
+    from include.reading.rejected_records import RejectedFilter
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 Why = Annotated[str, typer.Option("--why", help="Why; kept with the decision.")]
@@ -97,16 +97,16 @@ def _wanted(
     since: datetime | None,
     until: datetime | None,
     offsets: str | None,
-) -> Selection:
+) -> RejectedFilter:
     """Return which records are meant; typer.BadParameter when nothing is said."""
-    from include.reading.rejected_records import STATUSES, Selection
+    from include.reading.rejected_records import STATUSES, RejectedFilter
 
     said = (reason, column, status, since, until, offsets)
     if all(each is None for each in said):
         raise typer.BadParameter("say which records: --reason, --column, --status, --from, --to or --offsets")
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
-    return Selection(reason, column, None, status, since, until, None if offsets is None else ranges(offsets))
+    return RejectedFilter(reason, column, None, status, since, until, None if offsets is None else ranges(offsets))
 
 
 def _who(why: str) -> Author:

@@ -13,7 +13,7 @@ from typing import Any
 from include.catalog.dataset import released_dataset
 from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
 from include.ledger.ledger_reader import Verification, open_reader
-from include.ledger.watermark import Boundary, boundaries
+from include.ledger.watermark import Watermark, watermarks
 from include.planning.release_plan import refuse_unknown_dataset
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_sql import memory_database
@@ -59,7 +59,7 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
     seen = read_publication(settings, dataset)
     declared = released_dataset(settings, dataset, seen.release)
     runs, verified = open_reader(settings).event_times(dataset, seen.release)
-    known = list(boundaries(runs, declared.pipeline.lateness))
+    known = list(watermarks(runs, declared.pipeline.lateness))
     tables = tables_of(settings, seen)
     windows: list[Window] = []
     for gold in declared.pipeline.gold:
@@ -70,7 +70,7 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
 
 
 def windows_of(
-    gold: AdditiveGold | QueryGold, rows: Any, known: list[Boundary], verified: list[Verification]
+    gold: AdditiveGold | QueryGold, rows: Any, known: list[Watermark], verified: list[Verification]
 ) -> list[Window]:
     """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
     database = memory_database()

@@ -15,17 +15,17 @@ from include.errors import Terminal
 from include.planning import plan as kinds
 from include.planning.plan import Plan, PlanRecord
 from include.planning.slice_plan import plan_reinstatement
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Place, amend, amendments
+from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Coordinates, append_decisions, amendments
 from include.reading.publication import read_publication, tables_of
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
     DISCARDED,
     FIXED,
-    LOST,
+    DUPLICATE,
     OPEN,
     RejectedRecord,
-    Selection,
-    rejected_places,
+    RejectedFilter,
+    rejected_coordinates,
     rejected_records,
     status_of,
 )
@@ -37,7 +37,7 @@ LARGEST = 1_048_576
 class NotRejected(Terminal):
     """A record about which something was to be decided is not in `rejected`, or is a duplicate there."""
 
-    def __init__(self, dataset: str, place: Place, why: str) -> None:
+    def __init__(self, dataset: str, place: Coordinates, why: str) -> None:
         super().__init__(
             f"{dataset}: partition {place[0]} offset {place[1]} {why}; nothing was decided",
             f"headrace rejected list --dataset {dataset}",
@@ -73,7 +73,7 @@ class Author:
     why: str
 
 
-def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: Author) -> int:
+def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes], who: Author) -> int:
     """Give records a payload that is judged instead of their own; return how many fixes are new.
 
     They are judged when they are reinstated, and whenever else they are judged again. NotRejected; FixRefused.
@@ -83,16 +83,16 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Place, bytes], who: 
             why = f"the payload for partition {place[0]} offset {place[1]} has {len(payload)} bytes (1 to {LARGEST})"
             raise FixRefused(dataset, why)
     batches = {place: _record(settings, dataset, place).batch for place in payloads}
-    return amend(settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads])
+    return append_decisions(settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads])
 
 
-def discard(settings: Settings, dataset: str, wanted: Selection, who: Author) -> int:
+def discard(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author) -> int:
     """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
     places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
-    return amend(settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()])
+    return append_decisions(settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()])
 
 
-def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Author, threshold: float) -> PlanRecord:
+def plan_reinstate(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author, threshold: float) -> PlanRecord:
     """Plan to judge records again. Those that were discarded only when their status or their offsets are asked for.
 
     NothingSelected, and the errors of any replay from bronze.
@@ -102,7 +102,7 @@ def plan_reinstate(settings: Settings, dataset: str, wanted: Selection, who: Aut
     asked = f"{len(places):,} rejected records, again ({who.why})"
     record = plan_reinstatement(settings, dataset, record_spans(places), asked, who.by, who.at, threshold)
     # Only once there is a plan, and before it is built: until then what was discarded stays out.
-    amend(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
+    append_decisions(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
     return record
 
 
@@ -117,17 +117,17 @@ def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> i
         its_own = last is not None and (last.act, last.at, last.by) == (REINSTATE, plan.planned_at, plan.planned_by)
         if its_own and before is not None and before.act == DISCARD:
             restored.append(replace(before, by=by, at=at))
-    return amend(settings, plan.dataset, restored) if restored else 0
+    return append_decisions(settings, plan.dataset, restored) if restored else 0
 
 
-def selected_records(settings: Settings, dataset: str, wanted: Selection, statuses: Iterable[str]) -> dict[Place, int]:
+def selected_records(settings: Settings, dataset: str, wanted: RejectedFilter, statuses: Iterable[str]) -> dict[Coordinates, int]:
     """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
-    reading = Reading(tables_of(settings, read_publication(settings, dataset)))
+    reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = amendments(settings, dataset), set(statuses)
     invalid = replace(wanted, disposition="invalid")
     found = {
         place: batch
-        for place, batch in rejected_places(reading, dataset, invalid, decided).items()
+        for place, batch in rejected_coordinates(reading, dataset, invalid, decided).items()
         if status_of("invalid", decided.get(place)) in allowed
     }
     if not found:
@@ -135,7 +135,7 @@ def selected_records(settings: Settings, dataset: str, wanted: Selection, status
     return found
 
 
-def record_spans(places: Iterable[Place]) -> list[Span]:
+def record_spans(places: Iterable[Coordinates]) -> list[Span]:
     """Return the places as spans, neighbours joined."""
     found: list[Span] = []
     for partition, offset in sorted(places):
@@ -147,17 +147,17 @@ def record_spans(places: Iterable[Place]) -> list[Span]:
     return found
 
 
-def _record(settings: Settings, dataset: str, place: Place) -> RejectedRecord:
-    reading = Reading(tables_of(settings, read_publication(settings, dataset)))
+def _record(settings: Settings, dataset: str, place: Coordinates) -> RejectedRecord:
+    reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     partition, offset = place
-    found = rejected_records(reading, dataset, Selection(offsets={partition: (offset, offset + 1)}))
+    found = rejected_records(reading, dataset, RejectedFilter(offsets={partition: (offset, offset + 1)}))
     if not found:
         raise NotRejected(dataset, place, "is no rejected record that readers see")
-    if found[0].status == LOST:
+    if found[0].status == DUPLICATE:
         winner = found[0].reasons[0].detail
         raise NotRejected(dataset, place, f"is a duplicate of {winner} (batch/partition/offset)")
     return found[0]
 
 
-def _decision(act: str, place: Place, batch: int, who: Author, payload: bytes | None = None) -> Decision:
+def _decision(act: str, place: Coordinates, batch: int, who: Author, payload: bytes | None = None) -> Decision:
     return Decision(act, *place, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

@@ -26,7 +26,7 @@ from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
 from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.publication import Publication, publications, read_publication, tables_of
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
 from include.state.process_states import stream_name
@@ -223,7 +223,7 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
 
 def predict(settings: Settings, seen: Publication) -> Prediction:
     """Predict from the logs of the published tables, and the rate that the stream told last."""
-    reading = Reading(tables_of(settings, seen))
+    reading = PinnedTables(tables_of(settings, seen))
     bronze = reading.facts(f"bronze.{seen.dataset}")
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
     rate, records = reported_rate(settings, seen.dataset), bronze.rows or 0

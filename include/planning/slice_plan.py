@@ -19,9 +19,9 @@ from include.planning.plan import BACKFILL, REINSTATE, REPLAY, Plan, PlanRecord,
 from include.planning.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
 from include.planning.published_history import PublishedHistory
 from include.planning.release_plan import refuse_conflict, refuse_small_disk, refuse_unknown_dataset, reported_rate
-from include.reading.bronze_ranges import Tile
+from include.reading.bronze_ranges import BatchOffsets
 from include.reading.publication import Publication, read_publication, tables_of
-from include.reading.published_tables import Reading, open_dataset
+from include.reading.published_tables import PinnedTables, open_dataset
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -248,7 +248,7 @@ def _predicted(view: _View, slice_: Slice) -> Prediction:
     """Files by their bounds; gold rows by the share of the records."""
     files = [file for file in view.history.bronze_files if any(_within(file.low, file.high, s) for s in slice_.spans)]
     records, every = sum(file.rows for file in files), sum(file.rows for file in view.history.bronze_files)
-    reading = Reading(tables_of(view.settings, view.seen))
+    reading = PinnedTables(tables_of(view.settings, view.seen))
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
     rate = reported_rate(view.settings, view.seen.dataset)
     share = records / every if every else 0.0
@@ -330,7 +330,7 @@ def _common(one: Span, other: Span) -> Span | None:
     return Span(one.partition, start, end, one.source) if one.partition == other.partition and start < end else None
 
 
-def _joined(tiles: Iterable[Tile], source: str) -> list[Span]:
+def _joined(tiles: Iterable[BatchOffsets], source: str) -> list[Span]:
     """Return the tiles' offsets with what adjoins made one span."""
     spans: list[Span] = []
     for tile in sorted(tiles, key=lambda tile: (tile.partition, tile.start)):
@@ -342,7 +342,7 @@ def _joined(tiles: Iterable[Tile], source: str) -> list[Span]:
     return spans
 
 
-def _span(tile: Tile) -> Span:
+def _span(tile: BatchOffsets) -> Span:
     return Span(tile.partition, tile.start, tile.end, BRONZE)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.reading.amendments import Amendment, Place, amendments, decided_until
+from include.reading.amendments import Amendment, Coordinates, amendments, amendments_size
 from include.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator
 
@@ -25,20 +25,20 @@ class Decided:
 
     settings: Settings
     dataset: str
-    _known: dict[int, Mapping[Place, Amendment]] = field(default_factory=dict)
+    _known: dict[int, Mapping[Coordinates, Amendment]] = field(default_factory=dict)
 
     def until(self) -> int:
         """How far the list of decisions reaches now."""
-        return decided_until(self.settings, self.dataset)
+        return amendments_size(self.settings, self.dataset)
 
-    def about(self, batches: tuple[int, int], until: int) -> dict[Place, Amendment]:
+    def about(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
         """Return what was decided about records of these batches when the list reached `until`."""
         if until not in self._known:
             self._known = {until: amendments(self.settings, self.dataset, until) if until else {}}
         return of_batches(self._known[until], *batches)
 
 
-def judged_as_amended(judge: Validator, records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+def judged_as_amended(judge: Validator, records: DataFrame, decided: Mapping[Coordinates, Amendment]) -> DataFrame:
     """Judge records (columns of bronze) as `Validator.validated` does, with what is decided about them."""
     if not decided:
         return judge.validated(records)
@@ -53,7 +53,7 @@ def judged_as_amended(judge: Validator, records: DataFrame, decided: Mapping[Pla
     return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*judged.columns)
 
 
-def without(records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame:
+def without(records: DataFrame, decided: Mapping[Coordinates, Amendment]) -> DataFrame:
     """Return the records (columns of bronze) about which nothing is decided."""
     if not decided:
         return records
@@ -61,6 +61,6 @@ def without(records: DataFrame, decided: Mapping[Place, Amendment]) -> DataFrame
     return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
 
 
-def of_batches(decided: Mapping[Place, Amendment], first: int, last: int) -> dict[Place, Amendment]:
+def of_batches(decided: Mapping[Coordinates, Amendment], first: int, last: int) -> dict[Coordinates, Amendment]:
     """Return what is decided about records of these batches: about those of a fresh batch nothing can be yet."""
     return {place: one for place, one in decided.items() if first <= one.batch <= last}

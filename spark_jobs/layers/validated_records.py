@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.reading.amendments import Amendment, Place
+from include.reading.amendments import Amendment, Coordinates
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.amended_records import judged_as_amended, without
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
@@ -115,7 +115,7 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
     return left
 
 
-def _judge_others(refinery: Refinery, decided: Mapping[Place, Amendment], folder: Path) -> None:
+def _judge_others(refinery: Refinery, decided: Mapping[Coordinates, Amendment], folder: Path) -> None:
     """Judge in full what is no plain record that keeps the contract; write it by verdict."""
     rows = read_files(refinery.spark, RECORD, files_in(folder / OTHERS))
     judged = judged_as_amended(refinery.judge, rows, decided)

@@ -14,17 +14,17 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.planning.rejected_decisions import record_spans
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, amend, amendments
+from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, append_decisions, amendments
 from include.reading.publication import published_tables
-from include.reading.published_tables import Reading
+from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
     DISCARDED,
     FIXED,
-    LOST,
+    DUPLICATE,
     OPEN,
-    Selection,
-    reinstated_places,
-    rejected_places,
+    RejectedFilter,
+    reinstated_coordinates,
+    rejected_coordinates,
     rejected_records,
 )
 from include.settings import Settings
@@ -54,7 +54,7 @@ def told(production: SmallRelease, tmp_path: Path) -> History:
 
 def decide(told: History, act: str, place: tuple[int, int], payload: bytes | None = None) -> int:
     said = Decision(act, *place, batch=0, at=NOON, by="ann", why="a test", payload=payload)
-    return amend(told.production.settings, "flights", [said])
+    return append_decisions(told.production.settings, "flights", [said])
 
 
 def reinstate(told: History, *places: tuple[int, int]) -> dict[str, int]:
@@ -67,9 +67,9 @@ def reinstate(told: History, *places: tuple[int, int]) -> dict[str, int]:
 
 def statuses(told: History) -> dict[tuple[int, int], str]:
     decided = amendments(told.production.settings, "flights")
-    reading = Reading(published_tables(told.production.settings))
+    reading = PinnedTables(published_tables(told.production.settings))
     found = {(r.partition, r.offset): r.status for r in rejected_records(reading, "flights", decided=decided)}
-    assert not set(found) & set(reinstated_places(reading, "flights", decided))
+    assert not set(found) & set(reinstated_coordinates(reading, "flights", decided))
     return found
 
 
@@ -92,13 +92,13 @@ def value(record: Record) -> bytes:
 
 def test_a_fix_is_judged_and_the_record_stays_as_it_came(told: History) -> None:
     bronze = told.production.read("bronze.flights")
-    assert statuses(told) == {BROKEN: OPEN, FAR: OPEN, LOSER: LOST}
+    assert statuses(told) == {BROKEN: OPEN, FAR: OPEN, LOSER: DUPLICATE}
     assert decide(told, FIX, BROKEN, value(departed(8, 3))) == 1
     assert decide(told, FIX, BROKEN, value(departed(8, 3))) == 0, "the same decision again"
     assert statuses(told)[BROKEN] == FIXED
     differing = reinstate(told, BROKEN)
     assert (differing["silver.flights"], differing["rejected.flights"]) == (1, 1)
-    assert statuses(told) == {FAR: OPEN, LOSER: LOST}
+    assert statuses(told) == {FAR: OPEN, LOSER: DUPLICATE}
     assert set(reinstate(told, BROKEN).values()) == {0}, "twice is once"
     everywhere(told)
     assert told.production.read("bronze.flights").equals(bronze)
@@ -112,7 +112,7 @@ def test_another_release_is_built_with_the_fixes(told: History, spark: SparkSess
     other = small_release(spark, Settings(state=told.folder / "other"), "flights")
     for place, amendment in amendments(told.production.settings, "flights").items():
         assert place
-        amend(other.settings, "flights", amendment.decisions)
+        append_decisions(other.settings, "flights", amendment.decisions)
     for records in BATCHES:
         other.ingest(records)
     other.refine(0, 1)
@@ -134,7 +134,7 @@ def test_a_fix_in_vain_stays_rejected_with_the_reasons_of_the_fix(told: History)
 def test_a_fix_may_turn_out_to_be_a_duplicate(told: History) -> None:
     decide(told, FIX, BROKEN, value(departed(1, 5)))
     reinstate(told, BROKEN)
-    assert statuses(told)[BROKEN] == LOST
+    assert statuses(told)[BROKEN] == DUPLICATE
     everywhere(told)
 
 
@@ -165,10 +165,10 @@ def test_a_discarded_record_that_breaks_the_contract_keeps_its_reasons(told: His
 def test_what_is_selected(told: History) -> None:
     decide(told, DISCARD, FAR)
     decided = amendments(told.production.settings, "flights")
-    reading = Reading(published_tables(told.production.settings))
+    reading = PinnedTables(published_tables(told.production.settings))
 
     def places(**said: object) -> set[tuple[int, int]]:
-        return set(rejected_places(reading, "flights", Selection(**said), decided))  # type: ignore[arg-type]
+        return set(rejected_coordinates(reading, "flights", RejectedFilter(**said), decided))  # type: ignore[arg-type]
 
     assert places() == {BROKEN, FAR, LOSER}
     assert places(reason="range") == places(column="distance") == places(status=DISCARDED) == {FAR}

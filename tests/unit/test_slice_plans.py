@@ -13,7 +13,7 @@ from include.cli.slice_commands import bounds, ranges
 from include.paths import bronze_path
 from include.planning.published_history import holes
 from include.planning.slice_plan import RangeRefused, ReplayRange, format_range, plan_backfill
-from include.reading.bronze_ranges import Tile, tiles_of
+from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -38,9 +38,9 @@ def test_tiles_are_what_the_commits_name(settings: Settings) -> None:
     stream = Stream(settings)
     for batch in range(3):
         stream.bronze(batch)
-    found = tiles_of(bronze_path(settings, "flights"), 1)
+    found = batch_offsets(bronze_path(settings, "flights"), 1)
     assert found == [
-        Tile(batch, part, 11 * batch, 11 * batch + 11, 10, "topic-1") for batch in (0, 1) for part in (0, 1)
+        BatchOffsets(batch, part, 11 * batch, 11 * batch + 11, 10, "topic-1") for batch in (0, 1) for part in (0, 1)
     ]
 
 
