@@ -5,4 +5,4 @@ For notebooks: `from include.reading import read` and `read("gold.carrier_hours"
 
 from include.reading.published_tables import PinnedTables, TableUnknown, pinned, read, read_arrow
 
-__all__ = ["Reading", "TableUnknown", "pinned", "read", "read_arrow"]
+__all__ = ["PinnedTables", "TableUnknown", "pinned", "read", "read_arrow"]
