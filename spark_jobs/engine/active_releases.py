@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
 from include.paths import active_releases_path, patch_in_progress_path, patch_path, release_lease_path
-from include.reading.amendments import decided_until
+from include.reading.amendments import amendments_size
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
@@ -190,7 +190,7 @@ class ActiveReleases:
         judged_by = built.get("decided_until")
         if order.kind == RequestKind.APPLY_PATCH and judged_by not in (
             None,
-            decided_until(self.settings, self._dataset),
+            amendments_size(self.settings, self._dataset),
         ):
             what = f"something was decided about rejected records after plan {order.plan} was built"
             raise Terminal(what, f"headrace plan compare {order.plan}")

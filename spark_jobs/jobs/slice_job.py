@@ -27,7 +27,7 @@ from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, parsed_slice
 from include.errors import Terminal
 from include.paths import patch_path, plan_path
-from include.reading.bronze_ranges import Tile, tiles_of
+from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
 from include.settings import Settings, refuse_dangerous
 from include.state.atomic_files import write_atomically
@@ -124,7 +124,7 @@ def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Pub
             _view_bronze(lookup, "old", bronze, old, seen.batch)
             records.append("select * from old")
         if fresh.spans:
-            tiles = [t for t in tiles_of(bronze.spec.path, seen.batch) if any(_meet(t, s) for s in fresh.spans)]
+            tiles = [t for t in batch_offsets(bronze.spec.path, seen.batch) if any(_meet(t, s) for s in fresh.spans)]
             keep(kafka_records(settings, release, fresh, tiles), folder.bench("kafka"))
             lookup.folder("kafka", folder.bench("kafka"), bronze.spec.data_schema)
             _view_bronze(lookup, "known", bronze, fresh, seen.batch)
@@ -151,7 +151,7 @@ def _refuse_other_records(lookup: Lookup, table: str) -> None:
         raise BronzeDiffers(table, *strange[0])
 
 
-def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[Tile]) -> DataFrame:
+def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[BatchOffsets]) -> DataFrame:
     """Return the records that Kafka has in the spans, with the batch that each offset belongs to."""
     spark, bronze = release.refinery.spark, release.refinery.bronze
     topic = release.dataset.pipeline.topic
@@ -192,7 +192,7 @@ def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequ
     return spark.read.format("kafka").options(**options).load()
 
 
-def _meet(tile: Tile, span: Span) -> bool:
+def _meet(tile: BatchOffsets, span: Span) -> bool:
     return tile.partition == span.partition and tile.start < span.end and span.start < tile.end
 
 

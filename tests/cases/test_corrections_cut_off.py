@@ -18,7 +18,7 @@ from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_dista
 
 from include.catalog.dataset import snapshot_dataset
 from include.paths import patch_in_progress_path
-from include.reading.amendments import DISCARD, Decision, amend
+from include.reading.amendments import DISCARD, Decision, append_decisions
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from spark_jobs.engine import active_releases
@@ -111,7 +111,7 @@ def test_what_was_decided_since_is_not_passed_over(told: History) -> None:
     correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
     there, _ = orders(release, correction)
     discarded = Decision(DISCARD, 0, 103, batch=0, at=datetime(2026, 12, 1, tzinfo=UTC), by="ann", why="a test")
-    assert amend(release.settings, "flights", [discarded]) == 1
+    assert append_decisions(release.settings, "flights", [discarded]) == 1
     submit_request(release.settings, "flights", there)
     with locks_go_with_it():
         answer = open_active_releases(release.spark, release.settings, release.dataset, release.bronze).execute(there)
