@@ -15,16 +15,16 @@ from include.errors import Terminal
 from include.planning import plan as kinds
 from include.planning.plan import Plan, PlanRecord
 from include.planning.slice_plan import plan_reinstatement
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, Coordinates, append_decisions, amendments
+from include.reading.amendments import DISCARD, FIX, REINSTATE, Coordinates, Decision, amendments, append_decisions
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
     DISCARDED,
-    FIXED,
     DUPLICATE,
+    FIXED,
     OPEN,
-    RejectedRecord,
     RejectedFilter,
+    RejectedRecord,
     rejected_coordinates,
     rejected_records,
     status_of,
@@ -83,16 +83,22 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes],
             why = f"the payload for partition {place[0]} offset {place[1]} has {len(payload)} bytes (1 to {LARGEST})"
             raise FixRefused(dataset, why)
     batches = {place: _record(settings, dataset, place).batch for place in payloads}
-    return append_decisions(settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads])
+    return append_decisions(
+        settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads]
+    )
 
 
 def discard(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author) -> int:
     """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
     places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
-    return append_decisions(settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()])
+    return append_decisions(
+        settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()]
+    )
 
 
-def plan_reinstate(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author, threshold: float) -> PlanRecord:
+def plan_reinstate(
+    settings: Settings, dataset: str, wanted: RejectedFilter, who: Author, threshold: float
+) -> PlanRecord:
     """Plan to judge records again. Those that were discarded only when their status or their offsets are asked for.
 
     NothingSelected, and the errors of any replay from bronze.
@@ -120,7 +126,9 @@ def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> i
     return append_decisions(settings, plan.dataset, restored) if restored else 0
 
 
-def selected_records(settings: Settings, dataset: str, wanted: RejectedFilter, statuses: Iterable[str]) -> dict[Coordinates, int]:
+def selected_records(
+    settings: Settings, dataset: str, wanted: RejectedFilter, statuses: Iterable[str]
+) -> dict[Coordinates, int]:
     """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = amendments(settings, dataset), set(statuses)

@@ -14,13 +14,13 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.planning.rejected_decisions import record_spans
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, append_decisions, amendments
+from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, amendments, append_decisions
 from include.reading.publication import published_tables
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
     DISCARDED,
-    FIXED,
     DUPLICATE,
+    FIXED,
     OPEN,
     RejectedFilter,
     reinstated_coordinates,
