@@ -11,7 +11,7 @@ gold table of one publication. The run fails with the first broken rule whose ac
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
 from include.operators.dag_defaults import DEFAULTS, declared_datasets
-from include.operators.quality_operator import AskTables
+from include.operators.quality_operator import ValidateTables
 
 for dataset in declared_datasets():
     with DAG(
@@ -26,5 +26,5 @@ for dataset in declared_datasets():
         default_args=DEFAULTS,
         tags=["quality", dataset.name],
     ) as dag:
-        AskTables(task_id="ask", dataset=dataset.name)
+        ValidateTables(task_id="ask", dataset=dataset.name)
     globals()[dag.dag_id] = dag

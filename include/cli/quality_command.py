@@ -49,7 +49,7 @@ def report(
     """
     from include.catalog.dataset import released_dataset
     from include.ledger.ledger_reader import open_reader
-    from include.quality.quality_pages import page as made
+    from include.quality.quality_pages import report_page as made
     from include.quality.quality_report import quality_report
     from include.reading.publication import read_publication
     from include.settings import load_settings
@@ -92,13 +92,13 @@ def run(
 ) -> None:
     """Ask the published tables the rules that a table as a whole must keep; exit 1 when a hold or fail is broken."""
     from include.paths import docs_page
-    from include.quality.published_quality import check_published
+    from include.quality.published_quality import validate_published
     from include.reading.publication import publications
     from include.settings import load_settings
 
     settings = load_settings()
     names = list(publications(settings)) if dataset is None else [dataset]
-    found = [check_published(settings, name, datetime.now(UTC)) for name in names]
+    found = [validate_published(settings, name, datetime.now(UTC)) for name in names]
     if as_json:
         typer.echo(json.dumps([each.as_json() for each in found], indent=1))
     else:
@@ -131,7 +131,7 @@ def drift(
 ) -> None:
     """Warn of unknown fields and of columns whose values are others than before; each with the first record."""
     from include.catalog.dataset import released_dataset
-    from include.quality.silver_drift import drifted
+    from include.quality.silver_drift import drift_warnings
     from include.reading.publication import read_publication, tables_of
     from include.reading.published_tables import PinnedTables
     from include.settings import load_settings
@@ -139,7 +139,7 @@ def drift(
     settings = load_settings()
     seen = read_publication(settings, dataset)
     contract = released_dataset(settings, dataset, seen.release).contract
-    found = drifted(PinnedTables(tables_of(settings, seen)), contract, since_batch)
+    found = drift_warnings(PinnedTables(tables_of(settings, seen)), contract, since_batch)
     if as_json:
         typer.echo(json.dumps([warning.as_json() for warning in found], indent=1))
         return

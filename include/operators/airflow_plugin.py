@@ -20,10 +20,13 @@ from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
 from include.settings import load_settings
 
 # The page is one file; a browser is to load or run nothing else for it.
-ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "X-Frame-Options": "SAMEORIGIN"}
+COMPARISON_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Frame-Options": "SAMEORIGIN",
+}
 
 # Data Docs are many files, whose scripts would be fetched from elsewhere: they are read without.
-ITS_OWN = {
+DATA_DOCS_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self' data:",
     "X-Frame-Options": "SAMEORIGIN",
@@ -44,7 +47,7 @@ def comparison(plan: str) -> HTMLResponse:
         raise HTTPException(404, error.what) from error
     if not path.is_file():
         raise HTTPException(404, f"plan {plan} is not compared yet")
-    return HTMLResponse(path.read_text("utf-8"), headers=ALONE)
+    return HTMLResponse(path.read_text("utf-8"), headers=COMPARISON_HEADERS)
 
 
 @pages.get("/docs/{dataset}/{page:path}", response_class=FileResponse)
@@ -58,7 +61,7 @@ def data_docs(dataset: str, page: str) -> FileResponse:
     wanted = Path(site, page.replace("\0", "")).resolve()
     if dataset not in dataset_names(settings) or not wanted.is_relative_to(site) or not wanted.is_file():
         raise HTTPException(404, f"Data Docs of {dataset} have no such page; headrace quality run makes them")
-    return FileResponse(wanted, headers=ITS_OWN)
+    return FileResponse(wanted, headers=DATA_DOCS_HEADERS)
 
 
 class HeadracePlugin(AirflowPlugin):

@@ -19,7 +19,7 @@ from include.operators.run_context import airflow_errors
 from include.settings import load_settings
 
 
-class AskTables(BaseOperator):
+class ValidateTables(BaseOperator):
     """Ask every table of the dataset that readers see; returns how many rules were asked, and which are broken."""
 
     operator_extra_links = (DataDocsLink(),)
@@ -30,12 +30,12 @@ class AskTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask; fails with the broken rules that hold a publication back, skipped before the first publication."""
-        from include.quality.published_quality import check_published
+        from include.quality.published_quality import validate_published
         from include.reading.publication import NothingPublished
 
         with airflow_errors():
             try:
-                found = check_published(load_settings(), self.dataset, datetime.now(UTC))
+                found = validate_published(load_settings(), self.dataset, datetime.now(UTC))
             except NothingPublished as error:
                 raise AirflowSkipException(error.what) from error
         broken = [check for check in found.checks if not check.is_kept]

@@ -25,7 +25,7 @@ NOT_COMPARED = ("contract_version",)
 
 
 @dataclass(frozen=True)
-class Drift:
+class MeasureChange:
     """A numeric column in both releases: sums (as doubles) and shares of nulls."""
 
     column: str
@@ -64,7 +64,7 @@ class TableComparison:
     columns_removed: Sequence[str] = ()
     retyped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    drift: Sequence[Drift] = ()
+    drift: Sequence[MeasureChange] = ()
 
     @property
     def differing(self) -> int:
@@ -136,7 +136,7 @@ Side = tuple[Dataset, Mapping[str, Rows]]
 Progress = Callable[[str], None]
 
 
-def rows_in(folder: Path) -> Rows:
+def parquet_rows(folder: Path) -> Rows:
     """Return the rows of a folder of Parquet files."""
     import pyarrow.dataset as pd
 
@@ -175,7 +175,7 @@ def _alone(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
     return TableComparison(name, "removed", old_rows=old.count_rows())
 
 
-def columns_of(table: Rows) -> dict[str, str]:
+def column_types(table: Rows) -> dict[str, str]:
     """Return a table's columns, less our own, with their types as DuckDB names them."""
     database = memory_database()
     database.register("_rows", table)
@@ -191,7 +191,7 @@ class _Both:
         self.database = memory_database()
         self.database.register("_old", old)
         self.database.register("_new", new)
-        self.old, self.new = columns_of(old), columns_of(new)
+        self.old, self.new = column_types(old), column_types(new)
         self.keys = keys
         shared = [name for name in self.new if self.old.get(name) == self.new[name]]
         left_out = (*keys, *NOT_COMPARED)
@@ -201,7 +201,7 @@ class _Both:
 
     def _summarise(self, side: str) -> None:
         """One row a key: how many rows it has, and a hash of what they say, in whatever order."""
-        names, keys = ", ".join(map(quoted, self.values)), ", ".join(map(quoted, self.keys))
+        names, keys = ", ".join(map(quoted_name, self.values)), ", ".join(map(quoted_name, self.keys))
         content = f"sum(hash({names})::hugeint)" if names else "0"
         self.database.execute(
             f"create table {side}_keys as select {keys}, count(*) as _rows, {content} as _content "
@@ -213,7 +213,7 @@ class _Both:
 
     def joined(self, kind: str) -> str:
         """Keys of a kind: `added`, `missing` or `changed`."""
-        on = " and ".join(f"o.{quoted(key)} is not distinct from n.{quoted(key)}" for key in self.keys)
+        on = " and ".join(f"o.{quoted_name(key)} is not distinct from n.{quoted_name(key)}" for key in self.keys)
         if kind == "changed":
             differ = "(o._rows <> n._rows or o._content <> n._content)"
             return f"from new_keys n join old_keys o on {on} where {differ}"
@@ -222,7 +222,7 @@ class _Both:
 
 
 def _compared(name: str, keys: Sequence[str], old: Rows, new: Rows) -> TableComparison:
-    before, after = columns_of(old), columns_of(new)
+    before, after = column_types(old), column_types(new)
     if any(before.get(key) != after.get(key) for key in keys):
         rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
@@ -254,14 +254,14 @@ def _by_key(name: str, keys: Sequence[str], both: _Both) -> TableComparison:
 
 def _samples(both: _Both, kind: str) -> list[Mapping[str, Any]]:
     side = "o" if kind == "missing" else "n"
-    names = ", ".join(f"{side}.{quoted(key)}" for key in both.keys)
+    names = ", ".join(f"{side}.{quoted_name(key)}" for key in both.keys)
     rows = both.database.execute(f"select {names} {both.joined(kind)} order by all limit {SAMPLES}").fetchall()
     return [_sample(both, row) for row in rows]
 
 
 def _sample(both: _Both, key: Sequence[Any]) -> Mapping[str, Any]:
     return {
-        "key": {name: plain(value) for name, value in zip(both.keys, key, strict=True)},
+        "key": {name: json_value(value) for name, value in zip(both.keys, key, strict=True)},
         "old": _rows_of(both, "_old", key),
         "new": _rows_of(both, "_new", key),
     }
@@ -270,33 +270,34 @@ def _sample(both: _Both, key: Sequence[Any]) -> Mapping[str, Any]:
 def _rows_of(both: _Both, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:
     if not both.values:
         return []
-    where = " and ".join(f"{quoted(name)} is not distinct from ?" for name in both.keys)
-    names = ", ".join(map(quoted, both.values))
+    where = " and ".join(f"{quoted_name(name)} is not distinct from ?" for name in both.keys)
+    names = ", ".join(map(quoted_name, both.values))
     found = both.database.execute(
         f"select {names} from {view} where {where} order by all limit {ROWS_PER_SAMPLE}", list(key)
     ).fetchall()
-    return [{name: plain(value) for name, value in zip(both.values, row, strict=True)} for row in found]
+    return [{name: json_value(value) for name, value in zip(both.values, row, strict=True)} for row in found]
 
 
-def _drift(both: _Both) -> list[Drift]:
+def _drift(both: _Both) -> list[MeasureChange]:
     numeric = [name for name in both.values if both.new[name].split("(")[0] in NUMBERS]
     if not numeric:
         return []
     asked = ", ".join(
-        f"sum({quoted(n)})::double, count(*) filter ({quoted(n)} is null) / greatest(count(*), 1)" for n in numeric
+        f"sum({quoted_name(n)})::double, count(*) filter ({quoted_name(n)} is null) / greatest(count(*), 1)"
+        for n in numeric
     )
     old, new = (both.database.execute(f"select {asked} from {view}").fetchone() for view in ("_old", "_new"))
     return [
-        Drift(name, old[2 * i], new[2 * i], float(old[2 * i + 1]), float(new[2 * i + 1]))
+        MeasureChange(name, old[2 * i], new[2 * i], float(old[2 * i + 1]), float(new[2 * i + 1]))
         for i, name in enumerate(numeric)
     ]
 
 
-def quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """Return a column's name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON can have it."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

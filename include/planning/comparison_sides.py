@@ -7,7 +7,7 @@ from typing import Any
 
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
-from include.planning.comparison import Rows, Side, key_columns, quoted, rows_in
+from include.planning.comparison import Rows, Side, key_columns, parquet_rows, quoted_name
 from include.planning.plan import Plan, PlanRecord, Stage
 from include.reading.publication import publication_from_json, read_publication, tables_of
 from include.reading.published_sql import memory_database
@@ -18,7 +18,7 @@ RECORD = ("_partition", "_offset")
 LAYERS = ("bronze", "silver", "rejected", "gold")
 
 
-def both_sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+def comparison_sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
     """Return what a built plan is about, as it was and as it would be, at one bronze batch."""
     plan, facts = record.plan, record.facts_of(Stage.BUILT)
     return _releases(settings, plan, facts) if plan.slice is None else _slices(settings, plan)
@@ -42,12 +42,14 @@ def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
 
     def side(state: str) -> Side:
-        return dataset, {name: rows_in(folder / state / name) for name in names}
+        return dataset, {name: parquet_rows(folder / state / name) for name in names}
 
     return side("before"), side("after")
 
 
-def whole_table(settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]) -> tuple[Rows, Rows]:
+def table_with_slice(
+    settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]
+) -> tuple[Rows, Rows]:
     """Return a table as readers see it now, and these columns of it as they would be with a slice in it.
 
     `sides`: the slice before and after.
@@ -65,8 +67,8 @@ def _put_in(published: Rows, before: Rows, after: Rows, keys: Sequence[str], col
     database = memory_database()
     for view, rows in (("published", published), ("before", before), ("after", after)):
         database.register(view, rows)
-    same = " and ".join(f"published.{quoted(key)} is not distinct from before.{quoted(key)}" for key in keys)
-    names = ", ".join(map(quoted, columns))
+    same = " and ".join(f"published.{quoted_name(key)} is not distinct from before.{quoted_name(key)}" for key in keys)
+    names = ", ".join(map(quoted_name, columns))
     kept = f"select {names} from published anti join before on {same}"
     try:
         return pd.dataset(database.execute(f"{kept} union all select {names} from after").to_arrow_table())

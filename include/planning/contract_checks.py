@@ -40,18 +40,18 @@ class PlanHeld(Terminal):
         self.plan, self.rules = plan, tuple(rules)
 
 
-def asked_rules(built: Side) -> dict[str, list[Rule]]:
+def table_rules(built: Side) -> dict[str, list[Rule]]:
     """Return the rules that the built tables are asked, by table; empty when there are none."""
     dataset, rows = built
     return {name: list(rules) for name in rows if (rules := dataset.contract.checks(name))}
 
 
-def checks_of(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
+def run_checks(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
     """Return what the built tables answer, as `Check.as_json`; nothing is started when there is nothing to ask.
 
     `is_kept` is None where the packages that ask are not installed. ChecksFailed, JobDied.
     """
-    rules = asked_rules(built)
+    rules = table_rules(built)
     if not rules:
         return []
     said = run_job(settings, plan.id, ("include.quality.plan_quality_job", plan.id), lambda _: None)
@@ -69,7 +69,7 @@ def refuse_held(record: PlanRecord) -> None:
         raise PlanHeld(record.plan.id, held)
 
 
-def names_of(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+def blocking_rules(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the rules that hold back, as `table: rule`."""
     return [f"{check['table']}: {check['rule']}" for check in checks if check["blocks"]]
 

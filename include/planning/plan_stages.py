@@ -19,8 +19,8 @@ from include.paths import patch_in_progress_path, patch_path, silver_path
 from include.planning.bounded_jobs import JobFailed, Reporter, run_job
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.comparison_page import page
-from include.planning.comparison_sides import both_sides
-from include.planning.contract_checks import checks_of, names_of, refuse_held
+from include.planning.comparison_sides import comparison_sides
+from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
 from include.planning.owner_client import project_now, request_owner
 from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
 from include.planning.plan_journal import comparison_path, record_stage
@@ -102,12 +102,12 @@ def build(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> Pla
 def compare_built(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> tuple[PlanRecord, Comparison]:
     """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
-    plan, sides, built = record.plan, both_sides(settings, record), record.facts_of(Stage.BUILT)["built"]
+    plan, sides, built = record.plan, comparison_sides(settings, record), record.facts_of(Stage.BUILT)["built"]
     batch = int(built["batch"])
     found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
     if plan.slice is None or not found.is_equal:
         say({"comparing": "the contract's rules"})
-        found = replace(found, checks=checks_of(settings, plan, sides[1]))
+        found = replace(found, checks=run_checks(settings, plan, sides[1]))
     said = found.as_json()
     write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
     write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, plan.about, said))
@@ -116,7 +116,7 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, say: Reporter
     if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
         write_verified(settings, plan, batch, int(built.get("read_at_ms", 0)))
         project_now(settings, plan.dataset)
-    facts = {"verdict": found.verdict, "differing": counts, "held": names_of(found.checks)}
+    facts = {"verdict": found.verdict, "differing": counts, "held": blocking_rules(found.checks)}
     record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
     return record, found
 

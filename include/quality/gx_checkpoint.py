@@ -17,7 +17,7 @@ from typing import Any
 
 from include.catalog.contract_rules import FAIL, HOLD, Rule, referenced_columns
 from include.quality.odcs_standard import expectation
-from include.quality.quality_packages import imported
+from include.quality.quality_packages import import_optional
 
 SITE = "headrace"
 # Great Expectations names the page of a table `<source>-<table>`.
@@ -50,7 +50,7 @@ class Check:
         return asdict(self) | {"blocks": self.blocks}
 
 
-def check_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[Check]:
+def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[Check]:
     """Ask tables their rules: name → (pyarrow Dataset, rules); with `site`, build Data Docs there, anew.
 
     A rule that Great Expectations cannot ask (a column that is not there) is broken, and says so. QualityNotInstalled.
@@ -66,7 +66,7 @@ def _context() -> Any:
     """The context of this process."""
     # It tells each of its own registrations, as information.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    context = imported("great_expectations").get_context(mode="ephemeral")
+    context = import_optional("great_expectations").get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     for name in list(context.get_site_names()):
         context.delete_data_docs_site(name)
@@ -85,14 +85,14 @@ def _build_site_in(folder: Path) -> None:
 
 
 def _asked(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[Check]:
-    gx, context = imported("great_expectations"), _context()
-    frame = pandas_frame(rows, {column for rule in rules for column in referenced_columns(rule)})
+    gx, context = import_optional("great_expectations"), _context()
+    frame = to_pandas(rows, {column for rule in rules for column in referenced_columns(rule)})
     source = context.data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
     suite = context.suites.add_or_update(gx.ExpectationSuite(name, expectations=[expectation(rule) for rule in rules]))
     asking = gx.ValidationDefinition(name=name, data=data, suite=suite)
     asking = context.validation_definitions.add_or_update(asking)
-    actions = [imported("great_expectations.checkpoint").UpdateDataDocsAction(name="docs", site_names=[SITE])]
+    actions = [import_optional("great_expectations.checkpoint").UpdateDataDocsAction(name="docs", site_names=[SITE])]
     checkpoint = gx.Checkpoint(
         name=name, validation_definitions=[asking], actions=actions if documented else [], result_format="BASIC"
     )
@@ -127,7 +127,7 @@ def _seen(result: Any) -> str:
     return "" if value is None else f"{value}"
 
 
-def pandas_frame(rows: Any, columns: Iterable[str]) -> Any:
+def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
     """Return a pyarrow Dataset's rows as the pandas frame that rules are asked of.
 
     Of these columns, those that it has, or all when none is named. Numbers are floats, so that a null is none of them;

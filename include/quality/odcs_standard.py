@@ -15,7 +15,7 @@ import yaml
 from include.catalog.contract import Contract, load_contract
 from include.catalog.contract_rules import Rule
 from include.catalog.yaml_declarations import DeclarationRefused
-from include.quality.quality_packages import imported
+from include.quality.quality_packages import import_optional
 
 
 def contract_problems(folder: Path) -> list[str]:
@@ -30,7 +30,7 @@ def contract_problems(folder: Path) -> list[str]:
 
 def _against_the_standard(path: Path) -> Iterator[str]:
     """What the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
-    package, jsonschema = imported("open_data_contract_standard.model"), imported("jsonschema")
+    package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
     said: Any = yaml.safe_load(path.read_text("utf-8"))
     schema = json.loads(package.OpenDataContractStandard.json_schema())
     validator = jsonschema.validators.validator_for(schema)(schema)
@@ -52,6 +52,6 @@ def _unknown_to_gx(contract: Contract) -> Iterator[str]:
 
 def expectation(rule: Rule) -> Any:
     """Return the rule as Great Expectations' own object; ValueError or TypeError when it refuses the arguments."""
-    imported("great_expectations")
-    made = imported("great_expectations.expectations.registry").get_expectation_impl(rule.expectation)
+    import_optional("great_expectations")
+    made = import_optional("great_expectations.expectations.registry").get_expectation_impl(rule.expectation)
     return made(**rule.written, severity=rule.severity, meta={"name": rule.name, "action": rule.action})

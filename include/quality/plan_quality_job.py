@@ -17,37 +17,37 @@ from include.catalog.contract_rules import Rule, referenced_columns
 from include.catalog.row_expectations import ROW_EXPECTATIONS
 from include.errors import HeadraceError
 from include.planning.comparison import Side
-from include.planning.comparison_sides import both_sides, whole_table
-from include.planning.contract_checks import asked_rules
+from include.planning.comparison_sides import comparison_sides, table_with_slice
+from include.planning.contract_checks import table_rules
 from include.planning.plan_journal import load_plan
-from include.quality.gx_checkpoint import Check, check_tables
+from include.quality.gx_checkpoint import Check, validate_tables
 from include.quality.quality_packages import QualityNotInstalled
 from include.settings import Settings, load_settings
 
 
-def asked(settings: Settings, plan: str) -> dict[str, Any]:
+def validate_plan(settings: Settings, plan: str) -> dict[str, Any]:
     """Return what the built tables of a plan answer."""
     record = load_plan(settings, plan)
-    sides = both_sides(settings, record)
+    sides = comparison_sides(settings, record)
     _, (_, rows) = sides
-    rules = asked_rules(sides[1])
+    rules = table_rules(sides[1])
     if record.plan.slice is None:
-        checks = check_tables({name: (rows[name], found) for name, found in rules.items()})
+        checks = validate_tables({name: (rows[name], found) for name, found in rules.items()})
     else:
-        checks = check_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})
+        checks = validate_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})
         whole = {name: found for name, those in rules.items() if (found := _of(those, a_row=False))}
-        checks += [check for name in whole for check in asked_whole(settings, sides, name, whole[name])]
+        checks += [check for name in whole for check in validate_with_slice(settings, sides, name, whole[name])]
     return {"checks": [check.as_json() for check in checks]}
 
 
-def asked_whole(settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]) -> list[Check]:
+def validate_with_slice(settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]) -> list[Check]:
     """Return what a table would answer with the slice's rows in it; what it breaks now is not the plan's doing."""
     columns = {column for rule in rules for column in referenced_columns(rule)}
-    published, as_it_would_be = whole_table(settings, sides, name, columns)
-    checks = check_tables({name: (as_it_would_be, rules)})
+    published, as_it_would_be = table_with_slice(settings, sides, name, columns)
+    checks = validate_tables({name: (as_it_would_be, rules)})
     # One name may stand for a rule of several columns: what belongs together is told by its place.
     broken = [place for place, check in enumerate(checks) if check.blocks]
-    before = check_tables({name: (published, [rules[place] for place in broken])})
+    before = validate_tables({name: (published, [rules[place] for place in broken])})
     for place, check in zip(broken, before, strict=True):
         if not check.is_kept:
             seen = f"{checks[place].seen}; broken without the plan too"
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     """Ask; return 0 answered, 2 refused."""
     (plan,) = arguments
     try:
-        said = asked(load_settings(), plan)
+        said = validate_plan(load_settings(), plan)
     except QualityNotInstalled as error:
         said = {"failed": error.what, "not_installed": error.package}
     except HeadraceError as error:

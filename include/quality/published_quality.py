@@ -14,15 +14,15 @@ from include.catalog.contract import Contract
 from include.catalog.contract_rules import Rule
 from include.catalog.dataset import released_dataset
 from include.paths import docs_page, docs_path
-from include.quality.gx_checkpoint import SOURCE, Check, check_tables
-from include.quality.quality_pages import overview
+from include.quality.gx_checkpoint import SOURCE, Check, validate_tables
+from include.quality.quality_pages import checks_page
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
 
 
 @dataclass(frozen=True)
-class PublishedCheck:
+class PublishedChecks:
     """What the tables of one publication answered, and where Data Docs of it are."""
 
     dataset: str
@@ -50,7 +50,7 @@ class PublishedCheck:
         }
 
 
-def check_published(settings: Settings, dataset: str, now: datetime) -> PublishedCheck:
+def validate_published(settings: Settings, dataset: str, now: datetime) -> PublishedChecks:
     """Ask every table that readers see now, and keep Data Docs of the answer in the state folder.
 
     NothingPublished; QualityNotInstalled.
@@ -60,8 +60,8 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
     rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
     fresh = site.with_name(f".docs.{os.getpid()}")
     try:
-        checks = check_tables(asked_tables(contract, rows), fresh)
-        found = PublishedCheck(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
+        checks = validate_tables(tables_with_rules(contract, rows), fresh)
+        found = PublishedChecks(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
         (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
         _take_the_place_of(site, fresh)
     finally:
@@ -70,12 +70,12 @@ def check_published(settings: Settings, dataset: str, now: datetime) -> Publishe
     return found
 
 
-def _overview(found: PublishedCheck, site: Path) -> str:
+def _overview(found: PublishedChecks, site: Path) -> str:
     """The page to begin with, linked to what Great Expectations says of each table."""
     pages = {path.stem: path.relative_to(site).as_posix() for path in sorted(site.glob("validations/**/*.html"))}
     title = f"{found.dataset}, release {found.release}, batch {found.batch}, {found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
     links = {check.table: pages.get(f"{SOURCE}-{check.table}", "") for check in found.checks}
-    return overview(title, [check.as_json() for check in found.checks], links)
+    return checks_page(title, [check.as_json() for check in found.checks], links)
 
 
 def _take_the_place_of(site: Path, fresh: Path) -> None:
@@ -87,6 +87,6 @@ def _take_the_place_of(site: Path, fresh: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def asked_tables(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:
+def tables_with_rules(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:
     """Return the tables that a contract has rules for, with these rules."""
     return {name: (table, rules) for name, table in rows.items() if (rules := contract.checks(name))}

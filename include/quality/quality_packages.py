@@ -24,7 +24,7 @@ class QualityNotInstalled(Terminal):
         self.package = package
 
 
-def imported(package: str) -> ModuleType:
+def import_optional(package: str) -> ModuleType:
     """Import a module of the group; QualityNotInstalled when it is not there."""
     # Read at import; the version in the lock has no telemetry left, and an older one must not have any either.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"

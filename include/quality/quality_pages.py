@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from include.quality.quality_report import QualityReport, RuleLine
+from include.quality.quality_report import QualityReport, RuleSummary
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1c2430}
@@ -19,7 +19,7 @@ th:first-child,td:first-child,th:nth-child(2),td:nth-child(2),.texts th,.texts t
 WIDTH, HEIGHT, MOST_POINTS = 320.0, 48.0, 400
 
 
-def page(report: QualityReport) -> str:
+def report_page(report: QualityReport) -> str:
     """Return the page of a report."""
     head = ["rule", "", "records", "broken", "share", "wanted", "first", "share, run by run"]
     rows = "".join(_row(line) for line in report.lines)
@@ -27,7 +27,7 @@ def page(report: QualityReport) -> str:
     return _document(f"{report.dataset}: quality {_range(report)}", summary, head, rows)
 
 
-def overview(title: str, checks: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
+def checks_page(title: str, checks: Sequence[Mapping[str, Any]], links: Mapping[str, str]) -> str:
     """Return a page of what whole tables answered (`Check.as_json`), each table linked to `links` by its name."""
     kept = sum(bool(check["is_kept"]) for check in checks)
     rows = "".join(_answer(check, links.get(check["table"], "")) for check in checks)
@@ -63,7 +63,7 @@ def _range(report: QualityReport) -> str:
     return "" if not times else f"from {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _row(line: RuleLine) -> str:
+def _row(line: RuleSummary) -> str:
     first = "" if line.first is None else f"partition {line.first[0]}, offset {line.first[1]:,}"
     wanted = "" if line.mostly is None else f"≤ {100 * (1 - line.mostly):.4g} %"
     mark = "" if line.is_kept is None else "kept" if line.is_kept else "broken"
@@ -75,14 +75,14 @@ def _row(line: RuleLine) -> str:
         f"<span class='{mark}'>{100 * line.share:.4g} %</span>",
         wanted,
         first,
-        plot(line.shares),
+        share_plot(line.shares),
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def plot(shares: Sequence[float]) -> str:
+def share_plot(shares: Sequence[float]) -> str:
     """Return a line over the runs, from the left to the right; its highest point fills the height and is named."""
-    points = thinned(shares)
+    points = downsampled(shares)
     highest = max(points, default=0.0)
     if highest == 0.0:
         flat = f"<line x1='0' x2='{WIDTH:g}' y1='46' y2='46' stroke='#9aa4b2'/>"
@@ -94,7 +94,7 @@ def plot(shares: Sequence[float]) -> str:
     return f"<svg viewBox='0 0 {WIDTH:g} {HEIGHT:g}'><title>at most {100 * highest:.4g} %</title>{line}</svg>"
 
 
-def thinned(shares: Sequence[float]) -> list[float]:
+def downsampled(shares: Sequence[float]) -> list[float]:
     """Return at most MOST_POINTS shares: of neighbours the greatest, so that no peak is lost."""
     size = -(-len(shares) // MOST_POINTS) or 1
     return [max(shares[at : at + size]) for at in range(0, len(shares), size)]

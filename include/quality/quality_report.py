@@ -14,7 +14,7 @@ REJECTED, WARNED = "rejected", "warned"
 
 
 @dataclass(frozen=True)
-class RuleLine:
+class RuleSummary:
     """One rule over all runs of a report.
 
     `judged`, `broken` in records; `first`: partition and offset of the first broken one (warnings only), None without.
@@ -45,7 +45,7 @@ class QualityReport:
     since: datetime | None
     until: datetime | None
     runs: Sequence[RunCounts]
-    lines: Sequence[RuleLine]
+    lines: Sequence[RuleSummary]
 
     @property
     def records(self) -> int:
@@ -83,19 +83,19 @@ def quality_report(
     )
 
 
-def _rejecting(name: str, runs: Sequence[RunCounts]) -> RuleLine:
+def _rejecting(name: str, runs: Sequence[RunCounts]) -> RuleSummary:
     shares = [_share(run.reasons.get(name, 0), run.rows_in) for run in runs]
     broken, judged = sum(run.reasons.get(name, 0) for run in runs), sum(run.rows_in for run in runs)
-    return RuleLine(name, REJECTED, judged, broken, None, None, None, shares)
+    return RuleSummary(name, REJECTED, judged, broken, None, None, None, shares)
 
 
-def _warning(name: str, runs: Sequence[RunCounts], mostly: float) -> RuleLine:
+def _warning(name: str, runs: Sequence[RunCounts], mostly: float) -> RuleSummary:
     nothing = RuleWarnings(0, 0, None)
     counted = [run.warnings.get(name, nothing) for run in runs]
     judged, broken = sum(each.validated for each in counted), sum(each.violations for each in counted)
     first = next((each.first for each in counted if each.first is not None), None)
     is_kept = judged == 0 or (judged - broken) / judged >= mostly
-    return RuleLine(
+    return RuleSummary(
         name,
         WARNED,
         judged,

@@ -35,7 +35,7 @@ class NothingToCompare(Terminal):
 
 
 @dataclass(frozen=True)
-class First:
+class RecordPosition:
     """The first record that shows something, in the order of ingestion."""
 
     batch: int
@@ -44,21 +44,21 @@ class First:
 
 
 @dataclass(frozen=True)
-class Drifted:
+class DriftWarning:
     """A warning: `measure` is nulls, distinct, range, value, psi or unknown field; `before` and `now` are words."""
 
     column: str
     measure: str
     before: str
     now: str
-    first: First | None
+    first: RecordPosition | None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return asdict(self)
 
 
-def drifted(reading: PinnedTables, contract: Contract, since_batch: int) -> list[Drifted]:
+def drift_warnings(reading: PinnedTables, contract: Contract, since_batch: int) -> list[DriftWarning]:
     """Compare silver's batches from `since_batch` on with all before; NothingToCompare when one side is empty."""
     name = contract.dataset
     with _database(reading, name, since_batch) as database:
@@ -81,7 +81,7 @@ def _database(reading: PinnedTables, dataset: str, since_batch: int) -> Any:
     return database
 
 
-def _column(database: Any, column: Column) -> Iterator[Drifted]:
+def _column(database: Any, column: Column) -> Iterator[DriftWarning]:
     yield from _nulls(database, column.name)
     if column.type in ("integer", "number"):
         yield from _range(database, column.name)
@@ -90,15 +90,15 @@ def _column(database: Any, column: Column) -> Iterator[Drifted]:
         yield from _values(database, column.name)
 
 
-def _nulls(database: Any, column: str) -> Iterator[Drifted]:
+def _nulls(database: Any, column: str) -> Iterator[DriftWarning]:
     shares = dict(database.execute(f'select fresh, avg(("{column}" is null)::int) from rows group by fresh').fetchall())
     before, now = shares[False], shares[True]
     if abs(now - before) > NULLS:
         condition = f'"{column}" is null' if now > before else f'"{column}" is not null'
-        yield Drifted(column, "nulls", f"{before:.1%}", f"{now:.1%}", _first(database, condition))
+        yield DriftWarning(column, "nulls", f"{before:.1%}", f"{now:.1%}", _first(database, condition))
 
 
-def _range(database: Any, column: str) -> Iterator[Drifted]:
+def _range(database: Any, column: str) -> Iterator[DriftWarning]:
     sql = f'select min("{column}"), max("{column}") from rows where not fresh'
     low, high = database.execute(sql).fetchone()
     if low is None:
@@ -107,7 +107,7 @@ def _range(database: Any, column: str) -> Iterator[Drifted]:
     first = _first(database, condition)
     if first is not None:
         now = database.execute(f'select min("{column}"), max("{column}") from rows where fresh').fetchone()
-        yield Drifted(column, "range", f"{low} to {high}", f"{now[0]} to {now[1]}", first)
+        yield DriftWarning(column, "range", f"{low} to {high}", f"{now[0]} to {now[1]}", first)
 
 
 def _bins(database: Any, column: str) -> str:
@@ -118,7 +118,7 @@ def _bins(database: Any, column: str) -> str:
     return " + ".join(f'("{column}" > {edge!r})::int' for edge in distinct) or "0"
 
 
-def _values(database: Any, column: str) -> Iterator[Drifted]:
+def _values(database: Any, column: str) -> Iterator[DriftWarning]:
     """Of a column with few values: new ones, and how often each comes; of any other: how many there are."""
     sql = f'select fresh, count(distinct "{column}"), count("{column}") from rows group by fresh'
     counted = {fresh: (distinct, rows) for fresh, distinct, rows in database.execute(sql).fetchall()}
@@ -127,7 +127,7 @@ def _values(database: Any, column: str) -> Iterator[Drifted]:
         rows = min(counted[False][1], counted[True][1])
         before, now = (_distinct(database, column, fresh, rows) for fresh in (False, True))
         if before and now and max(before, now) / min(before, now) > DISTINCT:
-            yield Drifted(
+            yield DriftWarning(
                 column, "distinct", f"{before:,} of {rows:,}", f"{now:,} of {rows:,}", _first(database, "true")
             )
         return
@@ -136,7 +136,7 @@ def _values(database: Any, column: str) -> Iterator[Drifted]:
     if first is not None:
         sql = f'select distinct "{column}"::varchar from rows where fresh and "{column}" not in {known} order by 1'
         fresh = [value for (value,) in database.execute(sql).fetchall()]
-        yield Drifted(column, "value", f"{counted[False][0]} values", f"also {', '.join(fresh[:5])}", first)
+        yield DriftWarning(column, "value", f"{counted[False][0]} values", f"also {', '.join(fresh[:5])}", first)
     yield from _psi(database, column, f'"{column}"::varchar')
 
 
@@ -146,7 +146,7 @@ def _distinct(database: Any, column: str, fresh: bool, rows: int) -> int:
     return int(database.execute(f"select count(distinct v) from ({some})").fetchone()[0])
 
 
-def _psi(database: Any, column: str, bin_of: str) -> Iterator[Drifted]:
+def _psi(database: Any, column: str, bin_of: str) -> Iterator[DriftWarning]:
     sql = f'select {bin_of} as bin, fresh, count(*) from rows where "{column}" is not null group by all'
     counts: dict[Any, dict[bool, int]] = {}
     for place, fresh, rows in database.execute(sql).fetchall():
@@ -154,7 +154,7 @@ def _psi(database: Any, column: str, bin_of: str) -> Iterator[Drifted]:
     totals = {side: sum(found.get(side, 0) for found in counts.values()) for side in (False, True)}
     if not all(totals.values()):
         return
-    parts = {place: stability(found, totals) for place, found in counts.items()}
+    parts = {place: psi_term(found, totals) for place, found in counts.items()}
     if sum(parts.values()) > PSI:
         # What has become rarer has no first record to show it by; something has become more frequent for it.
         worst = max(counts, key=lambda place: _growth(counts[place], totals))
@@ -162,10 +162,10 @@ def _psi(database: Any, column: str, bin_of: str) -> Iterator[Drifted]:
         place = worst.replace("'", "''") if isinstance(worst, str) else worst
         first = _first(database, f"({bin_of}) = '{place}'")
         said = f"PSI {sum(parts.values()):.2f}, most more of {_named(worst)}: {shares[1]:.1%}"
-        yield Drifted(column, "psi", f"{shares[0]:.1%}", said, first)
+        yield DriftWarning(column, "psi", f"{shares[0]:.1%}", said, first)
 
 
-def stability(counts: Mapping[bool, int], totals: Mapping[bool, int]) -> float:
+def psi_term(counts: Mapping[bool, int], totals: Mapping[bool, int]) -> float:
     """Return one bin's part of the population stability index: (now - before) · ln(now / before), of shares."""
     before, now = (max(counts.get(side, 0) / totals[side], LEAST) for side in (False, True))
     return (now - before) * math.log(now / before)
@@ -179,13 +179,13 @@ def _named(place: Any) -> str:
     return f"{place!r}" if isinstance(place, str) else f"bin {int(place) + 1}"
 
 
-def _first(database: Any, condition: str) -> First | None:
+def _first(database: Any, condition: str) -> RecordPosition | None:
     sql = f"select min((_batch_id, _partition, _offset)) from rows where fresh and {condition}"
     (found,) = database.execute(sql).fetchone()
-    return None if found is None else First(*_numbers(found))
+    return None if found is None else RecordPosition(*_numbers(found))
 
 
-def _unknown_fields(database: Any, contract: Contract) -> Iterator[Drifted]:
+def _unknown_fields(database: Any, contract: Contract) -> Iterator[DriftWarning]:
     """Fields of accepted and rejected payloads that the contract does not have."""
     known = ", ".join(f"'{column.name}'" for column in contract.columns)
     sql = f"""
@@ -198,7 +198,9 @@ def _unknown_fields(database: Any, contract: Contract) -> Iterator[Drifted]:
         where field not in ({known}) group by field order by field
     """
     for field, rows, place in database.execute(sql).fetchall():
-        yield Drifted(field, "unknown field", "no field of the contract", f"{rows:,} records", First(*_numbers(place)))
+        yield DriftWarning(
+            field, "unknown field", "no field of the contract", f"{rows:,} records", RecordPosition(*_numbers(place))
+        )
 
 
 def _numbers(place: Any) -> Sequence[int]:

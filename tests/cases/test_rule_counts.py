@@ -17,7 +17,7 @@ from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.ledger.rule_counts import RuleWarnings, RunCounts
-from include.quality.quality_pages import page
+from include.quality.quality_pages import report_page
 from include.quality.quality_report import quality_report
 from include.settings import CLONE, Settings
 
@@ -81,7 +81,7 @@ def test_the_report_says_what_is_too_much(runs: list[RunCounts], tmp_path: Path)
     assert lines["late"].first == (0, 101)
     assert lines["late"].shares == [0.5, 1.0]
     assert found.as_json()["records"] == 6
-    made = page(found)
+    made = report_page(found)
     assert made.count("<svg") == len(found.lines)
     assert "partition 0, offset 101" in made
     assert "<script" not in made

@@ -32,11 +32,11 @@ from pyspark.sql.types import (
 from include.catalog.contract_rules import Rule, read_rules
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.catalog.yaml_declarations import DeclarationRefused, Node
-from include.quality.quality_packages import imported
+from include.quality.quality_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
 
-gx = imported("great_expectations")
-get_expectation_impl = imported("great_expectations.expectations.registry").get_expectation_impl
+gx = import_optional("great_expectations")
+get_expectation_impl = import_optional("great_expectations.expectations.registry").get_expectation_impl
 ROWS = 400
 RULES_OF_EACH = 14
 TYPES = {

@@ -27,7 +27,7 @@ from include.catalog.contract_changes import (
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.cli.main import app
 from include.quality.odcs_standard import contract_problems
-from include.quality.quality_packages import QualityNotInstalled, imported
+from include.quality.quality_packages import QualityNotInstalled, import_optional
 from include.settings import CLONE, Settings, load_settings
 
 GX = "great_expectations.expectations.registry"
@@ -321,7 +321,7 @@ def test_the_command_ends_with_1_for_a_wrong_contract(folder: Path, monkeypatch:
 
 def test_a_process_without_a_script_lives_on() -> None:
     """Spark's client for remote servers would end it, with 0, as if all were good."""
-    code = f"from include.quality.quality_packages import imported; imported('{GX}'); print('alive')"
+    code = f"from include.quality.quality_packages import import_optional; import_optional('{GX}'); print('alive')"
     said = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
     assert said.stdout == "alive\n"
 
@@ -329,7 +329,7 @@ def test_a_process_without_a_script_lives_on() -> None:
 def test_without_the_group_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "great_expectations", None)
     with pytest.raises(QualityNotInstalled) as refused:
-        imported("great_expectations")
+        import_optional("great_expectations")
     assert 'make setup GROUPS="runtime quality"' in refused.value.remedy
 
 

@@ -24,7 +24,7 @@ from include.operators.approval_operator import ApprovePlan
 from include.operators.dag_defaults import asset
 from include.operators.day_completion import ReportCompleteDays, complete_days, last_reported_before
 from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
-from include.operators.quality_operator import AskTables
+from include.operators.quality_operator import ValidateTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
 from include.paths import log_path
 from include.planning import confirm_applied, plan_stages, slice_plan
@@ -35,7 +35,7 @@ from include.planning.release_plan import PlanConflict
 from include.planning.slice_plan import RangeEmpty
 from include.quality import published_quality
 from include.quality.gx_checkpoint import Check
-from include.quality.published_quality import PublishedCheck
+from include.quality.published_quality import PublishedChecks
 from include.settings import Settings
 from include.status import dataset_health
 
@@ -319,17 +319,17 @@ def test_a_plan_of_another_dataset_is_not_taken_back(here: Settings) -> None:
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": ""}))
 
 
-def answered(here: Settings, *actions: str) -> PublishedCheck:
+def answered(here: Settings, *actions: str) -> PublishedChecks:
     """What the tables answer when a rule of each action is broken."""
     checks = [Check("gold.days", "sums", "expect_x", action, "critical", is_kept=False, seen="7") for action in actions]
     kept = Check("gold.days", "kept", "expect_x", "fail", "critical", is_kept=True, seen="7")
-    return PublishedCheck("flights", "aaa", 3, NOON, [kept, *checks], here.state)
+    return PublishedChecks("flights", "aaa", 3, NOON, [kept, *checks], here.state)
 
 
 @pytest.mark.parametrize(("action", "fails"), [("warn", False), ("hold", True), ("fail", True)])
 def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool) -> None:
-    monkeypatch.setattr(published_quality, "check_published", lambda *args: answered(here, action))
-    asking = AskTables(task_id="ask", dataset="flights")
+    monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(here, action))
+    asking = ValidateTables(task_id="ask", dataset="flights")
     if not fails:
         said = asking.execute(context())
         assert said == {"release": "aaa", "batch": 3, "asked": 2, "broken": ["gold.days, sums (warn): 7"]}
@@ -340,4 +340,4 @@ def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatc
 
 def test_tables_that_nobody_sees_yet_are_not_asked() -> None:
     with pytest.raises(AirflowSkipException, match="flights"):
-        AskTables(task_id="ask", dataset="flights").execute(context())
+        ValidateTables(task_id="ask", dataset="flights").execute(context())

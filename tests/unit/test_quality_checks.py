@@ -17,10 +17,10 @@ from include.catalog.dataset import snapshot_dataset
 from include.catalog.yaml_declarations import Node
 from include.paths import docs_path
 from include.quality import published_quality
-from include.quality.gx_checkpoint import Check, check_tables, pandas_frame
-from include.quality.published_quality import check_published
+from include.quality.gx_checkpoint import Check, to_pandas, validate_tables
+from include.quality.published_quality import validate_published
 from include.quality.quality_packages import QualityNotInstalled
-from include.quality.quality_pages import overview
+from include.quality.quality_pages import checks_page
 from include.reading.publication import Publication, publish
 from include.settings import Settings
 
@@ -47,7 +47,7 @@ def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: b
 
 
 def answers(*rules: Rule, site: Path | None = None) -> list[Check]:
-    return check_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
+    return validate_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
 
 
 CASES: Mapping[str, tuple[Rule, bool, str]] = {
@@ -109,11 +109,11 @@ def test_each_rule_gets_its_own_answer_and_a_site_is_built(tmp_path: Path) -> No
 
 
 def test_a_table_without_rules_is_not_asked() -> None:
-    assert check_tables({"gold.days": (pd.dataset(ROWS), [])}) == []
+    assert validate_tables({"gold.days": (pd.dataset(ROWS), [])}) == []
 
 
 def test_numbers_are_floats_and_texts_keep_none() -> None:
-    frame = pandas_frame(pd.dataset(ROWS), ["rows", "litres", "day"])
+    frame = to_pandas(pd.dataset(ROWS), ["rows", "litres", "day"])
     assert [str(kind) for kind in frame.dtypes] == ["object", "float64", "float64"]
     assert frame["day"].tolist() == ["mon", "tue", "wed", None]
     assert frame["litres"].tolist()[:2] == [1.5, 2.5]
@@ -121,7 +121,7 @@ def test_numbers_are_floats_and_texts_keep_none() -> None:
 
 def test_the_overview_names_each_rule_and_is_text() -> None:
     checks = [check.as_json() for check in answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))]
-    shown = overview("flights <1>", checks, {"gold.days": "validations/x.html"})
+    shown = checks_page("flights <1>", checks, {"gold.days": "validations/x.html"})
     for text in (
         "flights &lt;1&gt;",
         "0 of 1 rules are kept",
@@ -129,7 +129,7 @@ def test_the_overview_names_each_rule_and_is_text() -> None:
         "<a href='validations/x.html'>gold.days</a>",
     ):
         assert text in shown
-    assert "<script" not in overview("t", [checks[0] | {"seen": "<script>"}], {})
+    assert "<script" not in checks_page("t", [checks[0] | {"seen": "<script>"}], {})
 
 
 def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
@@ -142,7 +142,7 @@ def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
         site.mkdir(parents=True)
         raise QualityNotInstalled("great_expectations")
 
-    monkeypatch.setattr(published_quality, "check_tables", fail)
+    monkeypatch.setattr(published_quality, "validate_tables", fail)
     with pytest.raises(QualityNotInstalled):
-        check_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
+        validate_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
     assert list(docs_path(settings, "flights").parent.iterdir()) == []

@@ -12,7 +12,7 @@ import pyarrow.dataset as pd
 import pytest
 
 from include.catalog.contract import Column, Contract
-from include.quality.silver_drift import Drifted, First, NothingToCompare, drifted, stability
+from include.quality.silver_drift import DriftWarning, NothingToCompare, RecordPosition, drift_warnings, psi_term
 from include.reading.published_tables import PinnedTables
 
 CONTRACT = Contract(
@@ -64,8 +64,8 @@ class Tables:
         return pd.dataset({"silver.sales": self.silver, "bronze.sales": self.bronze}[name])
 
 
-def warnings(plant: Plant | None = None, since: int = CHANGED) -> list[Drifted]:
-    return drifted(cast(PinnedTables, Tables(plant)), CONTRACT, since)
+def warnings(plant: Plant | None = None, since: int = CHANGED) -> list[DriftWarning]:
+    return drift_warnings(cast(PinnedTables, Tables(plant)), CONTRACT, since)
 
 
 def no_units(row: Row) -> None:
@@ -128,7 +128,7 @@ def test_what_was_planted_is_named_with_its_first_record(
         assert at is not None
         assert (at.batch, at.partition) == (batch, 0)
         if measure != "psi":
-            assert at == First(batch, 0, first)
+            assert at == RecordPosition(batch, 0, first)
 
 
 def test_a_side_without_records_is_refused() -> None:
@@ -145,6 +145,6 @@ def test_a_payload_that_is_no_json_has_no_fields() -> None:
 
 def test_the_index_is_as_it_is_defined() -> None:
     totals = {False: 100, True: 100}
-    assert stability({False: 50, True: 50}, totals) == 0
-    assert stability({False: 50, True: 100}, totals) == pytest.approx(0.5 * 0.693147, rel=1e-5)
-    assert stability({True: 50}, totals) > 3
+    assert psi_term({False: 50, True: 50}, totals) == 0
+    assert psi_term({False: 50, True: 100}, totals) == pytest.approx(0.5 * 0.693147, rel=1e-5)
+    assert psi_term({True: 50}, totals) > 3
