@@ -131,7 +131,7 @@ class SmallRelease:
 
     def versions(self) -> dict[str, int]:
         """Return the version of each table but bronze, as its owner has it."""
-        tables = [self.release.refinery.silver, self.release.refinery.rejected, *[g.table for g in self.release.gold]]
+        tables = [self.release.writer.silver, self.release.writer.rejected, *[g.table for g in self.release.gold]]
         return {table.spec.name: table.version for table in tables}
 
     def _source(self, rows: list[dict[str, Any]]) -> DataFrame:

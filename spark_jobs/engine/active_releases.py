@@ -27,9 +27,9 @@ from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
-from spark_jobs.engine.apply_patch import APPLY, UNDO, Correction, apply_correction, is_begun
+from spark_jobs.engine.apply_patch import APPLY, REVERT, Patch, apply_patch, is_started
 from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.rebuild_slice import Folder
+from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.engine.refine import (
     RunReport,
     last_epoch,
@@ -41,14 +41,14 @@ from spark_jobs.engine.refine import (
 )
 from spark_jobs.engine.status_reporter import log_line
 from spark_jobs.layers.release_tables import Release, open_release
-from spark_jobs.storage.delta_table import NoLongerOwner, Table
+from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.lease import Lease, take_lease
 
 PAUSE = 30.0
 # Readers wait as long for what comes in meanwhile.
 MAINTAINED_WITHIN = 20.0
-WAYS = {RequestKind.APPLY_PATCH: APPLY, RequestKind.REVERT_PATCH: UNDO}
+WAYS = {RequestKind.APPLY_PATCH: APPLY, RequestKind.REVERT_PATCH: REVERT}
 
 
 @dataclass
@@ -98,7 +98,7 @@ class ActiveReleases:
             try:
                 if live.refine_next(self.settings, last, publishing=False) is not None:
                     return True
-            except NoLongerOwner as error:
+            except OwnershipLost as error:
                 self.shadows.remove(live)
                 log_line(f"release {live.name} has another owner: {error.what}")
             except Exception as error:  # noqa: BLE001  (the seen release goes on, whatever it was)
@@ -218,16 +218,16 @@ class ActiveReleases:
         except FileNotFoundError:
             return
         release = self.published.release
-        folder = Folder(patch_path(self.settings, self._dataset, self.published.name, said["plan"]))
+        folder = PlanFolder(patch_path(self.settings, self._dataset, self.published.name, said["plan"]))
         built = self._built(said["plan"])
-        correction = Correction(said["plan"], folder, built["batch"], said["way"])
+        correction = Patch(said["plan"], folder, built["batch"], said["way"])
         try:
             others = [*(live.name for live in self.shadows), *self.unavailable]
             if built["filled"] and others:
                 raise Terminal(f"release {others[0]} is kept fresh and would lack what bronze gets", "retire it first")
-            apply_correction(release, correction, refined_batch(release), self.published.lease.epoch)
+            apply_patch(release, correction, refined_batch(release), self.published.lease.epoch)
         except Exception:
-            if not is_begun(release, correction):
+            if not is_started(release, correction):
                 self._patch_marker.unlink()
             raise
         publish(self.settings, publication_of(self.settings, release, refined_batch(release)))
@@ -265,9 +265,9 @@ def catch_up_release(settings: Settings, fresh: ActiveRelease, seen: Release) ->
 
 def refuse_incomplete(release: Release, last: int) -> None:
     """A release that was built before bronze had a gap filled has never seen the records that came back."""
-    refinery = release.refinery
-    judged = sum(file.rows for table in (refinery.silver, refinery.rejected) for file in table.files())
-    there = sum(file.rows for file in refinery.bronze.files() if file.overlaps("_batch_id", 0, last))
+    writer = release.writer
+    judged = sum(file.rows for table in (writer.silver, writer.rejected) for file in table.files())
+    there = sum(file.rows for file in writer.bronze.files() if file.overlaps("_batch_id", 0, last))
     if judged != there:
         what = f"release {release.dataset.release} has {judged} of {there} records: a gap in bronze was filled since"
         raise Terminal(

@@ -18,22 +18,22 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from include.errors import Terminal
-from spark_jobs.engine.rebuild_gold import corrected_rows, grains_schema
-from spark_jobs.engine.rebuild_slice import Folder
+from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
+from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
-from spark_jobs.layers.find_duplicates import files_sharing, identity_columns
+from spark_jobs.layers.find_duplicates import candidate_files, identity_columns
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldTable
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import MONTH, MONTH_IN_SQL, PLACE
+from spark_jobs.layers.silver_writer import MONTH, MONTH_IN_SQL, PLACE
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import Lookup, files_in, looking_up, read, rows_in
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
 from spark_jobs.storage.failpoints import Step, pass_step
 
-APPLY, UNDO = 1, 2
+APPLY, REVERT = 1, 2
 
 
-class MovedOn(Terminal):
+class PatchOutdated(Terminal):
     """The rows that were compared are not the rows that are there now."""
 
     def __init__(self, table: str, plan: str, why: str) -> None:
@@ -44,11 +44,11 @@ class MovedOn(Terminal):
 
 
 @dataclass(frozen=True)
-class Correction:
+class Patch:
     """A plan's folder, compared at batch `built`; `way` is APPLY or UNDO, which takes the same rows back."""
 
     plan: str
-    folder: Folder
+    folder: PlanFolder
     built: int
     way: int
 
@@ -58,111 +58,111 @@ class Correction:
 
     def files(self, table: Table) -> list[Path]:
         """The files of both."""
-        return [p for state in ("removed", "added") for p in files_in(self.folder.rows(state, table.spec.name))]
+        return [p for state in ("removed", "added") for p in parquet_files(self.folder.rows(state, table.spec.name))]
 
     def app_id(self, release: Release) -> str:
         """The app id of the plan's commits."""
         return f"{release.dataset.name}/{release.dataset.release}/plan/{self.plan}"
 
 
-def apply_correction(release: Release, correction: Correction, batch: int, epoch: int) -> None:
+def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     """Correct a release's tables, all of them at `batch`; MovedOn changes nothing."""
-    refinery, app_id = release.refinery, correction.app_id(release)
-    if not is_begun(release, correction):
-        refuse_moved_on(release, correction, batch)
+    writer, app_id = release.writer, patch.app_id(release)
+    if not is_started(release, patch):
+        refuse_outdated(release, patch, batch)
     facts = {"dataset": release.dataset.name, "release": release.dataset.release, "epoch": epoch, "batch": batch}
-    facts |= {"plan": correction.plan, "way": correction.way, "app_id": app_id}
-    if correction.way == APPLY:
-        _fill(release, correction, facts)
+    facts |= {"plan": patch.plan, "way": patch.way, "app_id": app_id}
+    if patch.way == APPLY:
+        _fill_bronze(release, patch, facts)
     pass_step(Step.CORRECTION_BEGUN, batch)
-    _replace(refinery.silver, correction, release.dataset.pipeline.event_time, facts)
+    _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts)
     pass_step(Step.CORRECTED_SILVER, batch)
-    _replace(refinery.rejected, correction, "first_seen", facts)
+    _replace(writer.rejected, patch, "first_seen", facts)
     pass_step(Step.CORRECTED_REJECTED, batch)
 
-    def correct(target: GoldTable) -> None:
-        _correct_gold(target, refinery.silver, correction, facts)
+    def patch_gold(target: GoldTable) -> None:
+        _patch_gold(target, writer.silver, patch, facts)
         pass_step(Step.CORRECTED_GOLD, batch)
 
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        for _ in pool.map(correct, release.gold):
+        for _ in pool.map(patch_gold, release.gold):
             pass
 
 
-def is_begun(release: Release, correction: Correction) -> bool:
+def is_started(release: Release, patch: Patch) -> bool:
     """Whether a commit of it was made, so that it must be finished."""
-    app_id = correction.app_id(release)
-    filled = correction.way == APPLY and release.refinery.bronze.committed(app_id) >= APPLY
-    return filled or release.refinery.silver.committed(app_id) >= correction.way
+    app_id = patch.app_id(release)
+    filled = patch.way == APPLY and release.writer.bronze.committed(app_id) >= APPLY
+    return filled or release.writer.silver.committed(app_id) >= patch.way
 
 
-def _fill(release: Release, correction: Correction, facts: dict[str, Any]) -> None:
+def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
     """Put into bronze what it lacks; one file holds records of one batch and one partition."""
-    bronze, spark = release.refinery.bronze, release.refinery.spark
-    folder = correction.folder.rows("added", bronze.spec.name)
-    if not rows_in(folder):
+    bronze, spark = release.writer.bronze, release.writer.spark
+    folder = patch.folder.rows("added", bronze.spec.name)
+    if not rows_in_folder(folder):
         return
-    with looking_up() as lookup:
-        lookup.folder("missing", folder, bronze.spec.data_schema)
-        places = lookup.rows("select distinct _batch_id, partition from missing order by all")
-    missing = read(spark, folder, bronze.spec.data_schema)
+    with duckdb_session() as duck:
+        duck.view_folder("missing", folder, bronze.spec.data_schema)
+        places = duck.rows("select distinct _batch_id, partition from missing order by all")
+    missing = read_folder(spark, folder, bronze.spec.data_schema)
     fill_gaps(bronze, missing, [(batch, part) for batch, part in places], facts["app_id"], facts)
 
 
-def refuse_moved_on(release: Release, correction: Correction, batch: int) -> None:
+def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     """Raise MovedOn unless the rows to take are there, and no later batch has to do with them."""
-    refinery, plan = release.refinery, correction.plan
-    for table in (refinery.silver, refinery.rejected):
-        with looking_up() as lookup:
-            _view_rows(lookup, table, correction)
-            lookup.table("there", table, _files_at(table, correction))
-            if lookup.count("select * from taken except all select * from there"):
-                raise MovedOn(table.spec.name, plan, "rows have changed")
-            if lookup.count(COME_IN):
-                raise MovedOn(table.spec.name, plan, "records have come in")
-    _refuse_second_winner(release, correction)
-    if batch > correction.built:
-        _refuse_later_kin(release, correction)
+    writer, plan = release.writer, patch.plan
+    for table in (writer.silver, writer.rejected):
+        with duckdb_session() as duck:
+            _view_patch_rows(duck, table, patch)
+            duck.view_table("there", table, _files_at(table, patch))
+            if duck.count("select * from taken except all select * from there"):
+                raise PatchOutdated(table.spec.name, plan, "rows have changed")
+            if duck.count(COME_IN):
+                raise PatchOutdated(table.spec.name, plan, "records have come in")
+    _refuse_second_winner(release, patch)
+    if batch > patch.built:
+        _refuse_later_records(release, patch)
 
 
-def _refuse_second_winner(release: Release, correction: Correction) -> None:
+def _refuse_second_winner(release: Release, patch: Patch) -> None:
     """Another plan may have put a row of the same identity into silver."""
-    refinery, identity = release.refinery, identity_columns(release.dataset)
-    with looking_up() as lookup:
-        _view_rows(lookup, refinery.silver, correction)
-        near = files_sharing(refinery, files_in(correction.place(refinery.silver, taken=False)))
-        lookup.table("silver", refinery.silver, near)
-        if lookup.count(SECOND_WINNERS.format(identity=identity)):
-            raise MovedOn(refinery.silver.spec.name, correction.plan, "another record of the same identity has come in")
+    writer, identity = release.writer, identity_columns(release.dataset)
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, writer.silver, patch)
+        near = candidate_files(writer, parquet_files(patch.place(writer.silver, taken=False)))
+        duck.view_table("silver", writer.silver, near)
+        if duck.count(SECOND_WINNERS.format(identity=identity)):
+            raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has come in")
 
 
-def _view_rows(lookup: Lookup, table: Table, correction: Correction) -> None:
-    lookup.folder("taken", correction.place(table, taken=True), table.spec.data_schema)
-    lookup.folder("put", correction.place(table, taken=False), table.spec.data_schema)
+def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
+    duck.view_folder("taken", patch.place(table, taken=True), table.spec.data_schema)
+    duck.view_folder("put", patch.place(table, taken=False), table.spec.data_schema)
 
 
-def _refuse_later_kin(release: Release, correction: Correction) -> None:
+def _refuse_later_records(release: Release, patch: Patch) -> None:
     """A later record of an identity that the correction is about may win or lose by it."""
-    refinery, identity = release.refinery, identity_columns(release.dataset)
-    with looking_up() as lookup:
-        _view_rows(lookup, refinery.silver, correction)
-        lookup.table("silver", refinery.silver, _later_files(refinery.silver, correction.built))
-        lookup.table("rejected", refinery.rejected, _later_files(refinery.rejected, correction.built))
-        facts = {"identity": identity, "built": correction.built}
-        if lookup.count(LATER_RECORDS.format(**facts)):
-            raise MovedOn(refinery.silver.spec.name, correction.plan, "a later record has the same identity")
-        if lookup.count(LATER_LOSERS.format(**facts)):
-            raise MovedOn(refinery.rejected.spec.name, correction.plan, "a later duplicate has lost to a record of it")
+    writer, identity = release.writer, identity_columns(release.dataset)
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, writer.silver, patch)
+        duck.view_table("silver", writer.silver, _later_files(writer.silver, patch.built))
+        duck.view_table("rejected", writer.rejected, _later_files(writer.rejected, patch.built))
+        facts = {"identity": identity, "built": patch.built}
+        if duck.count(LATER_RECORDS.format(**facts)):
+            raise PatchOutdated(writer.silver.spec.name, patch.plan, "a later record has the same identity")
+        if duck.count(LATER_LOSERS.format(**facts)):
+            raise PatchOutdated(writer.rejected.spec.name, patch.plan, "a later duplicate has lost to a record of it")
 
 
 def _later_files(table: Table, batch: int) -> list[DataFile]:
     return [file for file in table.files() if file.overlaps("_batch_id", batch + 1, 2**62)]
 
 
-def _files_at(table: Table, correction: Correction) -> list[DataFile]:
+def _files_at(table: Table, patch: Patch) -> list[DataFile]:
     """The table's files that may hold a record of the correction."""
     columns = (*PLACE, "_batch_id")
-    spans = [bounds for path in correction.files(table) for bounds in bounds_of(path, columns)]
+    spans = [bounds for path in patch.files(table) for bounds in bounds_of(path, columns)]
     return [
         file
         for file in table.files()
@@ -170,58 +170,58 @@ def _files_at(table: Table, correction: Correction) -> list[DataFile]:
     ]
 
 
-def _replace(table: Table, correction: Correction, time: str, facts: dict[str, Any]) -> None:
+def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> None:
     """Take rows from silver or rejected and put others in their place, in one commit; `time` decides on the month."""
-    if table.committed(facts["app_id"]) >= correction.way:
+    if table.committed(facts["app_id"]) >= patch.way:
         return
-    counts = {f"rows_{state}": rows_in(correction.place(table, state == "removed")) for state in ("removed", "added")}
-    old, added = _files_at(table, correction), list[DataFile]()
+    counts = {f"rows_{state}": rows_in_folder(patch.place(table, state == "removed")) for state in ("removed", "added")}
+    old, added = _files_at(table, patch), list[DataFile]()
     if any(counts.values()):
-        with looking_up() as lookup:
-            _view_rows(lookup, table, correction)
-            lookup.table("there", table, old)
+        with duckdb_session() as duck:
+            _view_patch_rows(duck, table, patch)
+            duck.view_table("there", table, old)
             rows = REPLACED.format(month=MONTH_IN_SQL.format(time=f'"{time}"'))
-            added = lookup.write(rows, table, f"{correction.plan}-{correction.way}")
+            added = duck.write(rows, table, f"{patch.plan}-{patch.way}")
     else:
         old = []
-    _validate_rows(table, correction, old, added, counts)
+    _validate_rows(table, patch, old, added, counts)
     metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
     if table.spec.name.startswith("rejected."):
-        metadata |= _changed_counts(table, correction)
-    table.commit(facts["app_id"], correction.way, metadata, added, old)
+        metadata |= _changed_counts(table, patch)
+    table.commit(facts["app_id"], patch.way, metadata, added, old)
 
 
 def _validate_rows(
-    table: Table, correction: Correction, old: Sequence[DataFile], added: Sequence[DataFile], counts: dict[str, int]
+    table: Table, patch: Patch, old: Sequence[DataFile], added: Sequence[DataFile], counts: dict[str, int]
 ) -> None:
     wanted = sum(file.rows for file in old) - counts["rows_removed"] + counts["rows_added"]
     written = sum(file.rows for file in added)
     if written != wanted:
-        raise MovedOn(
+        raise PatchOutdated(
             table.spec.name,
-            correction.plan,
+            patch.plan,
             f"{written} rows were to be written instead of {wanted}: rows have changed",
         )
 
 
-def _changed_counts(table: Table, correction: Correction) -> dict[str, Any]:
+def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
     """Return by how much the rows of each disposition and of each reason become more."""
-    with looking_up() as lookup:
-        _view_rows(lookup, table, correction)
-        return {kind: dict(lookup.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, table, patch)
+        return {kind: dict(duck.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
 
 
-def _correct_gold(target: GoldTable, silver: Table, correction: Correction, facts: dict[str, Any]) -> None:
+def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
     table, spark = target.table, target.spark
-    place = correction.folder.rows("grains", table.spec.name)
-    if table.committed(facts["app_id"]) >= correction.way or not rows_in(place):
+    place = patch.folder.rows("grains", table.spec.name)
+    if table.committed(facts["app_id"]) >= patch.way or not rows_in_folder(place):
         return
-    grains = read(spark, place, grains_schema(target))
-    rows, old = corrected_rows(target, silver, grains, files_in(place), facts["batch"])
+    grains = read_folder(spark, place, grains_schema(target))
+    rows, old = patched_rows(target, silver, grains, parquet_files(place), facts["batch"])
     dated = rows.withColumn(MONTH, F.expr(target.gold.partition))
-    added = table.write(dated, f"{correction.plan}-{correction.way}")
-    metadata = facts | {"table": table.spec.name, "grains": rows_in(place), "total": _total(table, old, added)}
-    table.commit(facts["app_id"], correction.way, metadata, added, old)
+    added = table.write(dated, f"{patch.plan}-{patch.way}")
+    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
+    table.commit(facts["app_id"], patch.way, metadata, added, old)
 
 
 def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:

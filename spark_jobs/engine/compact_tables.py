@@ -89,11 +89,11 @@ def tables_to_compact(releases: Sequence[Release]) -> Iterator[tuple[Table, bool
     """Yield each table once, and whether its small files may be put together: not while a run is half done."""
     for release in releases:
         whole = unfinished_run(release) is None
-        yield release.refinery.rejected, whole
+        yield release.writer.rejected, whole
         for target in release.gold:
             yield target.table, whole
-        yield release.refinery.silver, False
-    yield releases[0].refinery.bronze, False
+        yield release.writer.silver, False
+    yield releases[0].writer.bronze, False
 
 
 def small_groups(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
@@ -128,4 +128,4 @@ def compact_group(spark: SparkSession, table: Table, group: Sequence[DataFile]) 
     rows = table.read(spark, group).coalesce(1).select("*", partition)
     added = table.write(rows, f"maintained-{table.version}")
     pass_step(Step.PUT_TOGETHER)
-    table.rearrange(added, group)
+    table.compact(added, group)

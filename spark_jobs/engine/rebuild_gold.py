@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
-from spark_jobs.engine.rebuild_slice import Folder
+from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_layer import GoldTable, gold_rows
 from spark_jobs.layers.gold_windows import window_end, window_start
-from spark_jobs.layers.row_provenance import HISTORY, rows_in_grains, with_grains_replaced
-from spark_jobs.layers.silver_tables import PLACE
+from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains, with_grains_replaced
+from spark_jobs.layers.silver_writer import PLACE
 from spark_jobs.storage.data_files import Bound, DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import files_in, keep, looking_up, read, rows_in
+from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, read_folder, rows_in_folder, write_folder
 
 Spans = Sequence[tuple[Bound, Bound]] | None
 """None: the bounds are not known, so every file may be concerned."""
@@ -42,7 +42,7 @@ def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int)
     """Return the table's rows of these grains, without history; `silver` has all rows of them."""
     columns = list(grain_columns(gold))
     chosen = rows_in_grains(_with_window(gold, silver), grains, columns).select(*silver.columns)
-    rows = gold_rows(gold, chosen, batch).drop(*HISTORY)
+    rows = gold_rows(gold, chosen, batch).drop(*PROVENANCE)
     # A query may give rows of a grain that no row touches any more.
     return rows_in_grains(rows, touched_grains(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
 
@@ -92,37 +92,37 @@ def visible(schema: StructType) -> StructType:
     return StructType([field for field in schema.fields if not field.name.startswith("_")])
 
 
-def redo_gold(target: GoldTable, silver: Table, folder: Folder, batch: int) -> int:
+def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
     `silver` and the target are pinned at `batch`; the slice's silver is in `folder`. Returns how many grains differ.
     """
     spark, gold, table, name = target.spark, target.gold, target.table, target.table.spec.name
-    rows = {s: read(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
-    written = folder.bench("grains") / name
-    keep(touched_grains(gold, rows["before"].unionByName(rows["after"])), written)
-    grains, files = read(spark, written, grains_schema(target)), files_in(written)
+    rows = {s: read_folder(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
+    written = folder.staging("grains") / name
+    write_folder(touched_grains(gold, rows["before"].unionByName(rows["after"])), written)
+    grains, files = read_folder(spark, written, grains_schema(target)), parquet_files(written)
     places = rows["before"].select(*PLACE).unionByName(rows["after"].select(*PLACE)).distinct()
     outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, list(PLACE), "left_anti")
     shown = visible(table.spec.data_schema)
     fresh = rows_of_grains(gold, outside.unionByName(rows["after"]), grains, batch)
-    keep(fresh.select(*shown.fieldNames()), folder.rows("after", name))
+    write_folder(fresh.select(*shown.fieldNames()), folder.rows("after", name))
     moved = rows["removed"].unionByName(rows["added"])
-    keep(touched_grains(gold, moved), folder.bench("moved") / name)
+    write_folder(touched_grains(gold, moved), folder.staging("moved") / name)
     columns = ", ".join(f'"{column}"' for column in grain_columns(gold))
-    with looking_up() as lookup:
-        lookup.table("there", table, files_within(table, *grain_spans(gold, files)))
-        lookup.folder("touched", written, grains_schema(target))
+    with duckdb_session() as duck:
+        duck.view_table("there", table, files_within(table, *grain_spans(gold, files)))
+        duck.view_folder("touched", written, grains_schema(target))
         names = ", ".join(f'"{column}"' for column in shown.fieldNames())
         same = " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
-        lookup.keep(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
+        duck.save(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
         for state in ("before", "after"):
-            lookup.folder(state, folder.rows(state, name), shown)
-        lookup.folder("moved", folder.bench("moved") / name, grains_schema(target))
-        lookup.keep(DIFFERING.format(columns=columns), folder.bench("differing") / name)
-        lookup.folder("differing", folder.bench("differing") / name, grains_schema(target))
-        lookup.keep("select * from differing union select * from moved", folder.rows("grains", name))
-    return rows_in(folder.bench("differing") / name)
+            duck.view_folder(state, folder.rows(state, name), shown)
+        duck.view_folder("moved", folder.staging("moved") / name, grains_schema(target))
+        duck.save(DIFFERING.format(columns=columns), folder.staging("differing") / name)
+        duck.view_folder("differing", folder.staging("differing") / name, grains_schema(target))
+        duck.save("select * from differing union select * from moved", folder.rows("grains", name))
+    return rows_in_folder(folder.staging("differing") / name)
 
 
 STATES = ("before", "after", "removed", "added")
@@ -137,7 +137,7 @@ from (
 """
 
 
-def corrected_rows(
+def patched_rows(
     target: GoldTable, silver: Table, grains: DataFrame, written: Sequence[Path], batch: int
 ) -> tuple[DataFrame, list[DataFile]]:
     """Return the rows with which `grains`, which stand in the files `written`, are computed again from all of silver.

@@ -20,14 +20,14 @@ from pyspark.sql.types import StructType
 
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
-from spark_jobs.layers.find_duplicates import FIRST_ONES, files_sharing, find_copies, identity_columns
-from spark_jobs.layers.rejected_rows import all_rejected
+from spark_jobs.layers.find_duplicates import ORIGINALS, candidate_files, find_duplicates, identity_columns
+from spark_jobs.layers.rejected_rows import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import PLACE, PLACES, REJECTED, Refinery
-from spark_jobs.layers.validated_records import PLACED, JudgedFiles, judged_files
+from spark_jobs.layers.silver_writer import PLACE, PLACES, REJECTED, SilverWriter
+from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.duckdb_session import Lookup, files_in, looking_up, rows_in, rows_of
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, rows_in_folder
 
 PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
 # A condition with a term for each span is looked at for each row, so it must not have thousands of them.
@@ -35,7 +35,7 @@ FEW_SPANS = 20
 
 
 @dataclass(frozen=True)
-class Folder:
+class PlanFolder:
     """The plan's folder of rows: `before` and `after` by table, and of these what is `removed` and `added`."""
 
     path: Path
@@ -44,47 +44,45 @@ class Folder:
         """Folder of Parquet files: `state` is before, after, removed, added or grains."""
         return self.path / state / table
 
-    def bench(self, name: str) -> Path:
+    def staging(self, name: str) -> Path:
         """Folder for unfinished work."""
-        return self.path / "_bench" / name
+        return self.path / "_staging" / name
 
 
 @dataclass(frozen=True)
-class Redone:
+class RebuiltSlice:
     """How many records a slice has: `core` as asked, `kin` by closure; and of each table the rows that differ.
 
     `decided_until`: how far the list of decisions about rejected records reached that they were judged by.
     """
 
     core: int
-    kin: int
+    closure: int
     differing: dict[str, int]
     decided_until: int
 
 
-def redo_records(release: Release, records: Sequence[Path], wanted: Slice, folder: Folder) -> Redone:
+def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, folder: PlanFolder) -> RebuiltSlice:
     """Judge the slice's records (files with the columns of bronze) again; write silver and rejected before and after.
 
     `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
     closure is not in bronze, or when the rows do not add up.
     """
-    refinery = release.refinery
+    writer = release.writer
     # The whole slice by the same decisions, whatever is decided meanwhile.
-    until = refinery.decided.until()
-    core = judged_files(refinery, records, batches_in(records), folder.bench("core"), until)
-    _write_chosen(refinery, core, wanted, folder)
-    asked = rows_in(folder.bench("chosen")) + rows_of(core.invalid)
-    kin = _judged_kin(refinery, core, wanted, folder, until)
-    _write_after(refinery, core, kin, folder)
-    differing = {
-        table.spec.name: _write_before(refinery, table, folder) for table in (refinery.silver, refinery.rejected)
-    }
-    came_out = sum(rows_in(folder.rows("after", table.spec.name)) for table in (refinery.silver, refinery.rejected))
-    total = asked + rows_in(folder.bench("kin_places"))
+    until = writer.decisions.until()
+    core = validate_files(writer, records, batches_in(records), folder.staging("core"), until)
+    _write_chosen(writer, core, wanted, folder)
+    asked = rows_in_folder(folder.staging("chosen")) + rows_in_files(core.invalid)
+    closure = _validate_closure(writer, core, wanted, folder, until)
+    _write_after(writer, core, closure, folder)
+    differing = {table.spec.name: _write_before(writer, table, folder) for table in (writer.silver, writer.rejected)}
+    came_out = sum(rows_in_folder(folder.rows("after", table.spec.name)) for table in (writer.silver, writer.rejected))
+    total = asked + rows_in_folder(folder.staging("closure_places"))
     if came_out != total:
         why = f"{total} records were done again, {came_out} rows came out"
-        raise RowsUnaccounted(refinery.silver.spec.name, (0, 0), why)
-    return Redone(asked, total - asked, differing, until)
+        raise RowsUnaccounted(writer.silver.spec.name, (0, 0), why)
+    return RebuiltSlice(asked, total - asked, differing, until)
 
 
 def in_spans(wanted: Slice, rows: str, partition: str, offset: str) -> str:
@@ -115,90 +113,92 @@ def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list
     ]
 
 
-def _write_chosen(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder) -> None:
+def _write_chosen(writer: SilverWriter, core: ValidatedFiles, wanted: Slice, folder: PlanFolder) -> None:
     """Of the accepted records, those that the slice is about."""
-    silver = refinery.silver
-    with looking_up() as lookup:
-        lookup.view("accepted", core.accepted, silver.spec.data_schema)
+    silver = writer.silver
+    with duckdb_session() as duck:
+        duck.view_files("accepted", core.accepted, silver.spec.data_schema)
         chosen = "select * from accepted"
         if wanted.since is not None and wanted.until is not None:
             since, until = wanted.since.isoformat(), wanted.until.isoformat()
             inside = " or ".join(
-                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(refinery.dataset.pipeline)
+                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(writer.dataset.pipeline)
             )
-            lookup.table("silver", silver, span_files(silver, wanted, *PLACE))
+            duck.view_table("silver", silver, span_files(silver, wanted, *PLACE))
             there = f"select _partition, _offset from ({in_spans(wanted, 'silver', *PLACE)}) where {inside}"
             chosen += f" where {inside} or (_partition, _offset) in ({there})"
-        lookup.keep(chosen, folder.bench("chosen"))
+        duck.save(chosen, folder.staging("chosen"))
 
 
-def _judged_kin(refinery: Refinery, core: JudgedFiles, wanted: Slice, folder: Folder, until: int) -> JudgedFiles:
+def _validate_closure(
+    writer: SilverWriter, core: ValidatedFiles, wanted: Slice, folder: PlanFolder, until: int
+) -> ValidatedFiles:
     """The records outside that share an identity with a chosen one, judged as well."""
-    silver, rejected, places = refinery.silver, refinery.rejected, folder.bench("kin_places")
-    with looking_up() as lookup:
-        lookup.folder("chosen", folder.bench("chosen"), silver.spec.data_schema)
-        lookup.view("invalid", core.invalid, PLACES)
-        lookup.table("near", silver, files_sharing(refinery, files_in(folder.bench("chosen"))))
-        lookup.table("inside", silver, span_files(silver, wanted, *PLACE))
-        lookup.table("rejected", rejected, rejected.files())
-        lookup.keep(KIN.format(identity=identity_columns(refinery.dataset)), places)
-        count, first, last = _span_of(lookup, places, PLACES_AND_BATCH)
-    beginning = refinery.dataset.release_start
+    silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
+    with duckdb_session() as duck:
+        duck.view_folder("chosen", folder.staging("chosen"), silver.spec.data_schema)
+        duck.view_files("invalid", core.invalid, PLACES)
+        duck.view_table("near", silver, candidate_files(writer, parquet_files(folder.staging("chosen"))))
+        duck.view_table("inside", silver, span_files(silver, wanted, *PLACE))
+        duck.view_table("rejected", rejected, rejected.files())
+        duck.save(CLOSURE.format(identity=identity_columns(writer.dataset)), places)
+        count, first, last = _span_of(duck, places, PLACES_AND_BATCH)
+    beginning = writer.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not judged"
-        raise RowsUnaccounted(refinery.silver.spec.name, (first, last), why)
+        raise RowsUnaccounted(writer.silver.spec.name, (first, last), why)
     if not count:
-        return JudgedFiles((), ())
-    records = folder.bench("kin_records")
-    files = [file for file in refinery.bronze.files() if file.overlaps("_batch_id", first, last)]
-    with looking_up() as lookup:
-        lookup.folder("kin", places, PLACES)
-        lookup.table("bronze", refinery.bronze, files)
-        at = 'select _partition as "partition", _offset as "offset" from kin'
-        lookup.keep(f"select * from bronze semi join ({at}) using ({PLACED})", records)
-    judged = judged_files(refinery, files_in(records), (first, last), folder.bench("kin"), until)
-    found = rows_of(judged.accepted) + rows_of(judged.invalid)
+        return ValidatedFiles((), ())
+    records = folder.staging("closure_records")
+    files = [file for file in writer.bronze.files() if file.overlaps("_batch_id", first, last)]
+    with duckdb_session() as duck:
+        duck.view_folder("closure", places, PLACES)
+        duck.view_table("bronze", writer.bronze, files)
+        at = 'select _partition as "partition", _offset as "offset" from closure'
+        duck.save(f"select * from bronze semi join ({at}) using ({PLACED})", records)
+    validated = validate_files(writer, parquet_files(records), (first, last), folder.staging("closure"), until)
+    found = rows_in_files(validated.accepted) + rows_in_files(validated.invalid)
     if found != count:
         why = f"the slice needs {count} records of other batches, bronze has {found} of them"
-        raise RowsUnaccounted(refinery.bronze.spec.name, (first, last), why)
-    return judged
+        raise RowsUnaccounted(writer.bronze.spec.name, (first, last), why)
+    return validated
 
 
-def _span_of(lookup: Lookup, folder: Path, schema: StructType) -> tuple[int, int, int]:
+def _span_of(duck: DuckSession, folder: Path, schema: StructType) -> tuple[int, int, int]:
     """Return how many rows a folder has, and their first and last batch."""
-    lookup.folder("spanned", folder, schema)
-    count, first, last = lookup.rows("select count(*), min(_batch_id), max(_batch_id) from spanned")[0]
+    duck.view_folder("spanned", folder, schema)
+    count, first, last = duck.rows("select count(*), min(_batch_id), max(_batch_id) from spanned")[0]
     return count, first, last
 
 
-def _write_after(refinery: Refinery, core: JudgedFiles, kin: JudgedFiles, folder: Folder) -> None:
+def _write_after(writer: SilverWriter, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
     """Who comes first among the accepted records of each identity, and all others with their reasons."""
-    silver, rejected = refinery.silver.spec, refinery.rejected.spec
-    with looking_up() as lookup:
-        lookup.view("accepted", [*files_in(folder.bench("chosen")), *kin.accepted], silver.data_schema)
-        lookup.view("invalid", [*core.invalid, *kin.invalid], refinery.judged_schema)
-        find_copies(lookup, refinery.dataset, "accepted", "(select * from accepted where false)")
-        lookup.keep(FIRST_ONES, folder.rows("after", silver.name))
+    silver, rejected = writer.silver.spec, writer.rejected.spec
+    with duckdb_session() as duck:
+        duck.view_files("accepted", [*parquet_files(folder.staging("chosen")), *closure.accepted], silver.data_schema)
+        duck.view_files("invalid", [*core.invalid, *closure.invalid], writer.validated_schema)
+        find_duplicates(duck, writer.dataset, "accepted", "(select * from accepted where false)")
+        duck.save(ORIGINALS, folder.rows("after", silver.name))
         columns = ", ".join(rejected.data_schema.fieldNames())
-        lookup.keep(f"select {columns} from ({all_rejected(refinery.dataset)})", folder.rows("after", rejected.name))
+        duck.save(f"select {columns} from ({rejected_rows_sql(writer.dataset)})", folder.rows("after", rejected.name))
 
 
-def _write_before(refinery: Refinery, table: Table, folder: Folder) -> int:
+def _write_before(writer: SilverWriter, table: Table, folder: PlanFolder) -> int:
     """Write what a table has of the slice's records, and in which rows that is not what came out; return how many."""
     name, schema = table.spec.name, table.spec.data_schema
-    with looking_up() as lookup:
-        lookup.folder("after_silver", folder.rows("after", refinery.silver.spec.name), PLACES)
-        lookup.folder("after_rejected", folder.rows("after", refinery.rejected.spec.name), PLACES)
-        lookup.table("there", table, table.files())
-        lookup.keep(BEFORE, folder.rows("before", name))
+    with duckdb_session() as duck:
+        duck.view_folder("after_silver", folder.rows("after", writer.silver.spec.name), PLACES)
+        duck.view_folder("after_rejected", folder.rows("after", writer.rejected.spec.name), PLACES)
+        duck.view_table("there", table, table.files())
+        duck.save(BEFORE, folder.rows("before", name))
         for state in ("before", "after"):
-            lookup.folder(state, folder.rows(state, name), schema)
+            duck.view_folder(state, folder.rows(state, name), schema)
         equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
-        lookup.make("same", SAME.format(equal=equal))
+        duck.create_table("same", SAME.format(equal=equal))
         for state, side in (("removed", "before"), ("added", "after")):
-            lookup.keep(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
-            lookup.folder(state, folder.rows(state, name), schema)
-        return lookup.count("select _partition, _offset from removed union select _partition, _offset from added")
+            duck.save(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
+            duck.view_folder(state, folder.rows(state, name), schema)
+        return duck.count("select _partition, _offset from removed union select _partition, _offset from added")
 
 
 # Each row finds the last span that begins before it: the cost does not grow with rows times spans.
@@ -208,7 +208,7 @@ asof join (values {spans}) as spans(_at, _start, _end)
 on {rows}."{partition}" = spans._at and {rows}."{offset}" >= spans._start
 where {rows}."{offset}" < spans._end
 """
-KIN = """
+CLOSURE = """
 with core as (select _partition, _offset from chosen union all select _partition, _offset from invalid),
 winners as (select _partition, _offset, _batch_id from near where ({identity}) in (select ({identity}) from chosen)),
 own as (select _partition, _offset, _batch_id from inside semi join core using (_partition, _offset)),

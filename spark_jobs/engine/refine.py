@@ -27,7 +27,7 @@ from include.settings import Settings
 from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldTable, commit_gold
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_layer import Judged, judge_batches
+from spark_jobs.layers.silver_layer import ValidatedBatch, validate_batches
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import Step, pass_step
@@ -60,10 +60,10 @@ class RunReport:
 
 def refined_batch(release: Release) -> int:
     """Return the last batch that all of the release's tables have, -1 for none."""
-    refinery = release.refinery
+    writer = release.writer
     versions = [
-        refinery.silver.committed(release.app_id("silver")),
-        refinery.rejected.committed(release.app_id("rejected")),
+        writer.silver.committed(release.app_id("silver")),
+        writer.rejected.committed(release.app_id("rejected")),
         *[target.table.committed(target.app_id) for target in release.gold],
     ]
     return min(versions)
@@ -80,7 +80,7 @@ def refine(
     nothing published; what was committed stays and is recognised by the next attempt.
     """
     facts = _facts(release, first, last, epoch)
-    report = RunReport((first, last), sum(f.rows for f in batch_files(release.refinery.bronze, first, last)))
+    report = RunReport((first, last), sum(f.rows for f in batch_files(release.writer.bronze, first, last)))
     with report.step("silver"):
         silver = _commit_silver(release, first, last, facts)
     with report.step("gold"):
@@ -105,11 +105,11 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
     if last < first:
         return None
     rows: dict[int, int] = {}
-    for file in batch_files(release.refinery.bronze, first, last):
+    for file in batch_files(release.writer.bronze, first, last):
         number = int(str(file.low["_batch_id"]))
         rows[number] = rows.get(number, 0) + file.rows
     total, bound = rows.get(first, 0), first
-    inheritance = release.refinery.inheritance
+    inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
@@ -120,14 +120,14 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
 
 def last_epoch(release: Release) -> int:
     """Return the epoch of the release's last commit to silver, 0 for none."""
-    silver, app_id = release.refinery.silver, release.app_id("silver")
+    silver, app_id = release.writer.silver, release.app_id("silver")
     batch = silver.committed(app_id)
     return int(_metadata(_commit_of(silver, app_id, batch))["epoch"]) if batch >= 0 else 0
 
 
 def unfinished_run(release: Release) -> tuple[int, int] | None:
     """Return the bounds of the run that silver has and another table lacks, else None."""
-    silver, app_id = release.refinery.silver, release.app_id("silver")
+    silver, app_id = release.writer.silver, release.app_id("silver")
     last = silver.committed(app_id)
     if last == refined_batch(release):
         return None
@@ -137,11 +137,11 @@ def unfinished_run(release: Release) -> tuple[int, int] | None:
 
 def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
     """Return the publication of the versions in which each table got `batch`, or was corrected after it."""
-    refinery, root = release.refinery, warehouse(settings)
-    bronze_commit = _bronze_commit(refinery.bronze, batch)
-    own = {refinery.silver: release.app_id("silver"), refinery.rejected: release.app_id("rejected")}
+    writer, root = release.writer, warehouse(settings)
+    bronze_commit = _bronze_commit(writer.bronze, batch)
+    own = {writer.silver: release.app_id("silver"), writer.rejected: release.app_id("rejected")}
     own |= {target.table: target.app_id for target in release.gold}
-    commits = {refinery.bronze: _corrected(refinery.bronze, bronze_commit)}
+    commits = {writer.bronze: _corrected(writer.bronze, bronze_commit)}
     commits |= {table: _corrected(table, _commit_of(table, app_id, batch)) for table, app_id in own.items()}
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
@@ -159,29 +159,29 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
 
 def _commit_silver(release: Release, first: int, last: int, facts: dict[str, Any]) -> list[DataFile]:
     """Step 4: silver, then rejected; return silver's files of this run as committed."""
-    refinery = release.refinery
+    writer = release.writer
     silver_id, rejected_id = release.app_id("silver"), release.app_id("rejected")
-    if refinery.rejected.committed(rejected_id) < last:
+    if writer.rejected.committed(rejected_id) < last:
         known, until = None, None
-        if refinery.silver.committed(silver_id) >= last:
+        if writer.silver.committed(silver_id) >= last:
             known = _run_files(release, first, last)
-            until = int(_metadata(_commit_of(refinery.silver, silver_id, last)).get("decided_until", 0))
-        judged = judge_batches(refinery, first, last, facts["epoch"], known, until)
+            until = int(_metadata(_commit_of(writer.silver, silver_id, last)).get("decided_until", 0))
+        validated = validate_batches(writer, first, last, facts["epoch"], known, until)
         if known is None:
-            refinery.silver.commit(silver_id, last, _silver_metadata(release, judged, facts), judged.silver)
+            writer.silver.commit(silver_id, last, _silver_metadata(release, validated, facts), validated.silver)
             pass_step(Step.SILVER_COMMITTED, last)
-        refinery.rejected.commit(rejected_id, last, _rejected_metadata(release, judged, facts), judged.rejected)
+        writer.rejected.commit(rejected_id, last, _rejected_metadata(release, validated, facts), validated.rejected)
         pass_step(Step.REJECTED_COMMITTED, last)
     return _run_files(release, first, last)
 
 
 def _run_files(release: Release, first: int, last: int) -> list[DataFile]:
-    return [file for file in release.refinery.silver.files() if file.overlaps("_batch_id", first, last)]
+    return [file for file in release.writer.silver.files() if file.overlaps("_batch_id", first, last)]
 
 
 def _commit_all_gold(release: Release, silver: Sequence[DataFile], last: int, facts: dict[str, Any]) -> None:
     def commit(target: GoldTable) -> None:
-        commit_gold(target, release.refinery.silver, silver, last, facts)
+        commit_gold(target, release.writer.silver, silver, last, facts)
 
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         for _ in pool.map(commit, release.gold):
@@ -199,15 +199,15 @@ def _facts(release: Release, first: int, last: int, epoch: int) -> dict[str, Any
     }
 
 
-def _silver_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:
-    times = _latest_events(release.refinery.silver, judged.silver, release.dataset.pipeline.event_time)
+def _silver_metadata(release: Release, validated: ValidatedBatch, facts: dict[str, Any]) -> dict[str, Any]:
+    times = _latest_events(release.writer.silver, validated.silver, release.dataset.pipeline.event_time)
     return {
         **facts,
-        "table": release.refinery.silver.spec.name,
+        "table": release.writer.silver.spec.name,
         "app_id": release.app_id("silver"),
-        "rows": judged.accepted,
-        "rows_in": judged.rows_in,
-        "decided_until": judged.decided_until,
+        "rows": validated.accepted,
+        "rows_in": validated.rows_in,
+        "decided_until": validated.decided_until,
         "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
     }
 
@@ -223,15 +223,15 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
     return latest
 
 
-def _rejected_metadata(release: Release, judged: Judged, facts: dict[str, Any]) -> dict[str, Any]:
+def _rejected_metadata(release: Release, validated: ValidatedBatch, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         **facts,
-        "table": release.refinery.rejected.spec.name,
+        "table": release.writer.rejected.spec.name,
         "app_id": release.app_id("rejected"),
-        "rows": sum(file.rows for file in judged.rejected),
-        "reasons": judged.reasons,
-        "dispositions": judged.dispositions,
-        "warnings": judged.warnings,
+        "rows": sum(file.rows for file in validated.rejected),
+        "reasons": validated.reasons,
+        "dispositions": validated.dispositions,
+        "warnings": validated.warnings,
     }
 
 

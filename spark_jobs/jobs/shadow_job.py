@@ -37,7 +37,7 @@ CLOSE_SECONDS = 20.0
 
 def build(settings: Settings, live: ActiveRelease, stop: threading.Event) -> Publication | None:
     """Bring the release up to a batch that readers see; return what they saw then, None when told to stop."""
-    name, bronze = live.release.dataset.name, live.release.refinery.bronze
+    name, bronze = live.release.dataset.name, live.release.writer.bronze
     while True:
         seen, began = read_publication(settings, name), time.monotonic()
         bronze.follow()

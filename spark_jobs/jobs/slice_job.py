@@ -32,15 +32,15 @@ from include.reading.publication import Publication, read_publication
 from include.settings import Settings, refuse_dangerous
 from include.state.atomic_files import write_atomically
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.engine.rebuild_gold import redo_gold
-from spark_jobs.engine.rebuild_slice import Folder, in_spans, redo_records, span_files
+from spark_jobs.engine.rebuild_gold import rebuild_gold
+from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import report
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import Lookup, files_in, keep, looking_up, rows_in
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder, write_folder
 from spark_jobs.storage.failpoints import Step, pass_step
 
 COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
@@ -81,7 +81,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     wanted, seen = parsed_slice(said["slice"]), read_publication(settings, dataset)
     if seen.release != said["release"]:
         raise OtherRelease(plan, said["release"], seen.release)
-    folder = Folder(patch_path(settings, dataset, seen.release, plan))
+    folder = PlanFolder(patch_path(settings, dataset, seen.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     versions = {name: table.version for name, table in seen.tables.items()}
     declared = released_dataset(settings, dataset, seen.release)
@@ -89,11 +89,11 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     records = slice_records(settings, release, wanted, seen, folder)
     steps = 1 + len(release.gold)
     report(at="silver and rejected", done=0, of=steps)
-    done = redo_records(release, records, wanted, folder)
+    done = rebuild_slice(release, records, wanted, folder)
     pass_step(Step.SLICE_REDONE)
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        counted = pool.map(lambda t: redo_gold(t, release.refinery.silver, folder, seen.batch), release.gold)
+        counted = pool.map(lambda t: rebuild_gold(t, release.writer.silver, folder, seen.batch), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
@@ -103,57 +103,59 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         "release": seen.release,
         "batch": seen.batch,
         "records": done.core,
-        "kin": done.kin,
-        "filled": rows_in(folder.rows("added", release.refinery.bronze.spec.name)),
+        "kin": done.closure,
+        "filled": rows_in_folder(folder.rows("added", release.writer.bronze.spec.name)),
         "differing": differing,
         "decided_until": done.decided_until,
         "seconds": round(time.monotonic() - began, 1),
     }
-    shutil.rmtree(folder.path / "_bench", ignore_errors=True)
+    shutil.rmtree(folder.path / "_staging", ignore_errors=True)
     write_atomically(folder.path / "built.json", json.dumps(built))
     return built
 
 
-def slice_records(settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: Folder) -> list[Path]:
+def slice_records(
+    settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: PlanFolder
+) -> list[Path]:
     """Return files with the slice's records, each from where the plan says; what bronze lacks is kept."""
-    bronze, old, fresh = release.refinery.bronze, Slice(wanted.of(BRONZE)), Slice(wanted.of(KAFKA))
-    place = folder.bench("records")
-    with looking_up() as lookup:
+    bronze, old, fresh = release.writer.bronze, Slice(wanted.of(BRONZE)), Slice(wanted.of(KAFKA))
+    place = folder.staging("records")
+    with duckdb_session() as duck:
         records = []
         if old.spans:
-            _view_bronze(lookup, "old", bronze, old, seen.batch)
+            _view_bronze(duck, "old", bronze, old, seen.batch)
             records.append("select * from old")
         if fresh.spans:
             tiles = [t for t in batch_offsets(bronze.spec.path, seen.batch) if any(_meet(t, s) for s in fresh.spans)]
-            keep(kafka_records(settings, release, fresh, tiles), folder.bench("kafka"))
-            lookup.folder("kafka", folder.bench("kafka"), bronze.spec.data_schema)
-            _view_bronze(lookup, "known", bronze, fresh, seen.batch)
-            _refuse_other_records(lookup, bronze.spec.name)
+            write_folder(kafka_records(settings, release, fresh, tiles), folder.staging("kafka"))
+            duck.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
+            _view_bronze(duck, "known", bronze, fresh, seen.batch)
+            _refuse_other_records(duck, bronze.spec.name)
             # What Kafka has compacted away is still in bronze, and was judged once.
             records += ["select * from kafka", f"select * from known {NOT_IN.format(other='kafka')}"]
         missing = f"kafka {NOT_IN.format(other='known')}" if fresh.spans else "old where false"
-        lookup.keep(f"select * from {missing}", folder.rows("added", bronze.spec.name))
-        lookup.keep(" union all ".join(records), place)
-    return files_in(place)
+        duck.save(f"select * from {missing}", folder.rows("added", bronze.spec.name))
+        duck.save(" union all ".join(records), place)
+    return parquet_files(place)
 
 
-def _view_bronze(lookup: Lookup, name: str, bronze: Table, wanted: Slice, batch: int) -> None:
+def _view_bronze(duck: DuckSession, name: str, bronze: Table, wanted: Slice, batch: int) -> None:
     files = span_files(bronze, wanted, "partition", "offset")
-    lookup.table(f"{name}_files", bronze, files)
+    duck.view_table(f"{name}_files", bronze, files)
     inside = in_spans(wanted, f"{name}_files", "partition", "offset")
-    lookup.view_of(name, f"select * from ({inside}) where _batch_id <= {batch}")
+    duck.view_query(name, f"select * from ({inside}) where _batch_id <= {batch}")
 
 
-def _refuse_other_records(lookup: Lookup, table: str) -> None:
+def _refuse_other_records(duck: DuckSession, table: str) -> None:
     """Raise BronzeDiffers for the first record of view `known` that is another one in view `kafka`."""
-    strange = lookup.rows(STRANGE)
+    strange = duck.rows(STRANGE)
     if strange:
         raise BronzeDiffers(table, *strange[0])
 
 
 def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[BatchOffsets]) -> DataFrame:
     """Return the records that Kafka has in the spans, with the batch that each offset belongs to."""
-    spark, bronze = release.refinery.spark, release.refinery.bronze
+    spark, bronze = release.writer.spark, release.writer.bronze
     topic = release.dataset.pipeline.topic
     parts = [_read_kafka(settings, spark, topic, spans) for spans in _one_a_partition(wanted.spans)]
     rows = parts[0]

@@ -43,7 +43,7 @@ from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import DriverStatus, StatusReporter, error_reason, log_line
 from spark_jobs.layers.bronze_layer import batch_files, bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, keep_generation
-from spark_jobs.storage.delta_table import NoLongerOwner, Table
+from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.lease import Lease, LeaseLost, take_lease
 
@@ -99,7 +99,7 @@ class Driver:
             # A correction that failed half way comes first, whoever began it.
             self.live.finish_patch()
             report = self.live.published.refine_next(self.settings, self.ingest.last_batch, publishing=True)
-        except (NoLongerOwner, PublicationAhead):
+        except (OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
             self._halt(error)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.pipeline import AdditiveGold, Measure, grain_columns
 from spark_jobs.layers.gold_windows import window_start
-from spark_jobs.layers.row_provenance import HISTORY, first_history, merged_history
+from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, merged_provenance
 
 
 def additive_rows(gold: AdditiveGold, silver: DataFrame, batch: int) -> DataFrame:
@@ -19,13 +19,13 @@ def additive_rows(gold: AdditiveGold, silver: DataFrame, batch: int) -> DataFram
     windowed = silver.withColumn(gold.window.name, window_start(gold.window))
     parts = [part for measure in gold.measures for part in _parts(measure)]
     grouped = windowed.groupBy(*grain_columns(gold)).agg(*parts)
-    return _final(gold, grouped.select("*", *first_history(batch, gold.window.name)))
+    return _final(gold, grouped.select("*", *first_provenance(batch, gold.window.name)))
 
 
 def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataFrame:
     """Return `old` and `new` rows of the same columns as one row per grain."""
     parts = [part for measure in gold.measures for part in _merged(measure)]
-    merged = old.unionByName(new).groupBy(*grain_columns(gold)).agg(*parts, *merged_history())
+    merged = old.unionByName(new).groupBy(*grain_columns(gold)).agg(*parts, *merged_provenance())
     # Summing decimals widens their type; the table's must stay, and a sum that outgrows it is an error (ANSI).
     typed = [F.col(name).cast(old.schema[name].dataType).alias(name) for name in merged.columns]
     return _final(gold, merged.select(*typed))
@@ -34,7 +34,7 @@ def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataF
 def _final(gold: AdditiveGold, rows: DataFrame) -> DataFrame:
     measures = [_value(measure).alias(measure.name) for measure in gold.measures]
     kept = [name for measure in gold.measures for name in _kept(measure)]
-    return rows.select(*grain_columns(gold), *measures, *HISTORY, *kept)
+    return rows.select(*grain_columns(gold), *measures, *PROVENANCE, *kept)
 
 
 def _parts(measure: Measure) -> list[Column]:

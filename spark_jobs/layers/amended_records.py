@@ -20,7 +20,7 @@ DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cas
 
 
 @dataclass
-class Decided:
+class RecordDecisions:
     """What is decided about a dataset's records, read again only when the list has grown."""
 
     settings: Settings
@@ -31,36 +31,38 @@ class Decided:
         """How far the list of decisions reaches now."""
         return amendments_size(self.settings, self.dataset)
 
-    def about(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
         """Return what was decided about records of these batches when the list reached `until`."""
         if until not in self._known:
             self._known = {until: amendments(self.settings, self.dataset, until) if until else {}}
         return of_batches(self._known[until], *batches)
 
 
-def judged_as_amended(judge: Validator, records: DataFrame, decided: Mapping[Coordinates, Amendment]) -> DataFrame:
+def validate_with_decisions(
+    validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, Amendment]
+) -> DataFrame:
     """Judge records (columns of bronze) as `Validator.validated` does, with what is decided about them."""
-    if not decided:
-        return judge.validated(records)
-    rows = [(*place, one.payload, one.is_discarded) for place, one in decided.items()]
+    if not decisions:
+        return validator.validated(records)
+    rows = [(*place, one.payload, one.is_discarded) for place, one in decisions.items()]
     known = F.broadcast(records.sparkSession.createDataFrame(rows, SCHEMA))
     both = records.join(known, ["partition", "offset"], "left")
     fixed = both.withColumn("value", F.coalesce("fixed", "value")).select(*records.columns)
-    judged = judge.validated(fixed)
+    validated = validator.validated(fixed)
     out = known.where("discarded").selectExpr("partition as _partition", "offset as _offset", "discarded")
-    marked = judged.join(F.broadcast(out), ["_partition", "_offset"], "left")
+    marked = validated.join(F.broadcast(out), ["_partition", "_offset"], "left")
     reasons = F.when(F.col("discarded") & (F.size("_reasons") == 0), F.expr(DISCARDED).cast(REASONS))
-    return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*judged.columns)
+    return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*validated.columns)
 
 
-def without(records: DataFrame, decided: Mapping[Coordinates, Amendment]) -> DataFrame:
+def without_decisions(records: DataFrame, decisions: Mapping[Coordinates, Amendment]) -> DataFrame:
     """Return the records (columns of bronze) about which nothing is decided."""
-    if not decided:
+    if not decisions:
         return records
-    places = records.sparkSession.createDataFrame(list(decided), "partition int, offset long")
+    places = records.sparkSession.createDataFrame(list(decisions), "partition int, offset long")
     return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
 
 
-def of_batches(decided: Mapping[Coordinates, Amendment], first: int, last: int) -> dict[Coordinates, Amendment]:
+def of_batches(decisions: Mapping[Coordinates, Amendment], first: int, last: int) -> dict[Coordinates, Amendment]:
     """Return what is decided about records of these batches: about those of a fresh batch nothing can be yet."""
-    return {place: one for place, one in decided.items() if first <= one.batch <= last}
+    return {place: one for place, one in decisions.items() if first <= one.batch <= last}

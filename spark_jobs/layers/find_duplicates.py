@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.catalog.dataset import Dataset
-from spark_jobs.layers.silver_tables import COORDINATES, Refinery
+from spark_jobs.layers.silver_writer import COORDINATES, SilverWriter
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
-from spark_jobs.storage.duckdb_session import Lookup
+from spark_jobs.storage.duckdb_session import DuckSession
 
 
 def identity_columns(dataset: Dataset) -> str:
@@ -17,19 +17,19 @@ def identity_columns(dataset: Dataset) -> str:
     return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
 
 
-def files_sharing(refinery: Refinery, written: Sequence[Path]) -> list[DataFile]:
+def candidate_files(writer: SilverWriter, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold an identity of the rows in `written`.
 
     A file is left out by its bounds on the identity itself, and by event time: the horizon is the producer's promise
     how far apart the copies of an event can lie. Bounds are those of the row groups, so that one old record does not
     open all of silver.
     """
-    time, horizon = refinery.dataset.pipeline.event_time, refinery.dataset.pipeline.horizon
-    identity = refinery.dataset.pipeline.identity[0]
+    time, horizon = writer.dataset.pipeline.event_time, writer.dataset.pipeline.horizon
+    identity = writer.dataset.pipeline.identity[0]
     spans = [bounds for path in written for bounds in bounds_of(path, (time, identity))]
     return [
         file
-        for file in refinery.silver.files()
+        for file in writer.silver.files()
         if any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
     ]
 
@@ -45,7 +45,7 @@ def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: s
     return near and file.overlaps(identity, low[identity], high[identity])
 
 
-def find_copies(lookup: Lookup, dataset: Dataset, fresh: str, known: str) -> None:
+def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
     """Make table `copies`: coordinates of the rows of `fresh` whose identity stands earlier there or in `known`.
 
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). A hash of the identity finds
@@ -53,10 +53,10 @@ def find_copies(lookup: Lookup, dataset: Dataset, fresh: str, known: str) -> Non
     """
     identity = identity_columns(dataset)
     columns = f"hash({identity}) as _mark, {identity}, {', '.join(COORDINATES)}"
-    lookup.make("copies", COPIES.format(identity=identity, columns=columns, fresh=fresh, known=known))
+    duck.create_table("copies", COPIES.format(identity=identity, columns=columns, fresh=fresh, known=known))
 
 
-FIRST_ONES = "select * from accepted anti join copies using (_partition, _offset)"
+ORIGINALS = "select * from accepted anti join copies using (_partition, _offset)"
 """SQL for the rows of a view `accepted` that are no copies."""
 COPIES = """
 with fresh as (select {columns}, true as _fresh from {fresh}),

@@ -27,7 +27,7 @@ from spark_jobs.layers.additive_gold import additive_rows, merged_additive
 from spark_jobs.layers.gold_windows import window_end, window_of
 from spark_jobs.layers.latest_gold import latest_rows, merged_latest
 from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
-from spark_jobs.layers.silver_tables import MONTH
+from spark_jobs.layers.silver_writer import MONTH
 from spark_jobs.storage.data_files import Bound, DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.failpoints import Step, pass_step

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import LatestGold
-from spark_jobs.layers.row_provenance import HISTORY, first_history
+from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance
 
 
 def latest_rows(gold: LatestGold, silver: DataFrame, batch: int) -> DataFrame:
@@ -27,7 +27,7 @@ def merged_latest(gold: LatestGold, old: DataFrame, silver: DataFrame, batch: in
 def _candidates(gold: LatestGold, silver: DataFrame, batch: int) -> DataFrame:
     """Every silver row as a gold row of revision 0: a key's revision grows by one a batch, not by one a row."""
     columns = [F.expr(expression).alias(name) for name, expression in gold.columns]
-    first, last, _ = first_history(batch, "_partition")
+    first, last, _ = first_provenance(batch, "_partition")
     deciding = [F.col(name).alias(kept) for name, kept in zip(_order(gold), _kept(gold), strict=True)]
     return silver.select(*gold.keys, *columns, first, last, F.lit(0).cast("long").alias("_revision"), *deciding)
 
@@ -39,7 +39,7 @@ def _newest(gold: LatestGold, rows: DataFrame) -> DataFrame:
     order = key.orderBy(*[F.col(name).desc_nulls_last() for name in _kept(gold)])
     whole = key.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     ranked = marked.select(
-        *[name for name in rows.columns if name not in HISTORY],
+        *[name for name in rows.columns if name not in PROVENANCE],
         F.min("_first_batch").over(whole).alias("_first_batch"),
         F.max("_last_batch").over(whole).alias("_last_batch"),
         (F.max("_revision").over(whole) + F.max(F.expr("int(_revision = 0)")).over(whole)).alias("_revision"),

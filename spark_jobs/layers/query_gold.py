@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.pipeline import QueryGold, grain_columns
 from spark_jobs.layers.gold_windows import window_start
-from spark_jobs.layers.row_provenance import first_history, rows_in_grains, with_grains_replaced
+from spark_jobs.layers.row_provenance import first_provenance, rows_in_grains, with_grains_replaced
 
 
 def affected_grains(gold: QueryGold, silver: DataFrame) -> DataFrame:
@@ -23,7 +23,7 @@ def affected_grains(gold: QueryGold, silver: DataFrame) -> DataFrame:
 def query_rows(gold: QueryGold, silver: DataFrame, batch: int) -> DataFrame:
     """Return the query's rows over all of `silver`, as if there were no others."""
     silver.withColumn(gold.window.name, window_start(gold.window)).createOrReplaceTempView("silver")
-    return silver.sparkSession.sql(gold.query).select("*", *first_history(batch, gold.window.name))
+    return silver.sparkSession.sql(gold.query).select("*", *first_provenance(batch, gold.window.name))
 
 
 def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:

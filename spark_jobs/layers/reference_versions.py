@@ -24,7 +24,7 @@ Versions = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class VersionRange:
     """Batches [first, last] that are joined with the same rows of each reference table."""
 
     first: int
@@ -32,7 +32,7 @@ class Stretch:
     frames: Frames
 
 
-class ReferenceBook:
+class ReferenceVersions:
     """The reference tables of a dataset, batch by batch; with `fixed` versions for all of them alike."""
 
     def __init__(
@@ -46,14 +46,14 @@ class ReferenceBook:
         self._down = self._up = -1
         self._lowest: int | None = None
 
-    def stretches(self, first: int, last: int) -> list[Stretch]:
+    def version_ranges(self, first: int, last: int) -> list[VersionRange]:
         """Return the batches [first, last] in stretches of equal versions, ascending."""
         if not self._dataset.pipeline.reference or self._fixed is not None:
-            return [Stretch(first, last, self.frames(self._fixed or {}))]
+            return [VersionRange(first, last, self.frames(self._fixed or {}))]
         self._learn(first)
         named = ((batch, self._versions_of(batch)) for batch in range(first, last + 1))
         return [
-            Stretch(batches[0], batches[-1], self.frames(dict(versions)))
+            VersionRange(batches[0], batches[-1], self.frames(dict(versions)))
             for versions, group in groupby(named, lambda pair: pair[1])
             if (batches := [batch for batch, _ in group])
         ]

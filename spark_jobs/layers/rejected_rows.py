@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from include.catalog.dataset import Dataset
 from include.reading.published_sql import sql_literal
-from spark_jobs.layers.silver_tables import MONTH_IN_SQL
+from spark_jobs.layers.silver_writer import MONTH_IN_SQL
 
 
-def all_rejected(dataset: Dataset) -> str:
+def rejected_rows_sql(dataset: Dataset) -> str:
     """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
     identity = sql_literal(", ".join(dataset.pipeline.identity))
     copied = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"

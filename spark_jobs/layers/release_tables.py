@@ -14,8 +14,8 @@ from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.layers.gold_layer import GoldTable, gold_spec
-from spark_jobs.layers.reference_versions import ReferenceBook
-from spark_jobs.layers.silver_tables import Inheritance, Refinery, open_refinery
+from spark_jobs.layers.reference_versions import ReferenceVersions
+from spark_jobs.layers.silver_writer import Inheritance, SilverWriter, open_silver_writer
 from spark_jobs.storage.delta_table import Table, read_files
 
 
@@ -23,13 +23,13 @@ from spark_jobs.storage.delta_table import Table, read_files
 class Release:
     """A release, ready to refine: what judges, and what it brings on."""
 
-    refinery: Refinery
+    writer: SilverWriter
     gold: tuple[GoldTable, ...]
 
     @property
     def dataset(self) -> Dataset:
         """The dataset as this release declares it."""
-        return self.refinery.dataset
+        return self.writer.dataset
 
     def app_id(self, table: str) -> str:
         """The app id of the release's commits to `silver` or `rejected`."""
@@ -41,23 +41,19 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
     release = _opened(spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
-    return (
-        release
-        if inheritance is None
-        else replace(release, refinery=replace(release.refinery, inheritance=inheritance))
-    )
+    return release if inheritance is None else replace(release, writer=replace(release.writer, inheritance=inheritance))
 
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
     """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
-    beginning, refinery = release.dataset.release_start, release.refinery
-    if beginning is None or refinery.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
+    beginning, writer = release.dataset.release_start, release.writer
+    if beginning is None or writer.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
-    reference = ReferenceBook(spark, settings, base)
-    before = open_refinery(spark, settings, base, refinery.bronze, load_transformation(base), reference, versions)
-    old, new = before.silver.spec.schema, refinery.silver.spec.schema
+    reference = ReferenceVersions(spark, settings, base)
+    before = open_silver_writer(spark, settings, base, writer.bronze, load_transformation(base), reference, versions)
+    old, new = before.silver.spec.schema, writer.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
             why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are to be taken over"
@@ -90,9 +86,9 @@ def _opened(
 ) -> Release:
     transform = load_transformation(dataset)
     create_reference_tables(settings, dataset)
-    book = ReferenceBook(spark, settings, dataset, reference)
-    refinery = open_refinery(spark, settings, dataset, bronze, transform, book, versions)
-    return Release(refinery, tuple(_gold_tables(spark, settings, dataset, refinery.silver, versions)))
+    book = ReferenceVersions(spark, settings, dataset, reference)
+    writer = open_silver_writer(spark, settings, dataset, bronze, transform, book, versions)
+    return Release(writer, tuple(_gold_tables(spark, settings, dataset, writer.silver, versions)))
 
 
 def load_transformation(dataset: Dataset) -> Callable[..., DataFrame]:

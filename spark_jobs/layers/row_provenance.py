@@ -9,26 +9,26 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-HISTORY = ("_first_batch", "_last_batch", "_revision")
+PROVENANCE = ("_first_batch", "_last_batch", "_revision")
 
 
-def batch_number(batch: int, beside: str) -> Column:
+def batch_number(batch: int, anchor: str) -> Column:
     """Return `batch` (long) for every row; `beside` is any column of the rows.
 
     A plain literal would stand in the code that Spark generates, so that each batch had all its classes compiled and
     warmed up anew (170 of them, two thirds of a young driver's work). An array is handed over as an object, and an
     index that hangs on a column keeps the optimizer from folding it into a literal.
     """
-    return F.get(F.array(F.lit(batch).cast("long")), F.hash(beside).bitwiseAND(F.lit(0)))
+    return F.get(F.array(F.lit(batch).cast("long")), F.hash(anchor).bitwiseAND(F.lit(0)))
 
 
-def first_history(batch: int, beside: str) -> list[Column]:
+def first_provenance(batch: int, anchor: str) -> list[Column]:
     """Return the history of a row that `batch` made; `beside` is any column of the rows."""
-    number = batch_number(batch, beside)
+    number = batch_number(batch, anchor)
     return [number.alias("_first_batch"), number.alias("_last_batch"), F.lit(1).cast("long").alias("_revision")]
 
 
-def merged_history() -> list[Column]:
+def merged_provenance() -> list[Column]:
     """Return the aggregates that make one history of several."""
     return [
         F.min("_first_batch").alias("_first_batch"),
@@ -61,8 +61,8 @@ def with_grains_replaced(
     columns = list(grain)
     before = old.groupBy(*columns).agg(F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions"))
     number = batch_number(batch, f"_rows.{columns[0]}")
-    told = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
-    replaced = told.select(
+    fresh_rows = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
+    replaced = fresh_rows.select(
         *(F.col(f"_rows.`{name}`") for name in fresh.columns),
         F.coalesce("_first", number).alias("_first_batch"),
         number.alias("_last_batch"),

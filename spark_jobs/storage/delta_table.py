@@ -37,7 +37,7 @@ PROPERTIES = {
 }
 
 
-class NoLongerOwner(Terminal):
+class OwnershipLost(Terminal):
     """Another process has committed under our app id: this one has lost the table and must stop."""
 
     def __init__(self, table: str, app_id: str, why: str) -> None:
@@ -61,7 +61,7 @@ class RowsUnaccounted(Terminal):
         self.batches = batches
 
 
-class RowsRearranged(Terminal):
+class CompactedRowsDiffer(Terminal):
     """Files that were to stand for others hold another number of rows; they were not committed."""
 
     def __init__(self, table: str, rows: int, written: int) -> None:
@@ -185,14 +185,14 @@ class Table:
             self._committed[app_id] = version
             return self._delta.version()
 
-    def rearrange(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
+    def compact(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         """Let files stand for others that hold the same rows; who follows the table's changes sees none.
 
         RowsRearranged when the rows are not as many. It is nobody's batch, so it has no transaction.
         """
         rows = [sum(file.rows for file in files) for files in (removed, added)]
         if rows[0] != rows[1]:
-            raise RowsRearranged(self.spec.name, *rows)
+            raise CompactedRowsDiffer(self.spec.name, *rows)
         properties = CommitProperties(max_commit_retries=0)
         with self._lock:
             self._refresh()
@@ -200,7 +200,7 @@ class Table:
             try:
                 self._create(actions(self.spec, added, removed, data_change=False), properties)
             except CommitFailedError as error:
-                raise NoLongerOwner(self.spec.name, "maintenance", str(error)) from error
+                raise OwnershipLost(self.spec.name, "maintenance", str(error)) from error
             self._replace(added, removed)
             self._stale = False
 
@@ -247,7 +247,7 @@ class Table:
         try:
             self._create(actions, properties)
         except CommitFailedError as error:
-            raise NoLongerOwner(self.spec.name, app_id, str(error)) from error
+            raise OwnershipLost(self.spec.name, app_id, str(error)) from error
         except (DeltaError, OSError):
             # On a full disk, for one, the commit can be written and the log's checkpoint after it not.
             self._stale = True

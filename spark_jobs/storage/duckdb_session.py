@@ -24,14 +24,14 @@ from spark_jobs.storage.delta_table import Table, read_files
 MEMORY = "2GB"
 
 
-class Lookup:
+class DuckSession:
     """A DuckDB connection and the views that were made in it."""
 
     def __init__(self) -> None:
         self._database = memory_database()
         self._database.execute(f"set memory_limit = '{MEMORY}'")
 
-    def view(self, name: str, files: Sequence[Path], schema: StructType) -> None:
+    def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
         """Make the rows of these files a view with the columns of `schema`; without files it has no rows."""
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
@@ -41,15 +41,15 @@ class Lookup:
         rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
         self._database.execute(f'create view "{name}" as select {columns} from {rows}')
 
-    def folder(self, name: str, folder: Path, schema: StructType) -> None:
+    def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
         """Make the rows of a folder a view."""
-        self.view(name, files_in(folder), schema)
+        self.view_files(name, parquet_files(folder), schema)
 
-    def table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
+    def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
         """Make the rows of some of a table's files a view."""
-        self.view(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
+        self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
 
-    def keep(self, sql: str, folder: Path) -> None:
+    def save(self, sql: str, folder: Path) -> None:
         """Write the rows of a query into a folder, in the place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -64,11 +64,11 @@ class Lookup:
         self._database.execute(f"copy (select {columns} from ({sql})) to {sql_literal(str(place))} ({parted})")
         return table.written(place)
 
-    def view_of(self, name: str, sql: str) -> None:
+    def view_query(self, name: str, sql: str) -> None:
         """Make the rows of a query a view."""
         self._database.execute(f'create view "{name}" as {sql}')
 
-    def make(self, name: str, sql: str) -> None:
+    def create_table(self, name: str, sql: str) -> None:
         """Make the rows of a query a table of this connection."""
         self._database.execute(f'create temp table "{name}" as {sql}')
 
@@ -87,35 +87,35 @@ class Lookup:
 
 
 @contextmanager
-def looking_up() -> Iterator[Lookup]:
+def duckdb_session() -> Iterator[DuckSession]:
     """Open a lookup for a while."""
-    lookup = Lookup()
+    duck = DuckSession()
     try:
-        yield lookup
+        yield duck
     finally:
-        lookup.close()
+        duck.close()
 
 
-def files_in(folder: Path) -> list[Path]:
+def parquet_files(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder."""
     return sorted(folder.glob("*.parquet"))
 
 
-def rows_in(folder: Path) -> int:
+def rows_in_folder(folder: Path) -> int:
     """Return how many rows a folder holds, from the footers."""
-    return rows_of(files_in(folder))
+    return rows_in_files(parquet_files(folder))
 
 
-def rows_of(files: Sequence[Path]) -> int:
+def rows_in_files(files: Sequence[Path]) -> int:
     """Return how many rows files hold, from the footers."""
     return sum(int(pq.read_metadata(path).num_rows) for path in files)
 
 
-def read(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
+def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
     """Return the rows of a folder to Spark."""
-    return read_files(spark, schema, files_in(folder))
+    return read_files(spark, schema, parquet_files(folder))
 
 
-def keep(rows: DataFrame, folder: Path) -> None:
+def write_folder(rows: DataFrame, folder: Path) -> None:
     """Let Spark write rows into a folder, in the place of what is there."""
     rows.write.mode("overwrite").parquet(str(folder))

@@ -15,9 +15,9 @@ from include.paths import patch_path
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.engine.apply_patch import APPLY, Correction, apply_correction
-from spark_jobs.engine.rebuild_gold import redo_gold
-from spark_jobs.engine.rebuild_slice import Folder, Redone, redo_records
+from spark_jobs.engine.apply_patch import APPLY, Patch, apply_patch
+from spark_jobs.engine.rebuild_gold import rebuild_gold
+from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.engine.refine import publication_of, refined_batch
 from spark_jobs.jobs.slice_job import slice_records
 from spark_jobs.layers.release_tables import Release, load_transformation, pinned_release
@@ -37,30 +37,30 @@ class History:
     def name(self) -> str:
         return self.production.dataset.name
 
-    def redo(self, wanted: Slice, edit: Edit | None = None) -> tuple[Correction, Redone, dict[str, int]]:
+    def redo(self, wanted: Slice, edit: Edit | None = None) -> tuple[Patch, RebuiltSlice, dict[str, int]]:
         self.plans += 1
         made, seen = self.production, read_publication(self.production.settings, self.name)
         versions = {name: table.version for name, table in seen.tables.items()}
         pinned = pinned_release(made.spark, made.settings, made.dataset, versions, wanted.reference)
         release = pinned if edit is None else self._with_code_of(pinned, edit)
         plan = f"test-{self.name}-{self.plans}"
-        folder = Folder(patch_path(made.settings, self.name, made.dataset.release, plan))
+        folder = PlanFolder(patch_path(made.settings, self.name, made.dataset.release, plan))
         records = slice_records(made.settings, release, wanted, seen, folder)
-        done = redo_records(release, records, wanted, folder)
-        gold = {t.table.spec.name: redo_gold(t, release.refinery.silver, folder, seen.batch) for t in release.gold}
-        return Correction(plan, folder, seen.batch, APPLY), done, {**done.differing, **gold}
+        done = rebuild_slice(release, records, wanted, folder)
+        gold = {t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, seen.batch) for t in release.gold}
+        return Patch(plan, folder, seen.batch, APPLY), done, {**done.differing, **gold}
 
     def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
         other = load_dataset(self.name, edited(self.folder, edit, self.production.dataset.folder))
         refinery = replace(
-            pinned.refinery, judge=compiled_validator(other.contract), transform=load_transformation(other)
+            pinned.writer, validator=compiled_validator(other.contract), transform=load_transformation(other)
         )
-        return replace(pinned, refinery=refinery)
+        return replace(pinned, writer=refinery)
 
-    def apply(self, correction: Correction) -> None:
+    def apply(self, correction: Patch) -> None:
         made = self.production
         batch = refined_batch(made.release)
-        apply_correction(made.release, correction, batch, made.epoch)
+        apply_patch(made.release, correction, batch, made.epoch)
         publish(made.settings, publication_of(made.settings, made.release, batch))
 
 

@@ -23,7 +23,7 @@ from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from spark_jobs.engine import active_releases
 from spark_jobs.engine.active_releases import open_active_releases
-from spark_jobs.engine.apply_patch import Correction
+from spark_jobs.engine.apply_patch import Patch
 from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.lease import Lease, take_lease
 
@@ -83,7 +83,7 @@ def lives(release: SmallRelease, order: OwnerRequest, states: tuple[Visible, Vis
     assert not patch_in_progress_path(release.settings, "flights", release.dataset.release).exists()
 
 
-def orders(release: SmallRelease, correction: Correction) -> tuple[OwnerRequest, OwnerRequest]:
+def orders(release: SmallRelease, correction: Patch) -> tuple[OwnerRequest, OwnerRequest]:
     built = {"attempt": "one", "batch": correction.built, "filled": 0, "decided_until": 0}
     (correction.folder.path / "built.json").write_text(json.dumps(built))
     name = release.dataset.release

@@ -144,7 +144,7 @@ def test_code_that_does_not_make_one_row_of_each_record(made: str, spark: SparkS
     """Nothing is committed, whichever way the record went."""
     release = small_release(spark, settings, "flights")
     release.ingest([A, B, escaped(C)])
-    refinery = release.release.refinery
+    refinery = release.release.writer
 
     def careless(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
         rows = refinery.transform(accepted, **reference)
@@ -152,7 +152,7 @@ def test_code_that_does_not_make_one_row_of_each_record(made: str, spark: SparkS
             return rows.unionByName(rows.where("flight = 1"))
         return rows.where(f"flight != {1 if made == 'lost' else 3}")
 
-    release.release = replace(release.release, refinery=replace(refinery, transform=careless))
+    release.release = replace(release.release, writer=replace(refinery, transform=careless))
     with pytest.raises(RowsUnaccounted, match="one row of each"):
         release.refine(0, 0)
     assert release.refined() == -1

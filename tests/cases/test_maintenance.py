@@ -25,7 +25,7 @@ from include.settings import Settings
 from spark_jobs.engine import refine as refining
 from spark_jobs.engine.compact_tables import CompactionSize, compact_tables, small_groups, tables_to_compact
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
-from spark_jobs.storage.delta_table import RowsRearranged, Table
+from spark_jobs.storage.delta_table import CompactedRowsDiffer, Table
 from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
@@ -120,7 +120,7 @@ def test_the_same_rows_in_fewer_files(told: History) -> None:
 
 
 def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
-    table = told.production.release.refinery.rejected
+    table = told.production.release.writer.rejected
     version = table.version
     compact_tables(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
     log = table.spec.path / "_delta_log"
@@ -134,7 +134,7 @@ def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
 def test_what_is_published_stays_readable_however_old(told: History, monkeypatch: pytest.MonkeyPatch) -> None:
     release = told.production
     before, settings = everything(release), release.settings
-    table = release.release.refinery.rejected
+    table = release.release.writer.rejected
     now = vacuumed_after(monkeypatch, timedelta())
     aged(release)
     compact_tables(settings, release.spark, [release.release], 600, EARLY)
@@ -172,7 +172,7 @@ def vacuumed_after(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> lis
 
 def test_what_was_replaced_a_moment_ago_stays_for_a_week_however_old_its_files(told: History) -> None:
     release = told.production
-    table = release.release.refinery.rejected
+    table = release.release.writer.rejected
     before = DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
     aged(release)
     compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
@@ -184,7 +184,7 @@ def test_what_was_replaced_a_moment_ago_stays_for_a_week_however_old_its_files(t
 
 def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
     release = told.production
-    orphan = release.release.refinery.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
+    orphan = release.release.writer.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"half")
     young = compact_tables(release.settings, release.spark, [release.release], 600)
@@ -200,7 +200,7 @@ def test_a_run_that_is_half_done_keeps_its_files(told: History) -> None:
     release = told.production
     for minute in range(50, 53):
         release.ingest([reading(minute, 1)])
-    tables = (release.release.refinery.silver, release.release.refinery.rejected)
+    tables = (release.release.writer.silver, release.release.writer.rejected)
     with pytest.raises(Died):
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
@@ -237,10 +237,10 @@ def test_there_is_an_end_of_time(told: History) -> None:
 
 
 def test_rows_that_are_not_as_many_are_refused(told: History) -> None:
-    silver = told.production.release.refinery.silver
+    silver = told.production.release.writer.silver
     version, files = silver.version, silver.files()
-    with pytest.raises(RowsRearranged, match="nothing was committed"):
-        silver.rearrange(files[:1], files[:2])
+    with pytest.raises(CompactedRowsDiffer, match="nothing was committed"):
+        silver.compact(files[:1], files[:2])
     assert silver.version == version
 
 

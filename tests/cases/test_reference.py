@@ -14,7 +14,7 @@ from small_release import Record, SmallRelease, small_release
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reference.reference_tables import current_versions, load_reference
 from include.settings import Settings
-from spark_jobs.engine.apply_patch import UNDO
+from spark_jobs.engine.apply_patch import REVERT
 
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 OLD, NEW = "Alaska Airlines Inc.", "Alaska"
@@ -93,5 +93,5 @@ def test_done_again_it_is_the_same_unless_todays_tables_are_asked_for(told: Hist
     assert not any(rows for name, rows in differing.items() if name != "silver.flights")
     told.apply(correction)
     assert airlines(release) == [(flight, NEW if "AS" in flight else "Zeppelins") for flight, _ in before]
-    told.apply(replace(correction, way=UNDO))
+    told.apply(replace(correction, way=REVERT))
     assert airlines(release) == before

@@ -16,9 +16,9 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import CLONE, Settings
-from spark_jobs.engine.apply_patch import UNDO, MovedOn
+from spark_jobs.engine.apply_patch import REVERT, PatchOutdated
 from spark_jobs.engine.rebuild_slice import FEW_SPANS, in_spans
-from spark_jobs.storage.duckdb_session import looking_up
+from spark_jobs.storage.duckdb_session import duckdb_session
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
@@ -108,7 +108,7 @@ def test_the_same_code_gives_the_same_rows(told: History) -> None:
     window = (datetime(2013, 4, 2, 10, tzinfo=UTC), datetime(2013, 4, 2, 10, 15, tzinfo=UTC))
     for wanted, core in ((EVERYTHING, 11), (Slice(EVERYTHING.spans, *window), 2)):
         _, done, differing = told.redo(wanted)
-        assert (done.core, done.kin) == (core, 0)
+        assert (done.core, done.closure) == (core, 0)
         assert differing == dict.fromkeys(TABLES, 0), wanted
     assert told.production.versions() == before
 
@@ -117,21 +117,21 @@ def test_a_winner_that_is_rejected_makes_room_for_its_duplicate(told: History) -
     before = visible(told.production)
     # The winner alone is asked for; both duplicates are of other batches.
     correction, done, differing = told.redo(WINNERS_OWN, lower_distance)
-    assert (done.core, done.kin) == (1, 2)
+    assert (done.core, done.closure) == (1, 2)
     assert (differing["silver.flights"], differing["rejected.flights"]) == (2, 3)
     told.apply(correction)
     assert visible(told.production) == from_scratch(told, lower_distance, BATCHES)
     versions = told.production.versions()
     told.apply(correction)
     assert told.production.versions() == versions
-    told.apply(replace(correction, way=UNDO))
+    told.apply(replace(correction, way=REVERT))
     assert visible(told.production) == before
 
 
 def test_a_key_that_moves_to_another_window_leaves_the_old_one(told: History) -> None:
     before = visible(told.production)
     wrong, done, _ = told.redo(EVERYTHING, an_hour_later)
-    assert done.kin == 0
+    assert done.closure == 0
     told.apply(wrong)
     assert visible(told.production) == from_scratch(told, an_hour_later, BATCHES)
     # What somebody has changed by hand is mended in the same way.
@@ -149,7 +149,7 @@ def test_a_window_half_in_the_slice_is_computed_whole(told: History) -> None:
     told.apply(correction)
     hours = told.production.read("gold.carrier_hours").filter(pl.col("hour").dt.month() == 4).sort("hour")
     assert hours.select(pl.col("hour").dt.hour(), "departed").rows() == [(10, 2), (11, 1)]
-    told.apply(replace(correction, way=UNDO))
+    told.apply(replace(correction, way=REVERT))
 
 
 def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -> None:
@@ -157,11 +157,11 @@ def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -
     told.production.take(MORE)
     told.apply(correction)
     assert visible(told.production) == from_scratch(told, lower_distance, [*BATCHES, MORE])
-    told.apply(replace(correction, way=UNDO))
+    told.apply(replace(correction, way=REVERT))
     correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
     told.production.take([flight(1, distance=1000)])
     before = (visible(told.production), told.production.versions())
-    with pytest.raises(MovedOn, match="since plan"):
+    with pytest.raises(PatchOutdated, match="since plan"):
         told.apply(correction)
     assert (visible(told.production), told.production.versions()) == before
 
@@ -169,7 +169,9 @@ def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -
 @pytest.mark.parametrize("count", [1, FEW_SPANS, FEW_SPANS + 1, 3 * FEW_SPANS])
 def test_records_of_few_spans_and_of_many(count: int) -> None:
     spans = [Span(number % 3, 10 * number, 10 * number + 3, BRONZE) for number in range(count)]
-    with looking_up() as lookup:
-        lookup.make("places", "select p::int as part, o::bigint as place from range(4) as a(p), range(700) as b(o)")
-        found = lookup.rows(in_spans(Slice(spans), "places", "part", "place"))
+    with duckdb_session() as duck:
+        duck.create_table(
+            "places", "select p::int as part, o::bigint as place from range(4) as a(p), range(700) as b(o)"
+        )
+        found = duck.rows(in_spans(Slice(spans), "places", "part", "place"))
     assert sorted(found) == sorted((s.partition, place) for s in spans for place in range(s.start, s.end))

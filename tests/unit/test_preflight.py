@@ -30,7 +30,7 @@ from spark_jobs.jobs import repair_job
 from spark_jobs.jobs.repair_job import OffsetsExpired
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, GenerationDamaged, read_generation, write_generation
-from spark_jobs.storage.delta_table import NoLongerOwner, Table
+from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import LeaseHeld, take_lease
 from spark_jobs.storage.offset_log import OffsetLogDamaged
 
@@ -294,7 +294,7 @@ def test_lease_removed_under_its_holder(scene: Scene) -> None:
 def test_stale_owner_is_refused_by_the_table(scene: Scene) -> None:
     stale = Table(scene.bronze.spec)
     scene.commit(BATCHES)
-    with pytest.raises(NoLongerOwner):
+    with pytest.raises(OwnershipLost):
         Scene(scene.settings, scene.dataset, stale, scene.kafka).commit(BATCHES)
-    assert issubclass(NoLongerOwner, Terminal)
+    assert issubclass(OwnershipLost, Terminal)
     assert Table(scene.bronze.spec).version == scene.bronze.version

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructType
 
 from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import NoLongerOwner, Table
+from spark_jobs.storage.delta_table import OwnershipLost, Table
 
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 
@@ -70,7 +70,7 @@ def test_not_written_and_tried_again(tmp_path: Path, error: Callable[[], Excepti
 def test_two_owners_of_one_table(tmp_path: Path) -> None:
     stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
     owner.commit("app", 0, {}, [file("one")])
-    with pytest.raises(NoLongerOwner) as refusal:
+    with pytest.raises(OwnershipLost) as refusal:
         stale.commit("app", 0, {}, [file("two")])
     assert (refusal.value.table, refusal.value.app_id) == ("silver.small", "app")
     assert [f.path for f in Table(spec(tmp_path)).files()] == [file("one").path]

@@ -17,9 +17,9 @@ from include.paths import rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
-from spark_jobs.layers.amended_records import Decided
+from spark_jobs.layers.amended_records import RecordDecisions
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
-from spark_jobs.layers.reference_versions import ReferenceBook
+from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 
@@ -59,49 +59,51 @@ class Inheritance:
 
 
 @dataclass(frozen=True)
-class Refinery:
+class SilverWriter:
     """What it takes to judge batches of one release; `bench` is its folder for unfinished work."""
 
     spark: SparkSession
     dataset: Dataset
-    judge: Validator
-    judged_schema: StructType
+    validator: Validator
+    validated_schema: StructType
     transform: Transformation
-    reference: ReferenceBook
+    reference: ReferenceVersions
     bronze: Table
     silver: Table
     rejected: Table
-    bench: Path
-    decided: Decided
+    staging: Path
+    decisions: RecordDecisions
     counting: WarningCounter
     inheritance: Inheritance | None = None
 
 
-def open_refinery(
+def open_silver_writer(
     spark: SparkSession,
     settings: Settings,
     dataset: Dataset,
     bronze: Table,
     transform: Transformation,
-    reference: ReferenceBook,
+    reference: ReferenceVersions,
     versions: Mapping[str, int],
-) -> Refinery:
+) -> SilverWriter:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
     What it inherits is not opened: see `release.py`.
     """
-    judge = compiled_validator(dataset.contract)
-    empty = judge.validated(no_rows(spark, BRONZE))
+    validator = compiled_validator(dataset.contract)
+    empty = validator.validated(no_rows(spark, BRONZE))
     silver_is = silver_spec(
         settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
     )
     rejected_is = rejected_spec(settings, dataset)
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
-    bench = release_path(settings, dataset.name, dataset.release) / "_bench"
-    decided, counting = Decided(settings, dataset.name), compiled_warning_counter(dataset.contract)
+    staging = release_path(settings, dataset.name, dataset.release) / "_staging"
+    decisions, counting = RecordDecisions(settings, dataset.name), compiled_warning_counter(dataset.contract)
     tables = (bronze, silver, rejected)
-    return Refinery(spark, dataset, judge, empty.schema, transform, reference, *tables, bench, decided, counting)
+    return SilverWriter(
+        spark, dataset, validator, empty.schema, transform, reference, *tables, staging, decisions, counting
+    )
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:

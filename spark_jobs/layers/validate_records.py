@@ -1,0 +1,132 @@
+"""Bronze records judged: those that keep the contract as rows of silver, the others as rows of rejected.
+
+Reads: files with the columns of bronze. Writes: files in a folder for unfinished work.
+Guarantee: a record is among the accepted or among the invalid, or RowsUnaccounted is raised.
+After a crash: the folder is written anew.
+Does not: know whether another record has the same identity (identity.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.reading.amendments import Amendment, Coordinates
+from spark_jobs.contract.warning_counts import Counts, summed_counts
+from spark_jobs.layers.amended_records import validate_with_decisions, without_decisions
+from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.reference_versions import VersionRange
+from spark_jobs.layers.silver_writer import PLACES, SilverWriter, dated
+from spark_jobs.storage.delta_table import RowsUnaccounted, read_files, validate_types
+from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, rows_in_files, rows_in_folder
+
+ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
+PLACED = '"partition", "offset"'
+RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
+
+
+@dataclass(frozen=True)
+class ValidatedFiles:
+    """Records that keep the contract as rows of silver, month included; the others with their reasons, as judged.
+
+    Of the accepted, records of one identity still stand beside each other. `warnings`: counted among them.
+    """
+
+    accepted: tuple[Path, ...]
+    invalid: tuple[Path, ...]
+    warnings: Counts = field(default_factory=dict)
+
+
+def validate_files(
+    writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+) -> ValidatedFiles:
+    """Judge the records in these files, of `batches`; write the verdicts into `folder`, in the place of what is there.
+
+    `until`: how far the list of decisions reaches that they are judged by. Those in plain form that keep the contract
+    are told apart in one go; what is left is written down, and judged in full.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not records:
+        return ValidatedFiles((), ())
+    decisions, rows = writer.decisions.for_batches(batches, until), read_files(writer.spark, RECORD, records)
+    came, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
+    counts = []
+    for versions in ranges:
+        plain = writer.validator.accepted_plain(without_decisions(_within(rows, versions, ranges), decisions))
+        counts.append(_write_accepted(writer, plain, versions, folder))
+    left = _write_others(records, folder)
+    _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
+    if left:
+        _validate_others(writer, decisions, folder)
+    good = parquet_files(folder / "judged" / f"_verdict={ACCEPTED}")
+    for versions in ranges if good else ():
+        accepted = read_files(writer.spark, writer.validated_schema, good).drop("_reasons")
+        counts.append(_write_accepted(writer, _within(accepted, versions, ranges), versions, folder))
+    invalid = parquet_files(folder / "judged" / f"_verdict={INVALID}")
+    _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
+    return ValidatedFiles(tuple(parquet_files(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
+
+
+def _version_ranges(writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
+    """Return the stretches in which records lie; each is a job of its own."""
+    ranges = writer.reference.version_ranges(*batches)
+    if len(ranges) == 1:
+        return ranges
+    with duckdb_session() as duck:
+        duck.view_files("records", records, RECORD)
+        there = [batch for (batch,) in duck.rows("select distinct _batch_id from records")]
+    return [versions for versions in ranges if any(versions.first <= batch <= versions.last for batch in there)]
+
+
+def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRange]) -> DataFrame:
+    if len(ranges) == 1:
+        return rows
+    return rows.where(F.col("_batch_id").between(versions.first, versions.last))
+
+
+def _write_accepted(writer: SilverWriter, accepted: DataFrame, versions: VersionRange, folder: Path) -> Counts:
+    """Let the dataset make rows of silver of the records that keep the contract; return what the warnings counted."""
+    seen, counts = writer.counting.observed(accepted)
+    rows = dated(writer.transform(seen, **versions.frames), writer.dataset)
+    chosen = rows.select(*writer.silver.spec.schema.fieldNames())
+    validate_types(writer.silver.spec, chosen.schema)
+    # Read once and written anew: looking for equal values would cost more than it saves.
+    chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / ACCEPTED))
+    return counts()
+
+
+def _write_others(records: Sequence[Path], folder: Path) -> int:
+    """Write down the records that are not among the accepted, if there are any; return how many."""
+    with duckdb_session() as duck:
+        duck.view_files("records", records, RECORD)
+        duck.view_folder("accepted", folder / ACCEPTED, PLACES)
+        # Places first: in a healthy run no payload is read a second time.
+        there = 'select _partition as "partition", _offset as "offset" from accepted'
+        duck.create_table(
+            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({PLACED})'
+        )
+        left = duck.count("select * from left_over")
+        if left:
+            duck.save(f"select * from records semi join left_over using ({PLACED})", folder / OTHERS)
+    return left
+
+
+def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, Amendment], folder: Path) -> None:
+    """Judge in full what is no plain record that keeps the contract; write it by verdict."""
+    rows = read_files(writer.spark, RECORD, parquet_files(folder / OTHERS))
+    judged = validate_with_decisions(writer.validator, rows, decisions)
+    verdict = F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict")
+    judged.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "judged"))
+
+
+def _refuse_unaccounted(writer: SilverWriter, batches: tuple[int, int], came: int, told_apart: int) -> None:
+    """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
+    if came != told_apart:
+        why = f"{came} records came in, {told_apart} were told apart: silver.py must make one row of each"
+        raise RowsUnaccounted(writer.silver.spec.name, batches, why)
