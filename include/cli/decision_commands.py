@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from include.cli.option_types import Offset, Offsets, Partition
 from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
-from include.cli.rejected_command import Column, Offsets, Reason, Since, Status, Until
-from include.cli.slice_commands import ranges
+from include.cli.rejected_command import Column, Reason, Since, Status, Until
 
 if TYPE_CHECKING:
     from include.planning.rejected_decisions import Author
@@ -24,11 +24,16 @@ Why = Annotated[str, typer.Option("--why", help="Why; kept with the decision.")]
 
 def fix_rejected(
     dataset: Dataset,
-    partition: Annotated[int, typer.Argument(min=0)],
-    offset: Annotated[int, typer.Argument(min=0)],
+    partition: Partition,
+    offset: Offset,
     why: Why,
     payload: Annotated[str | None, typer.Option(help="The whole record, corrected.")] = None,
-    payload_file: Annotated[Path | None, typer.Option(help="The same as a file; - reads it from here.")] = None,
+    payload_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, readable=True, allow_dash=True, help="A file with it; - for standard input."
+        ),
+    ] = None,
 ) -> None:
     """Give one record a payload that is judged instead of its own, which stays in bronze as it came."""
     from include.planning.rejected_decisions import fix
@@ -96,7 +101,7 @@ def _wanted(
     status: str | None,
     since: datetime | None,
     until: datetime | None,
-    offsets: str | None,
+    offsets: dict[int, tuple[int, int]] | None,
 ) -> RejectedFilter:
     """Return which records are meant; typer.BadParameter when nothing is said."""
     from include.reading.rejected_records import STATUSES, RejectedFilter
@@ -106,7 +111,7 @@ def _wanted(
         raise typer.BadParameter("say which records: --reason, --column, --status, --from, --to or --offsets")
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
-    return RejectedFilter(reason, column, None, status, since, until, None if offsets is None else ranges(offsets))
+    return RejectedFilter(reason, column, None, status, since, until, offsets)
 
 
 def _who(why: str) -> Author:

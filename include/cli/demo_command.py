@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.produce_command import INTERRUPTED, moment
+from include.cli.option_types import utc_time
+from include.cli.produce_command import INTERRUPTED
 
 if TYPE_CHECKING:
     from include.demo.demo_feed import Feeding
@@ -31,10 +32,10 @@ def demo(
     fresh: Annotated[bool, typer.Option("--fresh", help="Stop the streams and remove the state folder first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False,
     since: Annotated[
-        datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="Only events from here on, UTC.")
+        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="Only events from here on, UTC.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="Only events before, UTC.")
+        datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Only events before, UTC.")
     ] = None,
     weather: Annotated[bool, typer.Option("--weather", help="And the weather, a second stream.")] = False,
 ) -> None:

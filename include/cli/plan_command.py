@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from include.cli.comparison_table import show_comparison
+from include.cli.option_types import share
 from include.cli.produce_command import INTERRUPTED
 from include.cli.query_command import wide_console
 
@@ -30,7 +31,9 @@ app = typer.Typer(no_args_is_help=True, help="Plans: changes of history, from th
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
 JSON = typer.Option("--json", help="Print JSON.")
 YES = typer.Option("--yes", help="Approve without asking.")
-THRESHOLD = typer.Option("--threshold", min=0.0, max=1.0, help="Share of differing keys that needs no approval.")
+THRESHOLD = typer.Option(
+    "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
+)
 NOT_APPROVED = 1
 Ask = Callable[[str], bool]
 Planner = Callable[["Settings"], "PlanRecord"]

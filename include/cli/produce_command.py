@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from include.cli.option_types import share, utc_time
+
 if TYPE_CHECKING:
     from include.producers.kafka_producer import Progress
     from include.producers.paced_sending import Sent
@@ -22,41 +24,17 @@ INTERRUPTED = 130
 NOT_DELIVERED = 1
 
 
-def share(given: str | float) -> float:
-    """Return the fraction that `0.005` or `0.5%` means; typer.BadParameter when it is neither."""
-    # typer also parses defaults, which are numbers.
-    text = str(given).strip()
-    number, percent = text.removesuffix("%"), text.endswith("%")
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is no share; write a fraction like 0.005 or a percentage like 0.5%"
-        ) from error
-    if not 0 <= value <= 1:
-        raise typer.BadParameter(f"{text!r} is no share between 0 and 1 (0% and 100%)")
-    return value
-
-
-def moment(text: str) -> datetime:
-    """Return the UTC time that `2013-03-01` or `2013-03-01T12:00Z` means; without a zone it is UTC."""
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no date or time; write 2013-03-01 or 2013-03-01T12:00Z") from error
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
 Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]
 
 
 def produce(
     feed: Annotated[str, typer.Argument(help="Which feed: flights, weather.")],
     since: Annotated[
-        datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="First event time, UTC.")
+        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="End of the event times, exclusive.")
+        datetime | None,
+        typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive."),
     ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; as fast as possible if not given.")

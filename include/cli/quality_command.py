@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.checks_table import checks_table
-from include.cli.produce_command import moment
+from include.cli.option_types import utc_time
 
 if TYPE_CHECKING:
     from include.quality.quality_report import QualityReport
@@ -32,10 +32,10 @@ def quality() -> None:
 def report(
     dataset: Dataset,
     since: Annotated[
-        datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="Judged from then on, UTC.")
+        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="Judged from then on, UTC.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="Judged before then, UTC.")
+        datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Judged before then, UTC.")
     ] = None,
     release: Annotated[
         str | None, typer.Option(help="As judged by this release. [default: the one that readers see]")

@@ -12,9 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.produce_command import moment
+from include.cli.option_types import Offset, Offsets, Partition, utc_time
 from include.cli.query_command import wide_console
-from include.cli.slice_commands import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +29,8 @@ Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this datase
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
 Status = Annotated[str | None, typer.Option(help="Only open, fixed, discarded or duplicate.")]
-Since = Annotated[datetime | None, typer.Option("--from", parser=moment, metavar="TIME", help="First time in Kafka.")]
-Until = Annotated[datetime | None, typer.Option("--to", parser=moment, metavar="TIME", help="End of them, exclusive.")]
-Offsets = Annotated[
-    str | None, typer.Option("--offsets", metavar="JSON", help='By partition, end exclusive: {"0": [100, 200]}.')
-]
+Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First time in Kafka.")]
+Until = Annotated[datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Its end, exclusive.")]
 AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, payloads whole.")]
 
 
@@ -58,9 +54,7 @@ def list_rejected(
     from include.settings import load_settings
 
     settings, reading = load_settings(), pinned()
-    wanted = RejectedFilter(
-        reason, column, disposition, status, since, until, None if offsets is None else ranges(offsets)
-    )
+    wanted = RejectedFilter(reason, column, disposition, status, since, until, offsets)
     found = [
         record
         for name in _datasets(reading, dataset)
@@ -76,8 +70,8 @@ def list_rejected(
 @app.command("show")
 def show_rejected(
     dataset: Annotated[str, typer.Option("--dataset", help="The dataset.")],
-    partition: Annotated[int, typer.Argument(min=0)],
-    offset: Annotated[int, typer.Argument(min=0)],
+    partition: Partition,
+    offset: Offset,
     as_json: AsJson = False,
 ) -> None:
     """Show all of one record: its payload as it came, its fix, its reasons, and who decided what, when and why."""

@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from include.cli.option_types import utc_time
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
-from include.cli.produce_command import moment
+from include.strict_values import MAX_OFFSET
 
 app = typer.Typer(no_args_is_help=True, help="Change a dataset's code beside production, compare, then let it be seen.")
 DATASET = typer.Option("--dataset", help="The dataset whose folder was changed.")
-BATCH = typer.Option("--from-batch", min=0, metavar="N", help="First bronze batch that is done anew. [default: all]")
+BATCH = typer.Option(
+    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch that is done anew. [default: all]"
+)
 SINCE = typer.Option(
-    "--from-timestamp", parser=moment, metavar="TIME", help="The same, as the first time in Kafka, UTC."
+    "--from-timestamp", parser=utc_time, metavar="TIME", help="The same, as the first time in Kafka, UTC."
 )
 
 

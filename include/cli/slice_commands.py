@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.option_types import Offsets, batch_range, utc_time
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
-from include.cli.produce_command import moment
+from include.strict_values import BatchRange
 
 if TYPE_CHECKING:
     from include.planning.slice_plan import ReplayRange
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 backfill = typer.Typer(no_args_is_help=True, help="Do the events of a range of time again, and verify or correct them.")
 replay = typer.Typer(no_args_is_help=True, help="Do Kafka records again, and fill what bronze lacks of them.")
 DATASET = typer.Option("--dataset", help="The dataset whose history it is.")
-SINCE = typer.Option("--from", parser=moment, metavar="TIME", help="First event time, UTC.")
-UNTIL = typer.Option("--to", parser=moment, metavar="TIME", help="End of the event times, exclusive, UTC.")
-OFFSETS = typer.Option("--offsets", metavar="JSON", help='Offsets by partition, end exclusive: {"0": [100, 200]}.')
-AFTER = typer.Option("--from-timestamp", parser=moment, metavar="TIME", help="First time in Kafka, UTC.")
+SINCE = typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
+UNTIL = typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC.")
+AFTER = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="First time in Kafka, UTC.")
 BEFORE = typer.Option(
-    "--to-timestamp", parser=moment, metavar="TIME", help="End of the times in Kafka, exclusive, UTC."
+    "--to-timestamp", parser=utc_time, metavar="TIME", help="End of the times in Kafka, exclusive, UTC."
 )
-BATCHES = typer.Option("--batches", metavar="A..B", help="Bronze batches, both included.")
+BATCHES = typer.Option("--batches", parser=batch_range, metavar="A..B", help="Bronze batches, both included.")
 SOURCE = typer.Option(
     "--source", help="auto: Kafka where it has the records, bronze for the rest; kafka or bronze: nothing else."
 )
@@ -74,10 +73,10 @@ def run_backfill(
 @replay.command("plan")
 def plan_replay(
     dataset: Annotated[str, DATASET],
-    offsets: Annotated[str | None, OFFSETS] = None,
+    offsets: Offsets = None,
     after: Annotated[datetime | None, AFTER] = None,
     before: Annotated[datetime | None, BEFORE] = None,
-    batches: Annotated[str | None, BATCHES] = None,
+    batches: Annotated[BatchRange | None, BATCHES] = None,
     source: Annotated[str, SOURCE] = "auto",
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
@@ -90,10 +89,10 @@ def plan_replay(
 @replay.command("run")
 def run_replay(
     dataset: Annotated[str, DATASET],
-    offsets: Annotated[str | None, OFFSETS] = None,
+    offsets: Offsets = None,
     after: Annotated[datetime | None, AFTER] = None,
     before: Annotated[datetime | None, BEFORE] = None,
-    batches: Annotated[str | None, BATCHES] = None,
+    batches: Annotated[BatchRange | None, BATCHES] = None,
     source: Annotated[str, SOURCE] = "auto",
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
@@ -127,7 +126,9 @@ def refuse_other(option: str, value: str, allowed: Sequence[str]) -> None:
         raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
 
 
-def _wanted(offsets: str | None, after: datetime | None, before: datetime | None, batches: str | None) -> ReplayRange:
+def _wanted(
+    offsets: Offsets, after: datetime | None, before: datetime | None, batches: BatchRange | None
+) -> ReplayRange:
     """Return what is asked for, of exactly one kind; typer.BadParameter otherwise."""
     from include.planning.slice_plan import ReplayRange
 
@@ -135,29 +136,9 @@ def _wanted(offsets: str | None, after: datetime | None, before: datetime | None
     if sum((offsets is not None, times, batches is not None)) != 1:
         raise typer.BadParameter("give one of --offsets, --from-timestamp with --to-timestamp, --batches")
     if offsets is not None:
-        return ReplayRange(offsets=ranges(offsets))
+        return ReplayRange(offsets=offsets)
     if batches is not None:
-        return ReplayRange(batches=bounds(batches))
+        return ReplayRange(batches=(batches.first, batches.last))
     if after is None or before is None:
         raise typer.BadParameter("--from-timestamp and --to-timestamp belong together")
     return ReplayRange(times=(after, before))
-
-
-def ranges(text: str) -> dict[int, tuple[int, int]]:
-    """Return the offsets by partition that a JSON object gives; typer.BadParameter."""
-    try:
-        said = json.loads(text)
-        found = {int(partition): (int(start), int(end)) for partition, (start, end) in said.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise typer.BadParameter(f'{text!r} is no JSON like {{"0": [100, 200]}}', param_hint="--offsets") from error
-    if not found:
-        raise typer.BadParameter("it names no partition", param_hint="--offsets")
-    return found
-
-
-def bounds(text: str) -> tuple[int, int]:
-    """Return the two batches of `A..B`; typer.BadParameter."""
-    first, dots, last = text.partition("..")
-    if not (dots and first.isdigit() and last.isdigit() and int(first) <= int(last)):
-        raise typer.BadParameter(f"{text!r} is no range of batches like 3..7", param_hint="--batches")
-    return int(first), int(last)

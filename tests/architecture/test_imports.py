@@ -12,12 +12,13 @@ import pytest
 from source_tree import Module, code, imports, modules
 
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
-GROUND = ("include.errors", "include.settings", "include.paths")
+GROUND = ("include.errors", "include.settings", "include.paths", "include.strict_values")
 LOW = (*GROUND, "include.host", "include.state")
 READERS = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
+    "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.settings": (("include.errors",), "reads the environment"),
     "include.paths": (("include.settings",), "names paths"),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),

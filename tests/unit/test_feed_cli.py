@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.cli.produce_command import moment, share
+from include.cli.option_types import share, utc_time
 from include.clients import kafka
 from include.producers.event_feed import EventsRefused
 
@@ -39,10 +39,10 @@ def test_a_share_that_is_none_is_refused(text: str) -> None:
 
 
 def test_times_are_utc() -> None:
-    assert moment("2013-03-01") == datetime(2013, 3, 1, tzinfo=UTC)
-    assert moment("2013-03-01T12:00") == moment("2013-03-01T12:00Z") == moment("2013-03-01T13:00+01:00")
+    assert utc_time("2013-03-01") == datetime(2013, 3, 1, tzinfo=UTC)
+    assert utc_time("2013-03-01T12:00") == utc_time("2013-03-01T12:00Z") == utc_time("2013-03-01T13:00+01:00")
     with pytest.raises(typer.BadParameter):
-        moment("tomorrow")
+        utc_time("tomorrow")
 
 
 def test_an_unknown_feed_names_the_known_ones() -> None:

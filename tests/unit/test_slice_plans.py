@@ -9,7 +9,6 @@ from ledgered_stream import Stream
 
 from include.catalog.dataset import DatasetUnknown
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.cli.slice_commands import bounds, ranges
 from include.paths import bronze_path
 from include.planning.published_history import holes
 from include.planning.slice_plan import RangeRefused, ReplayRange, format_range, plan_backfill
@@ -61,22 +60,3 @@ def test_what_is_asked_is_said_in_words() -> None:
     day = format_range(NOON, NOON + timedelta(days=1))
     assert str(ReplayRange(times=(NOON, NOON + timedelta(days=1)))) == f"records of Kafka time {day}"
     assert day == "from 2026-01-01 12:00 to before 2026-01-02 12:00 UTC"
-
-
-@pytest.mark.parametrize("text", ["", "3", "3..", "..4", "7..3", "a..b", "-1..2", "1...2"])
-def test_what_is_no_range_of_batches(text: str) -> None:
-    with pytest.raises(Exception, match="no range of batches"):
-        bounds(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"0": 5}', '{"a": [1, 2]}', '{"0": [1]}', '{"0": [1, 2, 3]}', "null"]
-)
-def test_what_are_no_offsets(text: str) -> None:
-    with pytest.raises(Exception, match="no JSON like|names no partition"):
-        ranges(text)
-
-
-def test_offsets_and_batches_are_read() -> None:
-    assert ranges('{"0": [1, 2], "1": [5, 9]}') == {0: (1, 2), 1: (5, 9)}
-    assert bounds("3..7") == (3, 7)

@@ -1,0 +1,43 @@
+"""Parsers of option values, for all commands: a wrong value is a usage error (exit code 2) that names the option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from include import strict_values
+from include.strict_values import MAX_OFFSET, MAX_PARTITION
+
+Value = TypeVar("Value")
+
+
+def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Return `parse` as a Typer parser: its ValueError becomes typer.BadParameter with the same text."""
+
+    def parsed(given: Any) -> Value:
+        try:
+            return parse(given)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parsed
+
+
+utc_time = parser_of(strict_values.utc_time)
+share = parser_of(strict_values.share)
+offset_ranges = parser_of(strict_values.offset_ranges)
+batch_range = parser_of(strict_values.batch_range)
+
+Offsets = Annotated[
+    dict[int, tuple[int, int]] | None,
+    typer.Option(
+        "--offsets",
+        parser=offset_ranges,
+        metavar="JSON",
+        help='By partition, end exclusive: {"0": [100, 200]}.',
+    ),
+]
+Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
+Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
