@@ -20,7 +20,7 @@ from airflow.sdk import DAG
 
 from include.operators.dag_defaults import DEFAULTS, declared_datasets
 from include.operators.dag_forms import stream_form
-from include.operators.stream_operator import KeepStream
+from include.operators.stream_operator import RunStream
 
 for dataset in declared_datasets():
     with DAG(
@@ -38,5 +38,5 @@ for dataset in declared_datasets():
         tags=["stream", dataset.name],
     ) as dag:
         # No retries: the runner has tried already, and the next run is one more.
-        KeepStream(task_id="keep", dataset=dataset.name, retries=0)
+        RunStream(task_id="keep", dataset=dataset.name, retries=0)
     globals()[dag.dag_id] = dag

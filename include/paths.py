@@ -117,7 +117,7 @@ def plan_path(settings: Settings, plan: str) -> Path:
     return settings.state / "plans" / plan
 
 
-def wanted_path(settings: Settings, dataset: str) -> Path:
+def desired_path(settings: Settings, dataset: str) -> Path:
     """The last word on whether a dataset's stream is to run."""
     return settings.state / "wanted" / f"{dataset}.json"
 

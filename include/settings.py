@@ -20,7 +20,7 @@ PREFIX = "HEADRACE_"
 # Named by tests to crash or pause a driver at one step; read where it acts, see spark_jobs/storage/failpoints.py.
 OUTSIDE_SETTINGS = {"HEADRACE_FAILPOINT"}
 # Each would let records be lost, doubled or read wrongly without an error (FAULTS 43 in the design notes).
-DANGEROUS = {
+UNSAFE_VALUES = {
     "failondataloss": "false",
     "kafka.isolation.level": "read_uncommitted",
     "startingoffsets": "latest",
@@ -31,7 +31,7 @@ DANGEROUS = {
 }
 
 
-class SettingsRefused(Terminal):
+class InvalidSetting(Terminal):
     """A setting is unknown, of the wrong type, or would endanger a guarantee; `key` names it."""
 
     def __init__(self, key: str, why: str) -> None:
@@ -78,47 +78,47 @@ class Settings(BaseSettings):
     @classmethod
     def _harmless(cls, value: dict[str, str]) -> dict[str, str]:
         for key, given in value.items():
-            refuse_dangerous(key, given)
+            reject_unsafe(key, given)
         return value
 
 
-def refuse_dangerous(key: str, value: str) -> None:
+def reject_unsafe(key: str, value: str) -> None:
     """Raise SettingsRefused when `key=value` would endanger a guarantee (loss, duplicates, another time zone)."""
     name = key.lower()
-    if name not in DANGEROUS:
+    if name not in UNSAFE_VALUES:
         return
-    bad = DANGEROUS[name]
+    bad = UNSAFE_VALUES[name]
     if (bad is None and value.upper() != "UTC") or value.lower() == bad:
-        raise SettingsRefused(key, f"{value!r} endangers the guarantees (records lost, doubled or misread)")
+        raise InvalidSetting(key, f"{value!r} endangers the guarantees (records lost, doubled or misread)")
 
 
-def refuse_unknown(environ: Mapping[str, str]) -> None:
+def reject_unknown(environ: Mapping[str, str]) -> None:
     """Raise SettingsRefused for the first `HEADRACE_*` variable that no setting has."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS
     for key in environ:
         if key.startswith(PREFIX) and key not in known:
-            raise SettingsRefused(key, "is no setting of Headrace")
+            raise InvalidSetting(key, "is no setting of Headrace")
 
 
 @lru_cache(maxsize=1)
 def load_settings() -> Settings:
     """Return the settings of this process, read once from the environment; SettingsRefused names what is wrong."""
-    refuse_unknown(os.environ)
+    reject_unknown(os.environ)
     try:
         return Settings()
     except ValidationError as error:
         first = error.errors()[0]
         key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
-        raise SettingsRefused(key, f"{first['msg']} (given: {first['input']!r})") from error
+        raise InvalidSetting(key, f"{first['msg']} (given: {first['input']!r})") from error
     except SettingsError as error:
         # The value of a JSON setting is no JSON; the message has the field's name and nothing else to go by.
         named = re.search(r'field "(\w+)"', str(error))
         key = f"{PREFIX}{named[1].upper()}" if named else str(error)
-        raise SettingsRefused(key, f"is no JSON object (given: {os.environ.get(key, '')!r})") from error
+        raise InvalidSetting(key, f"is no JSON object (given: {os.environ.get(key, '')!r})") from error
 
 
 @dataclass(frozen=True)
-class Knob:
+class SettingInfo:
     """A setting for people: its variable, value and default as text, whether the environment gives it, its meaning."""
 
     name: str
@@ -128,14 +128,14 @@ class Knob:
     meaning: str
 
 
-def list_settings(environ: Mapping[str, str] = os.environ) -> list[Knob]:
+def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
     """Return every setting, in the order of declaration; also values that are refused. Passwords in URLs are hidden."""
     knobs = []
     for field, declared in Settings.model_fields.items():
         name = f"{PREFIX}{field.upper()}"
         default = _text(declared.get_default(call_default_factory=True))
         value = without_password(environ.get(name, default))
-        knobs.append(Knob(name, value, default, name in environ, declared.description or ""))
+        knobs.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
     return knobs
 
 

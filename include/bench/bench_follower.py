@@ -13,8 +13,8 @@ from include.paths import log_path, publication_path
 from include.reading.publication import find_publication
 from include.settings import Settings
 from include.state.process_states import stream_name
-from include.status.observe import observe
-from include.status.stream_progress import hopeless, last_word
+from include.status.process_status import observe_processes
+from include.status.stream_progress import blocking_process, reported_facts
 
 LOOK_EVERY = 0.02
 WORD_EVERY = 0.25
@@ -95,10 +95,10 @@ class Follower:
             self.seen.append(Seen(at, dict(publication.offsets)))
 
     def _listen(self) -> None:
-        lost = hopeless(observe(self.settings, [DATASET]))
+        lost = blocking_process(observe_processes(self.settings, [DATASET]))
         if lost:
             raise BenchFailed(lost, self.settings)
-        run = run_of(last_word(self.settings, DATASET).get("last_batch") or {})
+        run = run_of(reported_facts(self.settings, DATASET).get("last_batch") or {})
         if run is not None and run != self._last_run:
             self._last_run = run
             self.runs.append(run)

@@ -141,12 +141,12 @@ def _kill_driver(settings: Settings, killed: list[int]) -> None:
 def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
     """Return the driver's pid as soon as one that was not killed is at work, None when the runner gave it up."""
     from include.demo.demo_changes import DATASET
-    from include.state.process_states import AT_WORK
-    from include.status.observe import observe_stream
+    from include.state.process_states import WORKING_STATES
+    from include.status.process_status import observe_stream
 
     while True:
         status = observe_stream(settings, DATASET)
-        if status.state.terminal or (status.state in AT_WORK and status.pid not in killed):
+        if status.state.terminal or (status.state in WORKING_STATES and status.pid not in killed):
             return status.pid
         time.sleep(0.2)
 

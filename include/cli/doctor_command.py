@@ -11,17 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from include.doctor.doctor_finding import Finding
+    from include.doctor.check_result import CheckResult
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do."""
-    from include.doctor.doctor_finding import Verdict
-    from include.doctor.machine_checks import examine
+    from include.doctor.check_result import Verdict
+    from include.doctor.machine_checks import run_checks
 
-    findings = examine()
+    findings = run_checks()
     sound = all(finding.verdict is not Verdict.FAIL for finding in findings)
     if as_json:
         typer.echo(json.dumps({"ok": sound, "checks": [as_record(finding) for finding in findings]}, indent=1))
@@ -30,7 +30,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for 
     raise typer.Exit(0 if sound else 1)
 
 
-def as_record(finding: Finding) -> dict[str, str]:
+def as_record(finding: CheckResult) -> dict[str, str]:
     """A finding as JSON."""
     return {
         "check": finding.check,
@@ -40,7 +40,7 @@ def as_record(finding: Finding) -> dict[str, str]:
     }
 
 
-def as_table(findings: list[Finding]) -> Table:
+def as_table(findings: list[CheckResult]) -> Table:
     """The findings as a table; nothing in them is taken as markup."""
     table = Table("check", "", "found", "remedy")
     for finding in findings:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from include.maintenance.table_maintenance import Maintained
+    from include.maintenance.table_maintenance import TableMaintenance
 
 NOT_ALL = 1
 
@@ -34,7 +34,7 @@ def maintain(
     from include.settings import load_settings
 
     settings = load_settings()
-    done: list[Maintained] = []
+    done: list[TableMaintenance] = []
     left_alone: dict[str, HeadraceError] = {}
     for name in [dataset] if dataset else publications(settings):
         try:
@@ -59,7 +59,7 @@ def maintain(
         raise typer.Exit(NOT_ALL)
 
 
-def maintained_table(done: Sequence[Maintained]) -> Table:
+def maintained_table(done: Sequence[TableMaintenance]) -> Table:
     """Return what was done, a table a row."""
     shown = Table("table", "files", "now", "old removed", "left for next time", header_style="bold", box=None)
     for each in done:

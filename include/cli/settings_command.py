@@ -12,17 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from include.settings import Knob
+    from include.settings import SettingInfo
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """List every setting: its environment variable, value, default and meaning; exit code 2 when one is refused."""
-    from include.settings import SettingsRefused, list_settings, load_settings
+    from include.settings import InvalidSetting, list_settings, load_settings
 
-    refused: SettingsRefused | None = None
+    refused: InvalidSetting | None = None
     try:
         load_settings()
-    except SettingsRefused as error:
+    except InvalidSetting as error:
         refused = error
     knobs = list_settings()
     if as_json:
@@ -33,7 +33,7 @@ def settings(as_json: Annotated[bool, typer.Option("--json", help="print JSON fo
         raise refused
 
 
-def as_record(knob: Knob) -> dict[str, str | bool]:
+def as_record(knob: SettingInfo) -> dict[str, str | bool]:
     """A setting as JSON; `given` tells whether the environment has it."""
     return {
         "name": knob.name,
@@ -44,7 +44,7 @@ def as_record(knob: Knob) -> dict[str, str | bool]:
     }
 
 
-def as_table(knobs: list[Knob]) -> Table:
+def as_table(knobs: list[SettingInfo]) -> Table:
     """The settings as a table, given ones in bold; nothing in them is taken as markup."""
     table = Table(box=SIMPLE_HEAD)
     table.add_column("setting", no_wrap=True)

@@ -20,7 +20,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from include.settings import Settings
     from include.state.process_states import ProcessStatus
-    from include.status.stream_progress import DatasetProgress, Progress, Waiting
+    from include.status.stream_progress import CatchUpProgress, DatasetProgress, Progress
 
 LOOK_EVERY = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
@@ -92,7 +92,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "reason": dataset.process.detail or None,
         "release": dataset.release,
         "folder_differs": dataset.folder_differs,
-        "beside": list(dataset.beside),
+        "shadows": list(dataset.shadows),
         "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
@@ -155,7 +155,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
     b, lag = dataset.batches, dataset.lag
     return {
         "release": release_text(dataset),
-        "kept fresh beside": ", ".join(dataset.beside) or "-",
+        "kept fresh beside": ", ".join(dataset.shadows) or "-",
         "ingested batch": number(b.ingested, "-"),
         "refined batch": number(b.refined, "-"),
         "published batch": number(b.published, "-"),
@@ -217,15 +217,15 @@ def wait(
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
     """Return a sentence when two looks in a row see everything published; Exit(1), with what is missing, otherwise."""
-    from include.status.stream_progress import observe_waiting
+    from include.status.stream_progress import observe_catch_up
 
     started, before = time.monotonic(), None
     while True:
-        seen, elapsed = observe_waiting(settings, datasets), time.monotonic() - started
+        seen, elapsed = observe_catch_up(settings, datasets), time.monotonic() - started
         if seen.caught_up and before == seen.ends:
             return f"[green]caught up[/] after {elapsed:.1f} s"
-        if seen.hopeless and not seen.caught_up:
-            fail(seen, f"waiting cannot help: {seen.hopeless}", "headrace status, then headrace up")
+        if seen.blocked_by and not seen.caught_up:
+            fail(seen, f"waiting cannot help: {seen.blocked_by}", "headrace status, then headrace up")
         # A first look that finds everything published is worth a second one, however little time was given.
         if elapsed >= timeout and (before is not None or not seen.caught_up):
             fail(seen, f"not caught up after {timeout:g} s", "headrace status")
@@ -233,7 +233,7 @@ def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> 
         time.sleep(LOOK_EVERY / 2)
 
 
-def fail(seen: Waiting, what: str, remedy: str) -> None:
+def fail(seen: CatchUpProgress, what: str, remedy: str) -> None:
     """Print why, what is missing, and what to type next; exit 1."""
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"[bold red]headrace:[/] {escape(what)}", highlight=False)

@@ -27,7 +27,7 @@ def up(
 ) -> None:
     """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
     from include.catalog.dataset import dataset_names
-    from include.process_control.airflow_process import refuse_missing
+    from include.process_control.airflow_process import require_airflow
     from include.process_control.start_stop import NotStarted, up_runner
     from include.process_control.start_stop import up as bring_up
     from include.settings import load_settings
@@ -35,7 +35,7 @@ def up(
     if no_streams and datasets:
         raise typer.BadParameter("either datasets, or --no-streams")
     if airflow:
-        refuse_missing()
+        require_airflow()
     settings, console = load_settings(), Console()
     try:
         if no_streams:
@@ -54,14 +54,14 @@ def up(
 
 def start_airflow(settings: Settings, console: Console) -> None:
     """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
-    from include.process_control.airflow_process import AirflowNotStarted, how_to_log_in, up_airflow
+    from include.process_control.airflow_process import AirflowNotStarted, login_hint, up_airflow
 
     try:
         run = up_airflow(settings, lambda line: say(console, line))
     except AirflowNotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
-    console.print(f"Airflow: {escape(how_to_log_in(settings, run))}", highlight=False, soft_wrap=True)
+    console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False, soft_wrap=True)
 
 
 def down(

@@ -15,7 +15,7 @@ from include.demo.demo_watch import Look, Rates, settled
 from include.producers.fault_score import KindScore, Score
 from include.settings import Settings
 from include.state.process_states import ProcessState
-from include.status.observe import observe_stream
+from include.status.process_status import observe_stream
 from include.status.stream_progress import DatasetProgress
 
 LINE_EVERY = 5.0

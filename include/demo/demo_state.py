@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from include.doctor.doctor_finding import Finding, Verdict
-from include.doctor.machine_checks import examine
+from include.doctor.check_result import CheckResult, Verdict
+from include.doctor.machine_checks import run_checks
 from include.errors import Terminal
 from include.settings import Settings
 
@@ -71,7 +71,7 @@ class LedgerElsewhere(DemoRefused):
 class MachineUnfit(DemoRefused):
     """A check of `headrace doctor` failed; `findings` say which."""
 
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[CheckResult]) -> None:
         said = "\n".join(f"  {finding.check}: {finding.found} → {finding.remedy}" for finding in findings)
         super().__init__(f"Headrace cannot work here; nothing was started\n{said}", "headrace doctor   (all checks)")
         self.findings = findings
@@ -79,7 +79,7 @@ class MachineUnfit(DemoRefused):
 
 def refuse_unfit() -> None:
     """Raise MachineUnfit when one of the doctor's checks fails; a warning does not stop the demo."""
-    failing = [finding for finding in examine() if finding.verdict is Verdict.FAIL]
+    failing = [finding for finding in run_checks() if finding.verdict is Verdict.FAIL]
     if failing:
         raise MachineUnfit(failing)
 

@@ -19,7 +19,7 @@ from include.ledger.ledger_reader import open_reader
 from include.paths import log_path
 from include.settings import Settings
 from include.state.process_states import ProcessState, ProcessStatus
-from include.status.stream_progress import DatasetProgress, Progress, last_word, observe_progress
+from include.status.stream_progress import DatasetProgress, Progress, observe_progress, reported_facts
 
 LOOK_EVERY = 1.0
 RATE_OVER = 5.0
@@ -109,7 +109,7 @@ def take_look(settings: Settings, feeding: Feeding) -> Callable[[], Look]:
     ledger = open_reader(settings)
 
     def look() -> Look:
-        ingested = {name: sum((last_word(settings, name).get("ingested") or {}).values()) for name in feeding.fed}
+        ingested = {name: sum((reported_facts(settings, name).get("ingested") or {}).values()) for name in feeding.fed}
         return Look(time.monotonic(), observe_progress(settings, ledger), dict(feeding.fed), ingested)
 
     return look

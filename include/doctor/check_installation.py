@@ -7,34 +7,34 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from include.doctor.doctor_finding import Finding, doubtful, failed, well
-from include.host.jar_lock import Jar, JarRefused, verify_jar
-from include.settings import Settings, SettingsRefused
+from include.doctor.check_result import CheckResult, failed, passed, warning
+from include.host.jar_lock import Jar, JarMismatch, verify_jar
+from include.settings import InvalidSetting, Settings
 
 PYTHON = (3, 11)
 SPARK = "4.2.0"
 
 
-def check_python(version: tuple[int, int, int], prefix: str, clone: Path) -> Finding:
+def check_python(version: tuple[int, int, int], prefix: str, clone: Path) -> CheckResult:
     """Python 3.11, and the clone's own environment."""
     found = f"{'.'.join(map(str, version))} in {prefix}"
     if version[:2] != PYTHON:
         return failed("python", found, "make setup   (with Python 3.11 on PATH)")
     if Path(prefix) != clone / ".venv":
-        return doubtful("python", f"{found}, not the clone's own .venv", "use .venv/bin/headrace of this clone")
-    return well("python", found)
+        return warning("python", f"{found}, not the clone's own .venv", "use .venv/bin/headrace of this clone")
+    return passed("python", found)
 
 
-def check_packages(version_of: Callable[[str], str | None]) -> Finding:
+def check_packages(version_of: Callable[[str], str | None]) -> CheckResult:
     """pyspark is the version that the jars are made for; pyspark-client, where there is one, is equal."""
     spark, client = version_of("pyspark"), version_of("pyspark-client")
     found = f"pyspark {spark or 'missing'}{f', pyspark-client {client}' if client else ''}"
     if spark != SPARK or client not in (None, spark):
         return failed("packages", f"{found}; {SPARK} is needed", "make setup")
-    return well("packages", found)
+    return passed("packages", found)
 
 
-def check_jars(jars: Path, locked: Sequence[Jar]) -> Finding:
+def check_jars(jars: Path, locked: Sequence[Jar]) -> CheckResult:
     """Every locked jar is there with the locked hash."""
     missing = [jar.coordinate for jar in locked if not jar.path_in(jars).is_file()]
     if missing:
@@ -42,24 +42,24 @@ def check_jars(jars: Path, locked: Sequence[Jar]) -> Finding:
     try:
         for jar in locked:
             verify_jar(jar, jar.path_in(jars))
-    except JarRefused as error:
+    except JarMismatch as error:
         return failed("jars", error.what, error.remedy)
-    return well("jars", f"{len(locked)} with the locked sha256 in {jars}")
+    return passed("jars", f"{len(locked)} with the locked sha256 in {jars}")
 
 
-def check_pyspark_python(environ: Mapping[str, str], executable: str) -> Finding:
+def check_pyspark_python(environ: Mapping[str, str], executable: str) -> CheckResult:
     """Spark's Python workers run this Python: another one has other packages, or none."""
     chosen = environ.get("PYSPARK_PYTHON")
     if not chosen:
-        return well("PYSPARK_PYTHON", "not set: Spark takes this Python")
+        return passed("PYSPARK_PYTHON", "not set: Spark takes this Python")
     path = shutil.which(chosen, path=environ.get("PATH"))
     # Not resolved: a virtual environment's Python is a link to the one it was made from.
     if path and os.path.abspath(path) == os.path.abspath(executable):
-        return well("PYSPARK_PYTHON", path)
+        return passed("PYSPARK_PYTHON", path)
     return failed("PYSPARK_PYTHON", f"{chosen}, not {executable}", "unset PYSPARK_PYTHON")
 
 
-def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -> Finding:
+def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -> CheckResult:
     """No other Spark is found before ours; `spark` is our pyspark's folder, `scripts` our environment's bin."""
     name = "second Spark"
     home = environ.get("SPARK_HOME")
@@ -70,11 +70,11 @@ def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -
         return failed(name, f"PYTHONPATH leads to another pyspark: {shadowing[0]}", "unset PYTHONPATH")
     if environ.get("SPARK_CONF_DIR"):
         found = f"SPARK_CONF_DIR={environ['SPARK_CONF_DIR']}: its settings are added to ours"
-        return doubtful(name, found, "unset SPARK_CONF_DIR")
+        return warning(name, found, "unset SPARK_CONF_DIR")
     submit = shutil.which("spark-submit", path=environ.get("PATH"))
     if submit and Path(submit).parent.resolve() != scripts.resolve():
-        return doubtful(name, f"{submit} is another Spark's", f"call {scripts}/spark-submit by its whole path")
-    return well(name, "none")
+        return warning(name, f"{submit} is another Spark's", f"call {scripts}/spark-submit by its whole path")
+    return passed(name, "none")
 
 
 def holds_pyspark(place: str) -> bool:
@@ -82,10 +82,10 @@ def holds_pyspark(place: str) -> bool:
     return bool(place) and ((Path(place) / "pyspark" / "__init__.py").exists() or "pyspark" in Path(place).name)
 
 
-def check_settings(load: Callable[[], Settings]) -> tuple[Finding, Settings | None]:
+def check_settings(load: Callable[[], Settings]) -> tuple[CheckResult, Settings | None]:
     """The settings are valid; also returns them, None when they are not."""
     try:
         settings = load()
-    except SettingsRefused as error:
+    except InvalidSetting as error:
         return failed("settings", error.what, error.remedy), None
-    return well("settings", "valid"), settings
+    return passed("settings", "valid"), settings

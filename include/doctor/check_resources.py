@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from include.doctor.doctor_finding import Finding, doubtful, failed, well
+from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.host.java_runtime import Java, JavaMissing
 from include.state.process_states import ProcessState, ProcessStatus
 
@@ -37,34 +37,34 @@ class Mount(NamedTuple):
     fstype: str
 
 
-def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, str]) -> Finding:
+def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, str]) -> CheckResult:
     """Java is there, new enough, and JAVA_HOME, when set, is the one."""
     try:
         java = find(environ)
     except JavaMissing as error:
         return failed("java", error.what, error.remedy)
     origin = "JAVA_HOME" if environ.get("JAVA_HOME") else "PATH"
-    return well("java", f"{java.version} at {java.path} (by {origin})")
+    return passed("java", f"{java.version} at {java.path} (by {origin})")
 
 
-def check_disk(free: int, folder: Path) -> Finding:
+def check_disk(free: int, folder: Path) -> CheckResult:
     """Enough room on the state folder's file system."""
     found = f"{free / GB:.1f} GB free for {folder}"
     remedy = f"make room, or set HEADRACE_STATE to a folder with more than {GOOD_DISK / GB:.0f} GB"
     if free < LEAST_DISK:
         return failed("disk", found, remedy)
-    return well("disk", found) if free >= GOOD_DISK else doubtful("disk", found, remedy)
+    return passed("disk", found) if free >= GOOD_DISK else warning("disk", found, remedy)
 
 
-def check_memory(available: int) -> Finding:
+def check_memory(available: int) -> CheckResult:
     """Enough memory for a broker and a driver or two."""
     found = f"{available / GB:.1f} GB available"
     if available >= GOOD_MEMORY:
-        return well("memory", found)
-    return doubtful("memory", found, "end other programs, or set HEADRACE_DRIVER_MEMORY lower (one dataset: 2g)")
+        return passed("memory", found)
+    return warning("memory", found, "end other programs, or set HEADRACE_DRIVER_MEMORY lower (one dataset: 2g)")
 
 
-def check_writable(state: Path) -> Finding:
+def check_writable(state: Path) -> CheckResult:
     """The state folder can be made and written."""
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -74,18 +74,18 @@ def check_writable(state: Path) -> Finding:
             os.fsync(probe.fileno())
     except OSError as error:
         return failed("state folder", f"{state}: {error.strerror}", "set HEADRACE_STATE to a folder you can write to")
-    return well("state folder", f"{state} is writable")
+    return passed("state folder", f"{state} is writable")
 
 
-def check_filesystem(state: Path, mounts: Iterable[Mount]) -> Finding:
+def check_filesystem(state: Path, mounts: Iterable[Mount]) -> CheckResult:
     """The state folder's file system keeps what it is given."""
     mount = mount_of(state, mounts)
     if mount is None:
-        return doubtful("file system", f"unknown for {state}", "make sure that it is a local disk")
+        return warning("file system", f"unknown for {state}", "make sure that it is a local disk")
     found = f"{mount.fstype} at {mount.mountpoint}"
     if mount.fstype not in FLEETING:
-        return well("file system", found)
-    return doubtful(
+        return passed("file system", found)
+    return warning(
         "file system", f"{found}: {FLEETING[mount.fstype]}", "set HEADRACE_STATE to a folder on a local disk"
     )
 
@@ -98,13 +98,13 @@ def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
 
 def check_port(
     port: int, broker: ProcessStatus, is_free: Callable[[int], bool], holder: Callable[[int], str]
-) -> Finding:
+) -> CheckResult:
     """The configured broker port is free, or held by our broker."""
     if broker.state is ProcessState.RUNNING:
-        return well("port", f"our broker is at {broker.detail}")
+        return passed("port", f"our broker is at {broker.detail}")
     if port == 0:
-        return well("port", "a free one is taken at the start")
+        return passed("port", "a free one is taken at the start")
     if is_free(port):
-        return well("port", f"{port} is free")
+        return passed("port", f"{port} is free")
     found = f"{port} is in use{f' by {holder(port)}' if holder(port) else ''}"
     return failed("port", found, "stop that process, or choose another HEADRACE_KAFKA_PORT (0: a free one)")

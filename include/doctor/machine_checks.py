@@ -28,15 +28,15 @@ from include.doctor.check_resources import (
     check_port,
     check_writable,
 )
-from include.doctor.doctor_finding import Finding
+from include.doctor.check_result import CheckResult
 from include.host.jar_lock import LOCK, read_jar_list
 from include.host.java_runtime import find_java
 from include.host.ports import holder_of, is_free
 from include.settings import CLONE, Settings, load_settings
-from include.status.observe import observe_broker
+from include.status.process_status import observe_broker
 
 
-def examine() -> list[Finding]:
+def run_checks() -> list[CheckResult]:
     """Run every check; those that need valid settings are left out when the settings are not."""
     findings = installation_findings()
     finding, settings = check_settings(load_settings)
@@ -44,7 +44,7 @@ def examine() -> list[Finding]:
     return findings if settings is None else findings + state_findings(settings)
 
 
-def installation_findings() -> list[Finding]:
+def installation_findings() -> list[CheckResult]:
     """The checks that need no settings."""
     return [
         check_java(find_java, os.environ),
@@ -56,7 +56,7 @@ def installation_findings() -> list[Finding]:
     ]
 
 
-def state_findings(settings: Settings) -> list[Finding]:
+def state_findings(settings: Settings) -> list[CheckResult]:
     """The checks of the folders and the port that the settings name."""
     return [
         check_jars(settings.jars, read_jar_list(LOCK, hashed=True)),

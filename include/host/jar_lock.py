@@ -51,7 +51,7 @@ class JarMissing(Terminal):
         self.missing = list(missing)
 
 
-class JarRefused(Terminal):
+class JarMismatch(Terminal):
     """A jar's content is not what the lock says; `expected` and `found` are sha256 in hex."""
 
     def __init__(self, coordinate: str, path: Path, expected: str, found: str) -> None:
@@ -93,7 +93,7 @@ def verify_jar(jar: Jar, path: Path) -> None:
     """Raise JarRefused unless the file at `path` has the jar's hash."""
     found = sha256_of(path)
     if found != jar.sha256:
-        raise JarRefused(jar.coordinate, path, jar.sha256, found)
+        raise JarMismatch(jar.coordinate, path, jar.sha256, found)
 
 
 def require_jars(jars: Path, folder: str, locked: Iterable[Jar]) -> None:

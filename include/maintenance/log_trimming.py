@@ -19,29 +19,29 @@ from include.planning.plan_journal import all_plans
 from include.settings import Settings
 
 MEGABYTE = 1 << 20
-LONG, KEPT = 64 * MEGABYTE, 8 * MEGABYTE
-OLD = timedelta(days=30)
+TRIM_ABOVE, TRIM_TO = 64 * MEGABYTE, 8 * MEGABYTE
+REMOVE_AFTER = timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class TrimResult:
     """How many logs were cut, and how many removed."""
 
     cut: int
     removed: int
 
 
-def trim_logs(settings: Settings, now: datetime) -> Trimmed:
+def trim_logs(settings: Settings, now: datetime) -> TrimResult:
     """Cut logs of more than LONG bytes, remove those that nobody wrote to for as long as OLD."""
     logs = log_path(settings, "any").parent
     open_plans = {log_path(settings, f"plan:{r.plan.id}") for r in all_plans(settings) if r.is_open}
-    cut = [path for path in logs.glob("*.log") if _size(path) > LONG]
+    cut = [path for path in logs.glob("*.log") if _size(path) > TRIM_ABOVE]
     for path in cut:
         _cut(path)
-    old = [path for path in _ended(settings, logs) if path not in open_plans and _age(path, now) > OLD]
+    old = [path for path in _ended(settings, logs) if path not in open_plans and _age(path, now) > REMOVE_AFTER]
     for path in old:
         path.unlink(missing_ok=True)
-    return Trimmed(len(cut), len(old))
+    return TrimResult(len(cut), len(old))
 
 
 def _ended(settings: Settings, logs: Path) -> Iterator[Path]:
@@ -65,6 +65,6 @@ def _age(path: Path, now: datetime) -> timedelta:
 def _cut(path: Path) -> None:
     """Keep the end in a file beside it. The writer appends, so it goes on at the new end."""
     with path.open("rb") as log:
-        log.seek(-KEPT, os.SEEK_END)
+        log.seek(-TRIM_TO, os.SEEK_END)
         path.with_name(f"{path.name}.1").write_bytes(log.read())
     os.truncate(path, 0)

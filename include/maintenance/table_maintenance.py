@@ -20,7 +20,7 @@ from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
 
 
-class PlanUnderWay(Transient):
+class PlanOpen(Transient):
     """A plan of the dataset is open, and looks at versions of its tables."""
 
     def __init__(self, dataset: str, plan: str, stage: str) -> None:
@@ -32,7 +32,7 @@ class PlanUnderWay(Transient):
 
 
 @dataclass(frozen=True)
-class Maintained:
+class TableMaintenance:
     """One table: its path in the warehouse, files before and now, old files removed, groups there was no time for."""
 
     table: str
@@ -42,7 +42,7 @@ class Maintained:
     left: int
 
 
-def maintain_tables(settings: Settings, dataset: str) -> list[Maintained]:
+def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """Have small files put together and old ones removed, in the tables that are kept up; NothingPublished.
 
     PlanUnderWay; RequestPending, OrderRefused, NoAnswer, JobFailed, JobDied as of any order.
@@ -50,10 +50,10 @@ def maintain_tables(settings: Settings, dataset: str) -> list[Maintained]:
     seen = read_publication(settings, dataset)
     for record in all_plans(settings):
         if record.plan.dataset == dataset and record.is_open:
-            raise PlanUnderWay(dataset, record.plan.id, record.stage)
+            raise PlanOpen(dataset, record.plan.id, record.stage)
     answer = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, seen.release))
     return [_maintained(table, facts) for table, facts in answer.done.items()]
 
 
-def _maintained(table: str, facts: Mapping[str, Any]) -> Maintained:
-    return Maintained(table, **{name: int(facts[name]) for name in ("files", "now", "removed", "left")})
+def _maintained(table: str, facts: Mapping[str, Any]) -> TableMaintenance:
+    return TableMaintenance(table, **{name: int(facts[name]) for name in ("files", "now", "removed", "left")})

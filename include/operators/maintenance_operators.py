@@ -27,13 +27,13 @@ class MaintainTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, dict[str, int]]:
         """Maintain; skipped before the first publication, and while a plan is open."""
-        from include.maintenance.table_maintenance import PlanUnderWay, maintain_tables
+        from include.maintenance.table_maintenance import PlanOpen, maintain_tables
         from include.reading.publication import NothingPublished
 
         with airflow_errors():
             try:
                 done = maintain_tables(load_settings(), self.dataset)
-            except (NothingPublished, PlanUnderWay) as error:
+            except (NothingPublished, PlanOpen) as error:
                 raise AirflowSkipException(error.what) from error
         for each in done:
             self.log.info("%s", each)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
 
-FAILED, BROKEN, LET_GO = "failed", "broken", "let go"
+FAILED, BREACHED, RELEASED = "failed", "broken", "let go"
 # A state in which nothing is refined, or nobody knows; each may be over in a moment.
 IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.PENDING, ProcessState.STARTING}
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServiceLevel:
     """A service level: `lag_seconds` behind at most, and no breach for longer than `grace_seconds`."""
 
     lag_seconds: float
@@ -21,7 +21,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class WatchResult:
     """Why the watch is over: FAILED, BROKEN or LET_GO, and a sentence."""
 
     outcome: str
@@ -29,22 +29,24 @@ class Verdict:
 
 
 @dataclass
-class Judge:
+class ServiceLevelMonitor:
     """Judges one stream, look after look; it remembers since when (monotonic seconds) which breach lasts."""
 
-    limits: Limits
+    limits: ServiceLevel
     since: dict[str, float] = field(default_factory=dict)
 
-    def judged(self, health: StreamHealth, now: float) -> Verdict | None:
+    def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:
         """Return what ends the watch, None while all is well, or may be soon."""
-        if not health.wanted:
-            return Verdict(LET_GO, f"{health.dataset} is not wanted any more, says {health.wanted_by}")
+        if not health.desired:
+            return WatchResult(RELEASED, f"{health.dataset} is not wanted any more, says {health.requested_by}")
         if health.state is ProcessState.FAILED:
-            return Verdict(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
+            return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
         breaches = self._breaches(health)
         self.since = {name: self.since.get(name, now) for name in breaches}
         lasting = [breaches[name] for name, since in self.since.items() if now - since > self.limits.grace_seconds]
-        return Verdict(BROKEN, f"{lasting[0]}, for more than {self.limits.grace_seconds:g} s") if lasting else None
+        return (
+            WatchResult(BREACHED, f"{lasting[0]}, for more than {self.limits.grace_seconds:g} s") if lasting else None
+        )
 
     def _breaches(self, health: StreamHealth) -> dict[str, str]:
         found = {}
@@ -61,7 +63,7 @@ class Judge:
         return found
 
 
-def sentence(health: StreamHealth) -> str:
+def health_line(health: StreamHealth) -> str:
     """Return a stream's health in a line."""
     behind = "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
     seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"

@@ -18,7 +18,7 @@ from include.operators.triggers import StreamWatch
 from include.settings import load_settings
 
 
-class KeepStream(BaseOperator):
+class RunStream(BaseOperator):
     """Say that the stream is wanted, then watch it, deferred, until it fails or is let go."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
@@ -28,11 +28,11 @@ class KeepStream(BaseOperator):
     def execute(self, context: Context) -> None:
         """Want the stream; ParamsRefused, DatasetUnknown."""
         from include.operators.run_parameters import StreamParameters, validated_params
-        from include.state.desired_streams import want
+        from include.state.desired_streams import request_stream
 
         with airflow_errors():
             asked = validated_params(StreamParameters, run_params(context))
-            said = want(load_settings(), self.dataset, origin(context))
+            said = request_stream(load_settings(), self.dataset, origin(context))
         self.log.info("%s is wanted", self.dataset)
         trigger = StreamWatch(
             self.dataset, origin(context), said.since.isoformat(), asked.lag_seconds, asked.grace_seconds
@@ -41,8 +41,8 @@ class KeepStream(BaseOperator):
 
     def ended(self, context: Context, event: dict[str, Any]) -> str:
         """The watch is over: the run fails unless somebody let the stream go."""
-        from include.operators.service_levels import LET_GO
+        from include.operators.service_levels import RELEASED
 
-        if event["outcome"] != LET_GO:
+        if event["outcome"] != RELEASED:
             raise AirflowFailException(event["why"])
         return str(event["why"])

@@ -61,19 +61,19 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the stream until there is something to say of it."""
-        from include.operators.service_levels import Judge, Limits, sentence
-        from include.status.dataset_health import Watch
+        from include.operators.service_levels import ServiceLevel, ServiceLevelMonitor, health_line
+        from include.status.dataset_health import StreamObserver
 
-        watch = await asyncio.to_thread(Watch, load_settings(), self.dataset)
-        judge, said, said_at = Judge(Limits(self.lag_seconds, self.grace_seconds)), "", 0.0
+        watch = await asyncio.to_thread(StreamObserver, load_settings(), self.dataset)
+        judge, said, said_at = ServiceLevelMonitor(ServiceLevel(self.lag_seconds, self.grace_seconds)), "", 0.0
         while True:
-            health = await asyncio.to_thread(watch.look)
-            verdict = judge.judged(health, time.monotonic())
+            health = await asyncio.to_thread(watch.observe)
+            verdict = judge.evaluate(health, time.monotonic())
             if verdict is not None:
                 self.log.info("%s", verdict.why)
                 yield TriggerEvent({"outcome": verdict.outcome, "why": verdict.why})
                 return
-            text = sentence(health)
+            text = health_line(health)
             if health.state.label != said or time.monotonic() - said_at > SAY_EVERY:
                 self.log.info("%s", text)
                 said, said_at = health.state.label, time.monotonic()
@@ -88,11 +88,11 @@ class StreamWatch(BaseTrigger):
 
         That `headrace up` has wanted it since changes nothing: who stops the run stops the stream.
         """
-        from include.state.desired_streams import last_said, unwant
+        from include.state.desired_streams import desired_stream, release_stream
 
         settings = load_settings()
-        said = last_said(settings, self.dataset)
+        said = desired_stream(settings, self.dataset)
         by_a_run = said is not None and said.by.startswith(f"stream__{self.dataset}/")
         if said is None or not by_a_run or said.since <= datetime.fromisoformat(self.since):
-            unwant(settings, self.dataset, f"{self.wish}, stopped")
+            release_stream(settings, self.dataset, f"{self.wish}, stopped")
             self.log.info("%s: not wanted any more, it drains", self.dataset)

@@ -17,7 +17,7 @@ from include.ledger.project_commits import project_dataset
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
-from include.status.observe import is_expected, observe_stream
+from include.status.process_status import is_expected, observe_stream
 
 RESPONSE_TIMEOUT = 300.0
 

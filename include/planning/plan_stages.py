@@ -31,7 +31,7 @@ from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, withdraw_request
-from include.status.observe import is_expected, observe_stream
+from include.status.process_status import is_expected, observe_stream
 
 
 class StreamNotRunning(Terminal):

@@ -31,8 +31,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
-LIVED = 60.0
-ASK_WITHIN = 15.0
+HEALTHY_AFTER = 60.0
+TERMINATE_WITHIN = 15.0
 WORKER, IDLE = "airflow worker -- LocalExecutor:", "<idle>"
 PR_SET_PDEATHSIG = 1
 
@@ -52,33 +52,33 @@ def airflow(*words: str) -> list[str]:
     return [sys.executable, "-m", "airflow", *words]
 
 
-def started(name: str) -> Part:
+def start_part(name: str) -> Part:
     """Start a part; it gets SIGTERM when this process is gone."""
-    say(f"{name}: starting")
-    process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    log_line(f"{name}: starting")
+    process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=terminate_with_parent)
     return Part(name, process, time.monotonic())
 
 
-def end_with_parent() -> None:
+def terminate_with_parent() -> None:
     """Have the kernel send SIGTERM to the process that comes of this one when its parent is gone (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def kept(part: Part, stop: threading.Event) -> Part:
+def restart_if_exited(part: Part, stop: threading.Event) -> Part:
     """Return the part as it is, or started again after a pause that doubles while it does not live long."""
     code = part.process.poll()
     if code is None:
         return part
-    pause = PAUSE if time.monotonic() - part.since > LIVED else part.pause
-    say(f"{part.name}: ended with {code}, starting again in {pause:.1f} s")
+    pause = PAUSE if time.monotonic() - part.since > HEALTHY_AFTER else part.pause
+    log_line(f"{part.name}: ended with {code}, starting again in {pause:.1f} s")
     if stop.wait(pause):
         return part
-    again = started(part.name)
+    again = start_part(part.name)
     again.pause = min(2 * pause, LONGEST_PAUSE)
     return again
 
 
-def members() -> Iterator[psutil.Process]:
+def session_processes() -> Iterator[psutil.Process]:
     """Yield the processes of this session but this one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
@@ -86,31 +86,31 @@ def members() -> Iterator[psutil.Process]:
                 yield process
 
 
-def end_orphans() -> None:
+def terminate_orphans() -> None:
     """End what a part that died has left behind: nobody hears it. Only a worker that has a task finishes that first."""
-    for process in members():
+    for process in session_processes():
         with suppress(psutil.Error, ProcessLookupError):
             parent, line = process.parent(), " ".join(process.cmdline())
             lost = parent is None or os.getsid(parent.pid) != os.getsid(0)
             if lost and not (WORKER in line and IDLE not in line):
-                say(f"pid {process.pid}: left behind, ended: {line[:100]}")
+                log_line(f"pid {process.pid}: left behind, ended: {line[:100]}")
                 process.terminate()
 
 
-def end_all() -> None:
+def terminate_all() -> None:
     """Ask every process of the session to end; after ASK_WITHIN seconds they are killed."""
-    asked = list(members())
+    asked = list(session_processes())
     for process in asked:
         with suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(asked, ASK_WITHIN)
-    for process in members():
+    psutil.wait_procs(asked, TERMINATE_WITHIN)
+    for process in session_processes():
         with suppress(psutil.Error):
-            say(f"pid {process.pid}: did not end within {ASK_WITHIN:.0f} s, killed")
+            log_line(f"pid {process.pid}: did not end within {TERMINATE_WITHIN:.0f} s, killed")
             process.kill()
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """Write a line into the log."""
     print(f"headrace: {line}", flush=True)
 
@@ -122,14 +122,14 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     migration = subprocess.run(airflow("db", "migrate"), stdin=subprocess.DEVNULL, check=False)
     if migration.returncode != 0:
-        say("the database could not be prepared")
+        log_line("the database could not be prepared")
         return 1
-    parts = [started(name) for name in PARTS]
+    parts = [start_part(name) for name in PARTS]
     while not stop.wait(1.0):
-        parts = [kept(part, stop) for part in parts]
-        end_orphans()
-    say("stopping")
-    end_all()
+        parts = [restart_if_exited(part, stop) for part in parts]
+        terminate_orphans()
+    log_line("stopping")
+    terminate_all()
     return 0
 
 

@@ -27,7 +27,7 @@ from include.errors import Terminal
 from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
 from include.paths import airflow_path, log_path
 from include.process_control.child_process import spawn
-from include.process_control.start_stop import Report, sole_command
+from include.process_control.start_stop import Reporter, exclusive_command
 from include.settings import CLONE, Settings
 from include.state.atomic_files import write_atomically
 from include.state.process_logs import log_size, log_tail
@@ -58,7 +58,7 @@ class AirflowNotStarted(Terminal):
 
 
 @dataclass(frozen=True)
-class Keys:
+class AirflowKeys:
     """What is kept about Airflow between starts; anyone who has it can do all that Airflow can."""
 
     port: int
@@ -68,20 +68,20 @@ class Keys:
     jwt_secret: str
 
 
-def new_keys() -> Keys:
+def new_keys() -> AirflowKeys:
     """Random ones, and no port yet."""
     fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    return Keys(0, secrets.token_urlsafe(12), fernet, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+    return AirflowKeys(0, secrets.token_urlsafe(12), fernet, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
 
 
-def keep_keys(settings: Settings) -> Keys:
+def load_or_create_keys(settings: Settings) -> AirflowKeys:
     """Return the kept keys with a port that is free now, made the first time; only their owner may read them."""
     home = airflow_path(settings)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     path = home / "keys.json"
-    kept = Keys(**json.loads(path.read_text("utf-8"))) if path.exists() else new_keys()
-    keys = Keys(**{**asdict(kept), "port": chosen_port(kept.port, settings.airflow_port)})
+    kept = AirflowKeys(**json.loads(path.read_text("utf-8"))) if path.exists() else new_keys()
+    keys = AirflowKeys(**{**asdict(kept), "port": choose_port(kept.port, settings.airflow_port)})
     write_atomically(path, json.dumps(asdict(keys), indent=1))
     write_atomically(password_path(settings), json.dumps({USER: keys.password}))
     for secret in (path, password_path(settings)):
@@ -89,7 +89,7 @@ def keep_keys(settings: Settings) -> Keys:
     return keys
 
 
-def chosen_port(kept: int, asked: int) -> int:
+def choose_port(kept: int, asked: int) -> int:
     """Return the port that was asked for (PortInUse), else that of the last start where it is free, else a new one."""
     if asked and not is_free(asked):
         raise PortInUse(asked, holder_of(asked), "Airflow", "HEADRACE_AIRFLOW_PORT")
@@ -109,7 +109,7 @@ def airflow_database(settings: Settings) -> dict[str, str]:
     return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
 
 
-def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
+def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]:
     """Return the whole environment of Airflow's parts: ours, and every setting of Airflow that matters here."""
     page = f"http://{LOOPBACK}:{keys.port}"
     chosen: Mapping[str, Mapping[str, object]] = {
@@ -159,18 +159,18 @@ def airflow_environment(settings: Settings, keys: Keys) -> dict[str, str]:
     return {**inherited, **given, **mine}
 
 
-def up_airflow(settings: Settings, report: Report) -> RunFile:
+def up_airflow(settings: Settings, report: Reporter) -> RunFile:
     """Start Airflow unless it runs, and wait until all its parts are healthy.
 
     Errors: StateBusy, AirflowMissing, PortInUse, AirflowNotStarted.
     """
-    with sole_command(settings):
+    with exclusive_command(settings):
         return bring_up_airflow(settings, report)
 
 
-def down_airflow(settings: Settings, report: Report) -> bool:
+def down_airflow(settings: Settings, report: Reporter) -> bool:
     """End Airflow with all its parts and tasks; return whether there was one. Streams are left alone. StateBusy."""
-    with sole_command(settings):
+    with exclusive_command(settings):
         run = read_run_file(settings, AIRFLOW)
         if run is None:
             return False
@@ -198,13 +198,13 @@ def end_session(run: RunFile) -> None:
                 process.kill()
 
 
-def refuse_missing() -> None:
+def require_airflow() -> None:
     """Raise AirflowMissing unless its packages are installed."""
     if find_spec("airflow") is None:
         raise AirflowMissing
 
 
-def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
+def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
     """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
     if run is not None and is_alive(run):
@@ -214,8 +214,8 @@ def bring_up_airflow(settings: Settings, report: Report) -> RunFile:
     if run is not None:
         # Its keeper is dead; what it has left must not work beside the new one.
         end_session(run)
-    refuse_missing()
-    began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), keep_keys(settings)
+    require_airflow()
+    began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), load_or_create_keys(settings)
     report(f"{AIRFLOW}: starting …")
     argv = [sys.executable, "-m", "include.process_control.airflow_parts"]
     page = f"http://{LOOPBACK}:{keys.port}"
@@ -247,6 +247,6 @@ def unhealthy_parts(run: RunFile) -> list[str]:
     return [name for name, part in parts.items() if (part or {}).get("status") != HEALTHY]
 
 
-def how_to_log_in(settings: Settings, run: RunFile) -> str:
+def login_hint(settings: Settings, run: RunFile) -> str:
     """Return where Airflow's page is and how a person comes in."""
     return f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'

@@ -29,7 +29,7 @@ def spawn(
     extra: Mapping[str, Any] | None = None,
 ) -> RunFile:
     """Start a process and write its run file; it does not run on when that cannot be written (OSError)."""
-    with interrupts_held_back():
+    with deferred_interrupts():
         child = launch(settings, name, argv, cwd, environ)
         run = RunFile(name, child.pid, started_at(child.pid), list(argv), dict(extra or {}))
         try:
@@ -84,7 +84,7 @@ def exit_code(run: RunFile) -> int | None:
 
 
 @contextmanager
-def interrupts_held_back() -> Iterator[None]:
+def deferred_interrupts() -> Iterator[None]:
     """Hold back Ctrl-C and SIGTERM: between a process and its run file there must be no gap to die in."""
     if threading.current_thread() is not threading.main_thread():
         yield

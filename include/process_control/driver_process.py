@@ -30,7 +30,7 @@ def driver_environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
 
 
-def refusal(settings: Settings, dataset: str) -> str:
+def start_blocker(settings: Settings, dataset: str) -> str:
     """Return why the dataset's driver must not be started, "" when it may be.
 
     What was published once goes on with its own snapshot, whatever becomes of the folder.

@@ -55,7 +55,7 @@ class StorageNotFormatted(Terminal):
 
 
 @dataclass(frozen=True)
-class Node:
+class BrokerNode:
     """What is kept about the broker between starts; the ports are those of the last start, 0 before the first."""
 
     cluster_id: str
@@ -69,21 +69,21 @@ def start_broker(settings: Settings) -> RunFile:
 
     Errors: those of `refuse_unstartable`, StorageNotFormatted.
     """
-    java, node = refuse_unstartable(settings)
+    java, node = check_broker_prerequisites(settings)
     write_properties(settings, node)
     write_node(settings, format_storage(settings, java, node))
     extra = {"bootstrap": f"{LOOPBACK}:{node.port}", "port": node.port, "cluster_id": node.cluster_id}
     return spawn(settings, BROKER, broker_command(settings, java), kafka_path(settings), os.environ, extra)
 
 
-def refuse_unstartable(settings: Settings) -> tuple[Java, Node]:
+def check_broker_prerequisites(settings: Settings) -> tuple[Java, BrokerNode]:
     """Return what the broker would be started with; nothing is done.
 
     Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing.
     """
     java = find_java(os.environ)
     require_jars(settings.jars, "broker", read_jar_list(LOCK, hashed=True))
-    return java, with_ports(read_node(settings), settings.kafka_port)
+    return java, assign_ports(read_node(settings), settings.kafka_port)
 
 
 def node_path(settings: Settings) -> Path:
@@ -96,18 +96,18 @@ def data_path(settings: Settings) -> Path:
     return kafka_path(settings) / "data"
 
 
-def read_node(settings: Settings) -> Node:
+def read_node(settings: Settings) -> BrokerNode:
     """Return the kept node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
     path = node_path(settings)
     if not path.exists():
-        return Node(new_cluster_id())
-    node = Node(**json.loads(path.read_text()))
+        return BrokerNode(new_cluster_id())
+    node = BrokerNode(**json.loads(path.read_text()))
     if node.formatted and not (data_path(settings) / "meta.properties").exists():
         raise BrokerDataMissing(data_path(settings), path)
     return node
 
 
-def write_node(settings: Settings, node: Node) -> None:
+def write_node(settings: Settings, node: BrokerNode) -> None:
     """Keep the node for the next start."""
     write_atomically(node_path(settings), json.dumps(asdict(node), indent=1))
 
@@ -118,7 +118,7 @@ def new_cluster_id() -> str:
     return new_cluster_id() if text.startswith("-") else text
 
 
-def with_ports(node: Node, asked: int) -> Node:
+def assign_ports(node: BrokerNode, asked: int) -> BrokerNode:
     """Choose ports: the one asked for (PortInUse), else those of the last start where free, else new ones."""
     if asked and not is_free(asked):
         raise PortInUse(asked, holder_of(asked))
@@ -128,14 +128,14 @@ def with_ports(node: Node, asked: int) -> Node:
     return replace(node, port=port, controller_port=node.controller_port if kept else next(fresh))
 
 
-def write_properties(settings: Settings, node: Node) -> None:
+def write_properties(settings: Settings, node: BrokerNode) -> None:
     """Write Kafka's configuration from the template in infra/kafka."""
     template = string.Template((CONFIGURATION / "server.properties").read_text())
     text = template.substitute(port=node.port, controller_port=node.controller_port)
     write_atomically(kafka_path(settings) / "server.properties", text)
 
 
-def format_storage(settings: Settings, java: Java, node: Node) -> Node:
+def format_storage(settings: Settings, java: Java, node: BrokerNode) -> BrokerNode:
     """Format Kafka's storage the first time; a format that was interrupted is done again with the same cluster id."""
     if node.formatted:
         return node

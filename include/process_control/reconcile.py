@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
 
-from include.state.process_states import AT_WORK, ProcessState, ProcessStatus
+from include.state.process_states import WORKING_STATES, ProcessState, ProcessStatus
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """One process as seen now: its `status` by itself, and since when it is wanted (None: it is not).
 
     `recorded`: it has a run file; `error` is why it is not there, `terminal` whether it said that trying again cannot
@@ -42,7 +42,7 @@ class Seen:
     """
 
     status: ProcessStatus
-    wish: datetime | None
+    desired_since: datetime | None
     recorded: bool = True
     error: str = ""
     terminal: bool = False
@@ -52,18 +52,18 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Tries:
+class Attempts:
     """How it went so far with one process, for the wish of `wish`; moments are seconds of a clock that never goes back.
 
     `started`: it was there since, and its end is not counted yet; `at_work` and `silent`: since when without a break;
     `told`: when it was told to end; `failures`: ends in a row; `killed`: why the runner killed it.
     """
 
-    wish: datetime | None = None
+    desired_since: datetime | None = None
     started: float | None = None
     at_work: float | None = None
     silent: float | None = None
-    told: float | None = None
+    drain_requested: float | None = None
     killed: str = ""
     batch: int | None = None
     failures: int = 0
@@ -111,31 +111,31 @@ class GiveUp(Action):
     verb = "given up"
 
 
-class Forget(Action):
+class ClearRunFile(Action):
     """It is gone and not wanted: that is how it should be."""
 
     verb = "has ended"
 
 
-def reconcile(seen: Seen, before: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
+def reconcile(seen: Observation, before: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     """Return what is to be done about a process now, and how it went including this moment."""
-    tries = _heeded(before, seen.wish)
+    tries = _heeded(before, seen.desired_since)
     if seen.status.pid is None:
         return _gone(seen, tries, policy, now)
     return _there(seen, _watched(tries, seen, policy, now), policy, now)
 
 
-def _heeded(tries: Tries, wish: datetime | None) -> Tries:
+def _heeded(tries: Attempts, desired_since: datetime | None) -> Attempts:
     """A new wish begins with nothing held against the process."""
-    if wish is None or wish == tries.wish:
+    if desired_since is None or desired_since == tries.desired_since:
         return tries
-    return replace(tries, wish=wish, failures=0, error="", next_try=None, given_up=False)
+    return replace(tries, desired_since=desired_since, failures=0, error="", next_try=None, given_up=False)
 
 
-def _watched(tries: Tries, seen: Seen, policy: Policy, now: float) -> Tries:
+def _watched(tries: Attempts, seen: Observation, policy: Policy, now: float) -> Attempts:
     """A process that is there: since when, and whether that is long enough to forget how it ended before."""
     state = seen.status.state
-    at_work = _since(tries.at_work, state in AT_WORK, now)
+    at_work = _since(tries.at_work, state in WORKING_STATES, now)
     silent = _since(tries.silent, state is ProcessState.UNKNOWN, now)
     healthy = at_work is not None and now - at_work >= policy.healthy_after
     brought_on = None not in (seen.batch, tries.batch) and (seen.batch or 0) > (tries.batch or 0)
@@ -157,42 +157,42 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
     return now if before is None else before
 
 
-def _there(seen: Seen, tries: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
-    if tries.told is not None:
-        if now - tries.told < policy.drain_within:
+def _there(seen: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+    if tries.drain_requested is not None:
+        if now - tries.drain_requested < policy.drain_within:
             return tries, Nothing("it was told to end")
         return _killed(tries, f"did not end within {policy.drain_within:.0f} s and was killed")
-    if seen.wish is None:
-        return replace(tries, told=now), Drain("it is not wanted")
+    if seen.desired_since is None:
+        return replace(tries, drain_requested=now), Drain("it is not wanted")
     if tries.silent is not None and now - tries.silent >= policy.silent_within:
         return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
     return tries, Nothing(seen.status.state.meaning)
 
 
-def _killed(tries: Tries, why: str) -> tuple[Tries, Action]:
+def _killed(tries: Attempts, why: str) -> tuple[Attempts, Action]:
     return replace(tries, killed=why), Kill(why)
 
 
-def _gone(seen: Seen, tries: Tries, policy: Policy, now: float) -> tuple[Tries, Action]:
+def _gone(seen: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     if seen.status.state is ProcessState.UNKNOWN:
         # Its record cannot be read: it may be there, and there must not be two.
         return tries, Nothing(seen.status.detail)
-    if seen.wish is None:
-        done = Tries(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
-        return done, Forget("it is not wanted") if seen.recorded else Nothing("it is not wanted")
-    if tries.told is not None:
+    if seen.desired_since is None:
+        done = Attempts(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
+        return done, ClearRunFile("it is not wanted") if seen.recorded else Nothing("it is not wanted")
+    if tries.drain_requested is not None:
         return _due(seen, _left(tries), now)
     if tries.started is not None:
         return _ended(seen, _left(tries), tries.killed or seen.error, policy, now)
     return _due(seen, tries, now)
 
 
-def _left(tries: Tries) -> Tries:
+def _left(tries: Attempts) -> Attempts:
     """Nothing of what was noted about a process holds for the next one."""
-    return replace(tries, started=None, at_work=None, silent=None, told=None, killed="")
+    return replace(tries, started=None, at_work=None, silent=None, drain_requested=None, killed="")
 
 
-def _ended(seen: Seen, tries: Tries, error: str, policy: Policy, now: float) -> tuple[Tries, Action]:
+def _ended(seen: Observation, tries: Attempts, error: str, policy: Policy, now: float) -> tuple[Attempts, Action]:
     """It ended, or could not be started, though it is wanted."""
     tries = replace(tries, failures=tries.failures + 1, error=error)
     if seen.terminal:
@@ -203,7 +203,7 @@ def _ended(seen: Seen, tries: Tries, error: str, policy: Policy, now: float) -> 
     return replace(tries, next_try=now + pause), Nothing(f"{error}; tried again in {pause:g} s")
 
 
-def _due(seen: Seen, tries: Tries, now: float) -> tuple[Tries, Action]:
+def _due(seen: Observation, tries: Attempts, now: float) -> tuple[Attempts, Action]:
     """Start it, unless there is a reason not to."""
     if tries.given_up:
         return tries, Nothing(tries.error)

@@ -24,25 +24,39 @@ from typing import TextIO
 from include.errors import HeadraceError, Terminal
 from include.paths import lease_path
 from include.process_control.child_process import exit_code
-from include.process_control.driver_process import refusal, start_driver
+from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
 from include.process_control.reconcile import (
     Action,
+    Attempts,
+    ClearRunFile,
     Drain,
-    Forget,
     Kill,
     Nothing,
+    Observation,
     Policy,
-    Seen,
     Start,
-    Tries,
     reconcile,
 )
 from include.settings import Settings, list_settings, load_settings
-from include.state.desired_streams import Wanted, WantedUnreadable, last_said, newest, spoken_of
+from include.state.desired_streams import (
+    DesiredStream,
+    DesiredStreamUnreadable,
+    desired_stream,
+    last_change,
+    recorded_datasets,
+)
 from include.state.file_locks import LockHeld, is_free, is_held, take_lock
 from include.state.process_logs import last_line, log_size
-from include.state.process_states import AT_WORK, BROKER, RUNNER, STREAM, ProcessState, ProcessStatus, stream_name
+from include.state.process_states import (
+    BROKER,
+    RUNNER,
+    STREAM,
+    WORKING_STATES,
+    ProcessState,
+    ProcessStatus,
+    stream_name,
+)
 from include.state.run_files import (
     RunFile,
     RunFileUnreadable,
@@ -53,16 +67,16 @@ from include.state.run_files import (
     terminate,
     write_run_file,
 )
-from include.state.runner_record import Account, Record, write_record
-from include.status.observe import process_alone, read_word, started_datasets
+from include.state.runner_record import ProcessRecord, RunnerRecord, write_record
+from include.status.process_status import read_reported_status, started_datasets, unsupervised_status
 
 LOOK_EVERY, WHILE_THINGS_CHANGE = 1.0, 0.2
 BROKER_STOP_WITHIN = 30.0
 REFUSED = 2
-Say = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 
-class RunnerHeld(Terminal):
+class RunnerAlreadyRunning(Terminal):
     """Another runner keeps this state folder; `holder` is what it wrote into the lock."""
 
     def __init__(self, settings: Settings, holder: str) -> None:
@@ -76,12 +90,12 @@ def sole_runner(settings: Settings) -> Iterator[TextIO]:
     try:
         lock = take_lock(settings.state / "run" / "runner.lock", f"pid {os.getpid()} since {datetime.now(UTC):%FT%TZ}")
     except LockHeld as error:
-        raise RunnerHeld(settings, error.holder) from error
+        raise RunnerAlreadyRunning(settings, error.holder) from error
     with lock:
         yield lock
 
 
-def policy_of(settings: Settings) -> Policy:
+def restart_policy(settings: Settings) -> Policy:
     """Return the runner's patience as the settings have it."""
     return Policy(first_pause=settings.restart_seconds, tries=settings.restart_tries)
 
@@ -95,65 +109,69 @@ class Runner:
 
     settings: Settings
     policy: Policy
-    say: Say
+    say: Reporter
     only: frozenset[str] = frozenset()
     stopping: bool = False
-    tries: dict[str, Tries] = field(default_factory=dict)
+    tries: dict[str, Attempts] = field(default_factory=dict)
     unstarted: dict[str, HeadraceError | OSError] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     log_from: dict[str, int] = field(default_factory=dict)
 
-    def turn(self, now: float) -> bool:
+    def step(self, now: float) -> bool:
         """Observe, validate, reconcile and act once; return whether all is as it should be.
 
         `now` is seconds of a clock that never goes back.
         """
         words = self._words()
-        broker = process_alone(self.settings, BROKER)
+        broker = unsupervised_status(self.settings, BROKER)
         seen = {stream_name(name): self._seen_stream(name, words.get(name), broker) for name in self._datasets()}
         if not self.only:
             needed = not self.stopping or any(stream.status.pid for stream in seen.values())
-            seen[BROKER] = self._seen(broker, newest(words) if needed else None)
+            seen[BROKER] = self._seen(broker, last_change(words) if needed else None)
         done = [self._reconcile(name, one, now) for name, one in seen.items()]
         self._record(now)
         return all(done)
 
     def _datasets(self) -> list[str]:
-        return sorted(self.only or {*spoken_of(self.settings), *started_datasets(self.settings)})
+        return sorted(self.only or {*recorded_datasets(self.settings), *started_datasets(self.settings)})
 
-    def _words(self) -> dict[str, Wanted]:
+    def _words(self) -> dict[str, DesiredStream]:
         """What is wanted, as far as it can be read."""
-        words: dict[str, Wanted] = {}
+        words: dict[str, DesiredStream] = {}
         for name in self._datasets():
-            with suppress(WantedUnreadable):
-                said = last_said(self.settings, name)
+            with suppress(DesiredStreamUnreadable):
+                said = desired_stream(self.settings, name)
                 words |= {name: said} if said else {}
         return words
 
-    def _seen_stream(self, dataset: str, word: Wanted | None, broker: ProcessStatus) -> Seen:
-        status = process_alone(self.settings, stream_name(dataset))
+    def _seen_stream(self, dataset: str, word: DesiredStream | None, broker: ProcessStatus) -> Observation:
+        status = unsupervised_status(self.settings, stream_name(dataset))
         if self.stopping:
             return self._seen(status, None)
         tries = self._tries(status.name)
-        readable = word is not None or dataset not in spoken_of(self.settings)
-        wish = (word.since if word and word.wanted else None) if readable else tries.wish
+        readable = word is not None or dataset not in recorded_datasets(self.settings)
+        desired_since = (word.since if word and word.desired else None) if readable else tries.desired_since
         # Declarations are read only for what may be started now.
-        settled = wish is None or status.pid is not None or (tries.given_up and tries.wish == wish)
-        refused = "" if settled else refusal(self.settings, dataset)
+        settled = (
+            desired_since is None or status.pid is not None or (tries.given_up and tries.desired_since == desired_since)
+        )
+        refused = "" if settled else start_blocker(self.settings, dataset)
         # A plan's job or a repair may hold the lease for a while: that is no failure of the stream.
         free = status.pid is not None or is_free(lease_path(self.settings, dataset))
-        return self._seen(status, wish, refused=refused, ready=free and broker.state is ProcessState.RUNNING)
+        return self._seen(status, desired_since, refused=refused, ready=free and broker.state is ProcessState.RUNNING)
 
-    def _seen(self, status: ProcessStatus, wish: datetime | None, *, refused: str = "", ready: bool = True) -> Seen:
+    def _seen(
+        self, status: ProcessStatus, desired_since: datetime | None, *, refused: str = "", ready: bool = True
+    ) -> Observation:
         run = self._run_file(status.name)
-        word = read_word(self.settings, run) if run else None
+        word = read_reported_status(self.settings, run) if run else None
         code = exit_code(run) if run else None
         if code is not None:
             self.ended[status.name] = self._how_ended(status.name, code)
         failed = self.unstarted.get(status.name)
-        return Seen(
+        return Observation(
             status=status,
-            wish=wish,
+            desired_since=desired_since,
             recorded=run is not None,
             error=self._why_gone(status),
             terminal=isinstance(failed, Terminal) if failed else bool(word and word.terminal),
@@ -183,10 +201,10 @@ class Runner:
             return "it ended without being told to"
         return self.ended.get(status.name, status.detail)
 
-    def _tries(self, name: str) -> Tries:
-        return self.tries.get(name, Tries())
+    def _tries(self, name: str) -> Attempts:
+        return self.tries.get(name, Attempts())
 
-    def _reconcile(self, name: str, seen: Seen, now: float) -> bool:
+    def _reconcile(self, name: str, seen: Observation, now: float) -> bool:
         """Do what is to be done about one process; return whether it is as it should be."""
         before = self._tries(name)
         self.tries[name], action = reconcile(seen, before, self._policy(name), now)
@@ -195,9 +213,9 @@ class Runner:
         elif self.tries[name].failures > before.failures:
             self.say(f"{name}: {action.reason}")
         self._act(name, action)
-        if seen.wish is None:
+        if seen.desired_since is None:
             return seen.status.pid is None and not seen.recorded
-        return seen.status.state in AT_WORK or self.tries[name].given_up
+        return seen.status.state in WORKING_STATES or self.tries[name].given_up
 
     def _policy(self, name: str) -> Policy:
         return replace(self.policy, drain_within=BROKER_STOP_WITHIN) if name == BROKER else self.policy
@@ -206,7 +224,7 @@ class Runner:
         run = self._run_file(name)
         if isinstance(action, Start):
             self._start(name)
-        elif isinstance(action, Forget):
+        elif isinstance(action, ClearRunFile):
             remove_run_file(self.settings, name)
         elif isinstance(action, Drain) and run:
             terminate(run)
@@ -227,24 +245,24 @@ class Runner:
 
     def _record(self, now: float) -> None:
         state = ProcessState.DRAINING if self.stopping else ProcessState.RUNNING
-        accounts = {name: account(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
+        accounts = {name: process_record(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
         # A full disk must not end the runner.
         with suppress(OSError):
-            write_record(self.settings, Record(state, "", os.getpid(), datetime.now(UTC), accounts))
+            write_record(self.settings, RunnerRecord(state, "", os.getpid(), datetime.now(UTC), accounts))
 
 
-def account(tries: Tries, now: float, at: datetime) -> Account:
+def process_record(tries: Attempts, now: float, at: datetime) -> ProcessRecord:
     """Return what others may know; `now` and `at` are the same moment on both clocks."""
     next_try = None if tries.next_try is None else at + timedelta(seconds=tries.next_try - now)
-    return Account(tries.wish, tries.restarts, tries.failures, tries.error, next_try, tries.given_up)
+    return ProcessRecord(tries.desired_since, tries.restarts, tries.failures, tries.error, next_try, tries.given_up)
 
 
-def keep(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
+def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
     """Turn after turn, until told to stop and everything has ended."""
     while True:
         runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
         try:
-            settled = runner.turn(time.monotonic())
+            settled = runner.step(time.monotonic())
         except Exception:  # noqa: BLE001  (whatever it is, what runs must go on being kept)
             traceback.print_exc()
             settled = False
@@ -260,7 +278,7 @@ def environment_settings() -> dict[str, str]:
     return {knob.name: knob.value for knob in list_settings() if knob.name != "HEADRACE_STATE"}
 
 
-def log(line: str) -> None:
+def log_line(line: str) -> None:
     """Write a line with the time (UTC) into the runner's log."""
     with suppress(OSError):
         print(f"{datetime.now(UTC):%FT%TZ} {line}", flush=True)
@@ -276,12 +294,12 @@ def main() -> int:
         with sole_runner(settings) as lock:
             extra = {"settings": environment_settings()}
             write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
-            log(f"keeps {settings.state}, pid {os.getpid()}")
-            keep(Runner(settings, policy_of(settings), log), lock, stop)
+            log_line(f"keeps {settings.state}, pid {os.getpid()}")
+            supervise(Runner(settings, restart_policy(settings), log_line), lock, stop)
             remove_run_file(settings, RUNNER)
-            log("everything has ended")
+            log_line("everything has ended")
     except HeadraceError as error:
-        log(f"headrace: {error}")
+        log_line(f"headrace: {error}")
         return REFUSED
     return 0
 

@@ -20,20 +20,26 @@ from include.errors import Terminal, Transient
 from include.paths import log_path
 from include.process_control.child_process import launch
 from include.process_control.driver_process import driver_environment
-from include.process_control.kafka_broker import answers, refuse_unstartable
-from include.process_control.runner import Runner, environment_settings, policy_of, sole_runner
+from include.process_control.kafka_broker import answers, check_broker_prerequisites
+from include.process_control.runner import Runner, environment_settings, restart_policy, sole_runner
 from include.settings import CLONE, Settings
-from include.state.desired_streams import WantedUnreadable, last_said, spoken_of, unwant, want
+from include.state.desired_streams import (
+    DesiredStreamUnreadable,
+    desired_stream,
+    recorded_datasets,
+    release_stream,
+    request_stream,
+)
 from include.state.file_locks import LockHeld, take_lock
 from include.state.process_logs import log_size, log_tail
-from include.state.process_states import AT_WORK, BROKER, RUNNER, STREAM, ProcessState, ProcessStatus
+from include.state.process_states import BROKER, RUNNER, STREAM, WORKING_STATES, ProcessState, ProcessStatus
 from include.state.run_files import RunFile, is_alive, read_run_file, remove_run_file, send, terminate, wait_gone
-from include.status.observe import (
-    observe,
+from include.status.process_status import (
     observe_broker,
+    observe_processes,
     observe_runner,
     observe_stream,
-    read_word,
+    read_reported_status,
     started_datasets,
 )
 
@@ -42,7 +48,7 @@ READY_WITHIN = 90.0
 # Longer than the runner lets a driver and then the broker take.
 DOWN_WITHIN = 120.0
 
-Report = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 
 class StateBusy(Transient):
@@ -75,7 +81,7 @@ class StateSuspended(Terminal):
 
 
 @contextmanager
-def sole_command(settings: Settings) -> Iterator[None]:
+def exclusive_command(settings: Settings) -> Iterator[None]:
     """Hold the state folder's supervision lock; StateBusy when another command has it. Goes away with the process."""
     try:
         lock = take_lock(settings.state / "run" / "supervision.lock", f"pid {os.getpid()}")
@@ -88,7 +94,7 @@ def sole_command(settings: Settings) -> Iterator[None]:
 def up(
     settings: Settings,
     datasets: Sequence[str],
-    report: Report = print,
+    report: Reporter = print,
     with_broker: Callable[[], None] = lambda: None,
 ) -> list[ProcessStatus]:
     """Want the datasets' streams, see to a runner, wait until broker and streams are at work, return how they are.
@@ -100,29 +106,29 @@ def up(
     """
     for name in datasets:
         declared_dataset(settings, name)
-    with sole_command(settings):
-        before = observe(settings, list(datasets))
-        refuse_suspended(before)
+    with exclusive_command(settings):
+        before = observe_processes(settings, list(datasets))
+        require_responsive(before)
         _, broker, *streams = before
         if broker.pid is None:
-            refuse_unstartable(settings)
+            check_broker_prerequisites(settings)
         since = {status.name: log_size(settings, status.name) for status in before}
         for name in datasets:
-            want(settings, name, "headrace up")
-        bring_up_runner(settings, report)
+            request_stream(settings, name, "headrace up")
+        ensure_runner(settings, report)
         # Without a broker no stream comes; without one stream the others do.
-        raise_first([await_at_work(settings, broker, since[BROKER], report)])
+        raise_first([await_working(settings, broker, since[BROKER], report)])
         with_broker()
-        failures = [await_at_work(settings, stream, since[stream.name], report) for stream in streams]
+        failures = [await_working(settings, stream, since[stream.name], report) for stream in streams]
     raise_first(failures)
-    return observe(settings, list(datasets))
+    return observe_processes(settings, list(datasets))
 
 
-def up_runner(settings: Settings, report: Report = print) -> list[ProcessStatus]:
+def up_runner(settings: Settings, report: Reporter = print) -> list[ProcessStatus]:
     """See to a runner, and want nothing: it starts broker and streams when somebody does. Errors as of `up`."""
-    with sole_command(settings):
-        refuse_suspended([observe_runner(settings)])
-        bring_up_runner(settings, report)
+    with exclusive_command(settings):
+        require_responsive([observe_runner(settings)])
+        ensure_runner(settings, report)
     return [observe_runner(settings)]
 
 
@@ -133,22 +139,22 @@ def raise_first(failures: Sequence[NotStarted | None]) -> None:
             raise failure
 
 
-def refuse_suspended(before: Sequence[ProcessStatus]) -> None:
+def require_responsive(before: Sequence[ProcessStatus]) -> None:
     """Raise StateSuspended for the first process of which nobody knows how it is."""
     for status in before:
         if status.state is ProcessState.UNKNOWN:
             raise StateSuspended(status)
 
 
-def bring_up_runner(settings: Settings, report: Report) -> None:
+def ensure_runner(settings: Settings, report: Reporter) -> None:
     """Start the state folder's runner unless there is one; NotStarted."""
     status = observe_runner(settings)
     if status.state is ProcessState.DRAINING:
         await_drained(settings, report)
     elif status.pid:
-        report(f"{RUNNER}: is there already, pid {status.pid}{other_settings(settings)}")
+        report(f"{RUNNER}: is there already, pid {status.pid}{settings_difference(settings)}")
         return
-    report(f"{RUNNER}: starting {again(status)}…")
+    report(f"{RUNNER}: starting {restart_note(status)}…")
     since = log_size(settings, RUNNER)
     command = [sys.executable, "-m", "include.process_control.runner"]
     process = launch(settings, RUNNER, command, CLONE, driver_environment(settings))
@@ -159,7 +165,7 @@ def bring_up_runner(settings: Settings, report: Report) -> None:
         time.sleep(0.05)
 
 
-def other_settings(settings: Settings) -> str:
+def settings_difference(settings: Settings) -> str:
     """What to say of a runner whose drivers inherit other settings than this command has; "" when they are the same."""
     run, here = read_run_file(settings, RUNNER), environment_settings()
     there = (run.extra.get("settings") if run else None) or here
@@ -167,7 +173,7 @@ def other_settings(settings: Settings) -> str:
     return f"; its drivers have {', '.join(differing)}: headrace down, then up, changes that" if differing else ""
 
 
-def await_drained(settings: Settings, report: Report) -> None:
+def await_drained(settings: Settings, report: Reporter) -> None:
     """Wait for a runner that is on its way out, so that another can take its place; NotStarted."""
     run = read_run_file(settings, RUNNER)
     report(f"{RUNNER}: is draining, waiting for it to end …")
@@ -175,18 +181,18 @@ def await_drained(settings: Settings, report: Report) -> None:
         raise NotStarted(settings, RUNNER, f"has been draining for more than {DOWN_WITHIN:.0f} s", sys.maxsize)
 
 
-def await_at_work(settings: Settings, before: ProcessStatus, since: int, report: Report) -> NotStarted | None:
+def await_working(settings: Settings, before: ProcessStatus, since: int, report: Reporter) -> NotStarted | None:
     """Wait until the runner has brought a process to work; return what went wrong when it has not."""
     name, began = before.name, time.monotonic()
-    report(f"{name}: is there already, pid {before.pid}" if before.pid else f"{name}: starting {again(before)}…")
-    status, told = look_at(settings, name), before.next_try
-    while not (is_at_work(settings, status) or status.state.terminal) and time.monotonic() < began + READY_WITHIN:
+    report(f"{name}: is there already, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
+    status, told = observe_process(settings, name), before.next_try
+    while not (is_working(settings, status) or status.state.terminal) and time.monotonic() < began + READY_WITHIN:
         if status.next_try not in (None, told):
             told = status.next_try
             report(f"{name}: {status.detail}")
         time.sleep(0.1)
-        status = look_at(settings, name)
-    if is_at_work(settings, status):
+        status = observe_process(settings, name)
+    if is_working(settings, status):
         said = f", {status.detail}" if status.detail else ""
         report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{said}, pid {status.pid}")
         return None
@@ -194,63 +200,63 @@ def await_at_work(settings: Settings, before: ProcessStatus, since: int, report:
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 
-def look_at(settings: Settings, name: str) -> ProcessStatus:
+def observe_process(settings: Settings, name: str) -> ProcessStatus:
     """The broker or a stream, by its name."""
     return observe_broker(settings) if name == BROKER else observe_stream(settings, name.removeprefix(STREAM))
 
 
-def is_at_work(settings: Settings, status: ProcessStatus) -> bool:
+def is_working(settings: Settings, status: ProcessStatus) -> bool:
     """Tell whether a process does what it is for: a broker answers, a driver says so."""
     if status.name != BROKER:
-        return status.state in AT_WORK
+        return status.state in WORKING_STATES
     run = read_run_file(settings, BROKER) if status.state is ProcessState.RUNNING else None
     return run is not None and answers(run)
 
 
-def again(before: ProcessStatus) -> str:
+def restart_note(before: ProcessStatus) -> str:
     """What to say of a start that is not the first."""
     return "again after a crash " if before.state is ProcessState.CRASHED else ""
 
 
-def down(settings: Settings, report: Report = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
+def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
     """Want no stream any more (or not these `datasets`): they drain at their next batch boundary.
 
     Without `datasets` the broker and the runner end too, in this order. Returns what was there before. A process that
     does not go is killed. Errors: DatasetUnknown, StateBusy.
     """
-    known = sorted({*spoken_of(settings), *started_datasets(settings)})
+    known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
     for name in datasets:
         if name not in known and name not in dataset_names(settings):
             raise DatasetUnknown(name, dataset_names(settings))
-    with sole_command(settings):
+    with exclusive_command(settings):
         names = list(datasets) or known
-        before = observe(settings, names)
+        before = observe_processes(settings, names)
         for name in names:
-            if datasets and _wanted_by_airflow(settings, name):
+            if datasets and _requested_by_airflow(settings, name):
                 report(f"{STREAM}{name}: Airflow's stream__{name} wants it; unless paused, its next run brings it back")
-            unwant(settings, name, "headrace down")
+            release_stream(settings, name, "headrace down")
         left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
-        bring_down(settings, runs, frozenset(datasets), report)
+        stop_processes(settings, runs, frozenset(datasets), report)
     return before
 
 
-def _wanted_by_airflow(settings: Settings, dataset: str) -> bool:
+def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
     """Whether a run of `stream__<dataset>` has wanted the stream last."""
-    with suppress(WantedUnreadable):
-        said = last_said(settings, dataset)
-        return said is not None and said.wanted and said.by.startswith("stream__")
+    with suppress(DesiredStreamUnreadable):
+        said = desired_stream(settings, dataset)
+        return said is not None and said.desired and said.by.startswith("stream__")
     return False
 
 
-def bring_down(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Report) -> None:
+def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Reporter) -> None:
     """Have the runner end these processes; where there is none, or it is not able to, do its work here."""
     runner = read_run_file(settings, RUNNER)
     if runner is not None and is_alive(runner):
         listens = observe_runner(settings).state is not ProcessState.UNKNOWN
         if not only:
             terminate(runner)
-        if listens and see_out(settings, runs, lambda: None, report):
+        if listens and await_exits(settings, runs, lambda: None, report):
             return
         if only:
             raise StateSuspended(observe_runner(settings))
@@ -258,15 +264,15 @@ def bring_down(settings: Settings, runs: Sequence[RunFile], only: frozenset[str]
         send(runner, signal.SIGKILL)
         wait_gone(runner, 10)
     with sole_runner(settings):
-        here = Runner(settings, policy_of(settings), lambda _: None, only=only, stopping=not only)
-        see_out(settings, runs, lambda: here.turn(time.monotonic()), report)
-        while not here.turn(time.monotonic()):
+        here = Runner(settings, restart_policy(settings), lambda _: None, only=only, stopping=not only)
+        await_exits(settings, runs, lambda: here.step(time.monotonic()), report)
+        while not here.step(time.monotonic()):
             time.sleep(0.05)
         if not only:
             remove_run_file(settings, RUNNER)
 
 
-def see_out(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Report) -> bool:
+def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Reporter) -> bool:
     """Report each process as it ends; `step` is done between two looks. Tell whether all have ended in time."""
     began, left = time.monotonic(), [run for run in runs if is_alive(run)]
     for run in runs:
@@ -277,13 +283,13 @@ def see_out(settings: Settings, runs: Sequence[RunFile], step: Callable[[], obje
         time.sleep(0.05)
         for run in [run for run in left if not is_alive(run)]:
             left.remove(run)
-            report(f"{run.name}: {how_it_ended(settings, run)} after {time.monotonic() - began:.1f} s")
+            report(f"{run.name}: {exit_summary(settings, run)} after {time.monotonic() - began:.1f} s")
     return not left
 
 
-def how_it_ended(settings: Settings, run: RunFile) -> str:
+def exit_summary(settings: Settings, run: RunFile) -> str:
     """What became of a process that was told to end."""
-    word = read_word(settings, run)
+    word = read_reported_status(settings, run)
     if word is not None and word.state is ProcessState.FAILED:
         return f"failed while it stopped ({word.reason})"
     if run.name.startswith(STREAM) and (word is None or word.state is not ProcessState.STOPPED):

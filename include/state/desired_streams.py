@@ -14,12 +14,12 @@ from pathlib import Path
 
 from include.catalog.dataset import DatasetUnknown, dataset_names
 from include.errors import Terminal
-from include.paths import wanted_path
+from include.paths import desired_path
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 
 
-class WantedUnreadable(Terminal):
+class DesiredStreamUnreadable(Terminal):
     """A file of what is wanted is none; it is only ever replaced whole, so somebody edited it."""
 
     def __init__(self, path: Path, why: str) -> None:
@@ -31,7 +31,7 @@ class WantedUnreadable(Terminal):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredStream:
     """The last word on a dataset's stream: `wanted` or not any more, `by` whom, `since` when (UTC).
 
     Saying again that it is wanted renews `since`: a stream that the runner gave up is tried again then.
@@ -40,67 +40,67 @@ class Wanted:
     dataset: str
     by: str
     since: datetime
-    wanted: bool = True
+    desired: bool = True
 
 
-def want(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> Wanted:
+def request_stream(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> DesiredStream:
     """Say that the dataset's stream is to run; DatasetUnknown before anything is written."""
     if dataset not in (known := dataset_names(settings)):
         raise DatasetUnknown(dataset, known)
-    return _say(settings, Wanted(dataset, by, now or datetime.now(UTC)))
+    return _say(settings, DesiredStream(dataset, by, now or datetime.now(UTC)))
 
 
-def unwant(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> None:
+def release_stream(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> None:
     """Say that the dataset's stream is to drain and stay away; nothing is written when it is not wanted already."""
     try:
-        before = last_said(settings, dataset)
-    except WantedUnreadable:
+        before = desired_stream(settings, dataset)
+    except DesiredStreamUnreadable:
         pass
     else:
-        if before is None or not before.wanted:
+        if before is None or not before.desired:
             return
-    _say(settings, Wanted(dataset, by, now or datetime.now(UTC), wanted=False))
+    _say(settings, DesiredStream(dataset, by, now or datetime.now(UTC), desired=False))
 
 
-def wanted(settings: Settings) -> dict[str, Wanted]:
+def wanted(settings: Settings) -> dict[str, DesiredStream]:
     """Return the wanted streams by dataset, sorted; WantedUnreadable."""
-    return {name: said for name, said in last_words(settings).items() if said.wanted}
+    return {name: said for name, said in desired_streams(settings).items() if said.desired}
 
 
-def last_words(settings: Settings) -> dict[str, Wanted]:
+def desired_streams(settings: Settings) -> dict[str, DesiredStream]:
     """Return the last word on every dataset that was ever spoken of, wanted or not; WantedUnreadable."""
-    found = {name: last_said(settings, name) for name in spoken_of(settings)}
+    found = {name: desired_stream(settings, name) for name in recorded_datasets(settings)}
     return {name: said for name, said in found.items() if said is not None}
 
 
-def spoken_of(settings: Settings) -> list[str]:
+def recorded_datasets(settings: Settings) -> list[str]:
     """Return the datasets on which there is a last word, readable or not, sorted."""
-    return sorted(path.stem for path in wanted_path(settings, "*").parent.glob("*.json"))
+    return sorted(path.stem for path in desired_path(settings, "*").parent.glob("*.json"))
 
 
-def newest(words: Mapping[str, Wanted]) -> datetime:
+def last_change(words: Mapping[str, DesiredStream]) -> datetime:
     """Return when anything was said last: what the broker is wanted for, which runs as long as the runner does."""
     return max((said.since for said in words.values()), default=datetime.min.replace(tzinfo=UTC))
 
 
-def last_said(settings: Settings, dataset: str) -> Wanted | None:
+def desired_stream(settings: Settings, dataset: str) -> DesiredStream | None:
     """Return the last word on a dataset, None before the first; WantedUnreadable."""
-    path = wanted_path(settings, dataset)
+    path = desired_path(settings, dataset)
     try:
         found = json.loads(path.read_text("utf-8"))
         return _wanted_of(found)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WantedUnreadable(path, repr(error)) from error
+        raise DesiredStreamUnreadable(path, repr(error)) from error
 
 
-def _wanted_of(found: Mapping[str, object]) -> Wanted:
+def _wanted_of(found: Mapping[str, object]) -> DesiredStream:
     since = datetime.fromisoformat(str(found["since"]))
-    return Wanted(str(found["dataset"]), str(found["by"]), since, found["wanted"] is True)
+    return DesiredStream(str(found["dataset"]), str(found["by"]), since, found["wanted"] is True)
 
 
-def _say(settings: Settings, said: Wanted) -> Wanted:
-    record = {"dataset": said.dataset, "by": said.by, "since": said.since.isoformat(), "wanted": said.wanted}
-    write_atomically(wanted_path(settings, said.dataset), json.dumps(record))
+def _say(settings: Settings, said: DesiredStream) -> DesiredStream:
+    record = {"dataset": said.dataset, "by": said.by, "since": said.since.isoformat(), "wanted": said.desired}
+    write_atomically(desired_path(settings, said.dataset), json.dumps(record))
     return said

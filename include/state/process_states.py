@@ -40,7 +40,7 @@ class ProcessState(Enum):
 STATES = {state.label: state for state in ProcessState}
 
 
-AT_WORK = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTED}
+WORKING_STATES = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTED}
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from include.state.process_states import RUNNER, ProcessState
 
 
 @dataclass(frozen=True)
-class Account:
+class ProcessRecord:
     """What the runner says of one process: for which wish (its `since`) it tries, how often it was started again, how
     often in a row it ended at once, why last, when it is started next (UTC), and whether the runner gave it up."""
 
-    wish: datetime | None = None
+    desired_since: datetime | None = None
     restarts: int = 0
     failures: int = 0
     last_error: str = ""
@@ -28,23 +28,23 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Record:
+class RunnerRecord:
     """The runner's own state with its reason, its pid, when it said so (UTC), and the processes by name."""
 
     state: ProcessState
     reason: str
     pid: int
     at: datetime
-    processes: Mapping[str, Account] = field(default_factory=dict)
+    processes: Mapping[str, ProcessRecord] = field(default_factory=dict)
 
 
-def write_record(settings: Settings, record: Record) -> None:
+def write_record(settings: Settings, record: RunnerRecord) -> None:
     """Replace the record."""
     said = {**asdict(record), "state": record.state.label}
     write_atomically(status_path(settings, RUNNER), json.dumps(said, default=datetime.isoformat), durable=False)
 
 
-def read_accounts(settings: Settings) -> dict[str, Account]:
+def read_process_records(settings: Settings) -> dict[str, ProcessRecord]:
     """Return what the runner said last of each process; empty when there is nothing readable."""
     try:
         said = json.loads(status_path(settings, RUNNER).read_text("utf-8"))
@@ -53,6 +53,6 @@ def read_accounts(settings: Settings) -> dict[str, Account]:
         return {}
 
 
-def _account(raw: Mapping[str, Any]) -> Account:
-    times = {key: datetime.fromisoformat(raw[key]) if raw[key] else None for key in ("wish", "next_try")}
-    return Account(**{**raw, **times})
+def _account(raw: Mapping[str, Any]) -> ProcessRecord:
+    times = {key: datetime.fromisoformat(raw[key]) if raw[key] else None for key in ("desired_since", "next_try")}
+    return ProcessRecord(**{**raw, **times})

@@ -10,10 +10,10 @@ from include.ledger.ledger_reader import ReleaseTotals, open_reader
 from include.ledger.watermark import WatermarkProgress
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
-from include.state.desired_streams import last_said
+from include.state.desired_streams import desired_stream
 from include.state.process_states import ProcessState
-from include.status.observe import observe_runner, observe_stream
-from include.status.stream_progress import DatasetProgress, observe_dataset, totals_of, tried
+from include.status.process_status import observe_runner, observe_stream
+from include.status.stream_progress import DatasetProgress, observe_dataset, totals_of, value_or_note
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class StreamHealth:
     """
 
     dataset: str
-    wanted: bool
-    wanted_by: str | None
+    desired: bool
+    requested_by: str | None
     state: ProcessState
     batch: int | None
     lag_records: int | None
@@ -42,10 +42,10 @@ class StreamHealth:
 
 def stream_health(settings: Settings, dataset: str) -> StreamHealth:
     """Return how the dataset's stream is; who looks again and again takes a Watch. DatasetUnknown."""
-    return Watch(settings, dataset).look()
+    return StreamObserver(settings, dataset).observe()
 
 
-class Watch:
+class StreamObserver:
     """Looks at one stream again and again, and reads of the ledger only what is new since the last look."""
 
     def __init__(self, settings: Settings, dataset: str) -> None:
@@ -56,23 +56,23 @@ class Watch:
         self._release = ""
         self._reached = WatermarkProgress(timedelta())
 
-    def look(self) -> StreamHealth:
+    def observe(self) -> StreamHealth:
         """Return how the stream is now."""
         settings, dataset, notes = self.settings, self.dataset, list[str]()
-        said = tried(notes, lambda: last_said(settings, dataset))
-        totals = totals_of(tried(notes, self._ledger.totals), dataset)
-        bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+        said = value_or_note(notes, lambda: desired_stream(settings, dataset))
+        totals = totals_of(value_or_note(notes, self._ledger.totals), dataset)
+        bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
         process = observe_stream(settings, dataset)
         seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
         return StreamHealth(
             dataset=dataset,
-            wanted=said is not None and said.wanted,
-            wanted_by=said.by if said else None,
+            desired=said is not None and said.desired,
+            requested_by=said.by if said else None,
             state=process.state,
             batch=seen.batches.published,
             lag_records=seen.lag.offsets,
             lag_seconds=seen.lag.seconds,
-            boundary=tried(notes, lambda: self._boundary(seen)),
+            boundary=value_or_note(notes, lambda: self._boundary(seen)),
             rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
             reason=process.detail,
             runner=observe_runner(settings).state,

@@ -25,7 +25,7 @@ from include.reading.publication import Publication, find_publication
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import RUNNER, ProcessStatus, stream_name
-from include.status.observe import observe, observe_airflow, started_datasets
+from include.status.process_status import observe_airflow, observe_processes, started_datasets
 
 KAFKA_SECONDS = 3.0
 Answer = TypeVar("Answer")
@@ -79,7 +79,7 @@ class DatasetProgress:
     rejected: Mapping[str, int]
     last_batch: Mapping[str, Any]
     changes: Sequence[TableChange] = ()
-    beside: Sequence[str] = ()
+    shadows: Sequence[str] = ()
     """Releases that the driver keeps up beside the published one."""
     warned: Mapping[str, int] = field(default_factory=dict)
     """Records that broke a rule which only warns, by rule."""
@@ -103,9 +103,9 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     notes: list[str] = []
     names = dataset_names(settings)
     known = sorted({*names, *started_datasets(settings)})
-    processes = (*observe(settings, known), *observe_airflow(settings))
-    totals = tried(notes, (ledger or open_reader(settings)).totals)
-    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+    processes = (*observe_processes(settings, known), *observe_airflow(settings))
+    totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
+    bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}
     datasets = tuple(
         observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes)
@@ -114,7 +114,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)))
 
 
-def tried(notes: list[str], question: Callable[[], Answer]) -> Answer | None:
+def value_or_note(notes: list[str], question: Callable[[], Answer]) -> Answer | None:
     """Return the answer, or None with the error's sentence among the notes."""
     try:
         return question()
@@ -137,9 +137,9 @@ def observe_dataset(
     notes: list[str],
 ) -> DatasetProgress:
     """Look at one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
-    said = last_word(settings, dataset)
-    publication = tried(notes, lambda: find_publication(settings, dataset))
-    extent = tried(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
+    said = reported_facts(settings, dataset)
+    publication = value_or_note(notes, lambda: find_publication(settings, dataset))
+    extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
     release = running_release(said, publication)
     refined = totals.releases.get(release) if totals and release else None
     differs = (
@@ -151,10 +151,10 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        beside=[str(name) for name in said.get("shadows") or said.get("beside") or ()],
-        batches=seen_batches(said, totals, refined, publication),
-        rates=seen_rates(said, process),
-        lag=seen_lag(said, process, extent, publication),
+        shadows=[str(name) for name in said.get("shadows") or said.get("beside") or ()],
+        batches=current_batches(said, totals, refined, publication),
+        rates=current_rates(said, process),
+        lag=current_lag(said, process, extent, publication),
         rows=rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
@@ -162,7 +162,7 @@ def observe_dataset(
     )
 
 
-def last_word(settings: Settings, dataset: str) -> dict[str, Any]:
+def reported_facts(settings: Settings, dataset: str) -> dict[str, Any]:
     """Return the driver's status file; empty when there is none or it is no JSON object."""
     try:
         said = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
@@ -186,7 +186,7 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
         return TopicExtent({}, {})
 
 
-def seen_batches(
+def current_batches(
     said: Mapping[str, Any],
     totals: DatasetTotals | None,
     refined: ReleaseTotals | None,
@@ -205,13 +205,13 @@ def _batch(said: int | None, entered: int | None) -> int | None:
     return None if found is None or found < 0 else found
 
 
-def seen_rates(said: Mapping[str, Any], process: ProcessStatus) -> dict[str, float | None]:
+def current_rates(said: Mapping[str, Any], process: ProcessStatus) -> dict[str, float | None]:
     """Rows/s; 0 when the driver is gone, None when it has not said."""
     rates = said.get("rates") or {}
     return {kind: (rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
 
 
-def seen_lag(
+def current_lag(
     said: Mapping[str, Any], process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
     """Offsets from Kafka and the publication; seconds as the driver says, as long as it is there to say so."""
@@ -244,14 +244,14 @@ def rows_per_layer(
 
 
 @dataclass(frozen=True)
-class Waiting:
+class CatchUpProgress:
     """What `wait --caught-up` sees: `behind` offsets per dataset and partition, `ends` to compare two looks by, and
     `hopeless`: why waiting longer cannot help (None: it may)."""
 
     behind: Mapping[str, Mapping[int, int]]
     ends: Mapping[str, Mapping[int, int]]
     unknown: tuple[str, ...]
-    hopeless: str | None
+    blocked_by: str | None
 
     @property
     def caught_up(self) -> bool:
@@ -259,7 +259,7 @@ class Waiting:
         return not self.behind and not self.unknown
 
 
-def observe_waiting(settings: Settings, datasets: list[str]) -> Waiting:
+def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress:
     """Look at what the datasets' publications lack; without names: all datasets.
 
     A topic that is not made or has no records lacks nothing. DatasetUnknown for a wrong name.
@@ -273,19 +273,19 @@ def observe_waiting(settings: Settings, datasets: list[str]) -> Waiting:
         if extent.offsets and (missing := offsets_behind(extent, find_publication(settings, name)))
     }
     ends = {name: extent.end for name, extent in known.items()}
-    return Waiting(behind, ends, tuple(notes), hopeless(observe(settings, sorted(behind))))
+    return CatchUpProgress(behind, ends, tuple(notes), blocking_process(observe_processes(settings, sorted(behind))))
 
 
 def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dict[str, TopicExtent]:
     """Return what the datasets' topics hold; those that do not answer are left out, with a note."""
-    bootstrap = tried(notes, lambda: bootstrap_servers(settings))
+    bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     if bootstrap is None:
         return {}
-    found = {name: tried(notes, partial(topic_extent, settings, name, bootstrap)) for name in names}
+    found = {name: value_or_note(notes, partial(topic_extent, settings, name, bootstrap)) for name in names}
     return {name: extent for name, extent in found.items() if extent is not None}
 
 
-def hopeless(needed: list[ProcessStatus]) -> str | None:
+def blocking_process(needed: list[ProcessStatus]) -> str | None:
     """Return why a process that is gone cannot finish the work, None when all needed ones are there, or will be."""
     for process in needed:
         # Whom the runner would start is seen to be gone for good when the runner is.

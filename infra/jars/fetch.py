@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from include.errors import HeadraceError
-from include.host.jar_lock import FOLDERS, LOCK, Jar, JarRefused, read_jar_list, sha256_of, verify_jar
+from include.host.jar_lock import FOLDERS, LOCK, Jar, JarMismatch, read_jar_list, sha256_of, verify_jar
 from include.host.java_runtime import find_java
 from include.settings import load_settings
 from infra.jars.ivy import download
@@ -77,7 +77,7 @@ def accept(jar: Jar, path: Path, cache: Path) -> None:
     if found != jar.sha256:
         refused = cache / "refused" / jar.file_name
         put(path, refused)
-        raise JarRefused(jar.coordinate, refused, jar.sha256, found)
+        raise JarMismatch(jar.coordinate, refused, jar.sha256, found)
     put(path, cached_path(cache, jar))
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.catalog.dataset import Dataset
 from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
-from include.settings import Settings, refuse_dangerous
+from include.settings import Settings, reject_unsafe
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
@@ -78,7 +78,7 @@ class Ingest:
             "maxOffsetsPerTrigger": str(self.settings.batch_records),
         }
         for key, value in options.items():
-            refuse_dangerous(key, value)
+            reject_unsafe(key, value)
         return options
 
     def _commit(self, records: DataFrame, number: int) -> None:

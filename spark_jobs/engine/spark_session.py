@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.errors import Terminal
-from include.settings import CLONE, Settings, refuse_dangerous
+from include.settings import CLONE, Settings, reject_unsafe
 
 # Wrong values here lose, double or misread records, so they are checked again on the running session.
 GUARDED = {
@@ -98,7 +98,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.local.dir": str(settings.state / "spark"),
     }
     for key, value in {**options, **(_delta_options() if delta else {})}.items():
-        refuse_dangerous(key, value)
+        reject_unsafe(key, value)
         builder = builder.config(key, value)
     (settings.state / "spark").mkdir(parents=True, exist_ok=True)
     session = builder.getOrCreate()

@@ -29,7 +29,7 @@ from include.errors import Terminal
 from include.paths import patch_path, plan_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
-from include.settings import Settings, refuse_dangerous
+from include.settings import Settings, reject_unsafe
 from include.state.atomic_files import write_atomically
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.rebuild_gold import rebuild_gold
@@ -190,7 +190,7 @@ def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequ
     }
     options.pop("minOffsetsPerTrigger", None)
     for key, value in options.items():
-        refuse_dangerous(key, value)
+        reject_unsafe(key, value)
     return spark.read.format("kafka").options(**options).load()
 
 

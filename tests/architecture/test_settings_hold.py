@@ -8,12 +8,12 @@ from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatE
 from pyspark.sql import SparkSession
 
 from include.settings import (
-    DANGEROUS,
+    UNSAFE_VALUES,
+    InvalidSetting,
     Settings,
-    SettingsRefused,
     load_settings,
-    refuse_dangerous,
-    refuse_unknown,
+    reject_unknown,
+    reject_unsafe,
 )
 from spark_jobs.engine.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
@@ -32,24 +32,24 @@ HARMFUL = {
 @pytest.mark.parametrize("key", HARMFUL)
 @pytest.mark.parametrize("field", ["spark_conf", "kafka_options"])
 def test_dangerous_values_are_refused(key: str, field: str) -> None:
-    with pytest.raises(SettingsRefused, match="endangers the guarantees") as refused:
+    with pytest.raises(InvalidSetting, match="endangers the guarantees") as refused:
         Settings(**{field: {key.upper(): HARMFUL[key]}})  # type: ignore[arg-type]
     assert refused.value.key == key.upper()
 
 
 def test_every_dangerous_setting_is_tried() -> None:
-    assert {key.lower() for key in HARMFUL} == DANGEROUS.keys()
+    assert {key.lower() for key in HARMFUL} == UNSAFE_VALUES.keys()
 
 
 @pytest.mark.parametrize("value", ["UTC", "utc"])
 def test_utc_is_no_danger(value: str) -> None:
-    refuse_dangerous("spark.sql.session.timeZone", value)
+    reject_unsafe("spark.sql.session.timeZone", value)
 
 
 @pytest.mark.parametrize("name", ["HEADRACE_STAT", "HEADRACE_", "HEADRACE_state"])
 def test_an_unknown_variable_is_refused(name: str) -> None:
-    with pytest.raises(SettingsRefused, match="no setting of Headrace"):
-        refuse_unknown({"PATH": "", name: "x"})
+    with pytest.raises(InvalidSetting, match="no setting of Headrace"):
+        reject_unknown({"PATH": "", name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_unknown_variable_is_refused(name: str) -> None:
 def test_a_value_of_the_wrong_kind_names_its_key(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"HEADRACE_{field.upper()}", value)
     load_settings.cache_clear()
-    with pytest.raises(SettingsRefused) as refused:
+    with pytest.raises(InvalidSetting) as refused:
         load_settings()
     assert refused.value.key == f"HEADRACE_{field.upper()}"
 
@@ -101,7 +101,7 @@ def test_settings_cannot_open_a_session_against_the_guarantees(tmp_path_factory:
     """Even where the check of the settings was passed by: the session itself refuses."""
     settings = Settings(state=tmp_path_factory.mktemp("spark"))
     passed_by = settings.model_copy(update={"spark_conf": {"spark.sql.session.timeZone": "Europe/Berlin"}})
-    with pytest.raises(SettingsRefused, match="timeZone"):
+    with pytest.raises(InvalidSetting, match="timeZone"):
         open_session(passed_by, "not to be opened")
 
 

@@ -28,6 +28,6 @@ def stand_ins(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterat
     found = StandIns(two_datasets)
     monkeypatch.setattr(driver_process, "driver_command", found.command)
     monkeypatch.setattr(runner, "start_broker", found.start_broker)
-    monkeypatch.setattr(runner, "refusal", lambda *_: "")
+    monkeypatch.setattr(runner, "start_blocker", lambda *_: "")
     yield found
     found.end()

@@ -16,10 +16,10 @@ from include.process_control.child_process import spawn
 from include.process_control.reconcile import Policy
 from include.process_control.runner import Runner
 from include.settings import Settings
-from include.state.desired_streams import want
-from include.state.process_states import AT_WORK, BROKER, stream_name
+from include.state.desired_streams import request_stream
+from include.state.process_states import BROKER, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
-from include.status.observe import observe_stream
+from include.status.process_status import observe_stream
 
 # Says `running`, and `stopped` on SIGTERM; the argument chooses how it misbehaves.
 DRIVER = """
@@ -80,22 +80,22 @@ class StandIns:
         extra = {"bootstrap": f"127.0.0.1:{self.port}", "port": self.port}
         return spawn(settings, BROKER, argv, Path.cwd(), os.environ, extra)
 
-    def turn(self) -> bool:
+    def step(self) -> bool:
         """One turn of the runner, now."""
-        return self.runner.turn(time.monotonic())
+        return self.runner.step(time.monotonic())
 
     def until(self, holds: Callable[[], bool], what: str = "", within: float = 20.0) -> None:
         """Turn after turn until it holds."""
         end = time.monotonic() + within
         while not holds():
             assert time.monotonic() < end, (what, self.said)
-            self.turn()
+            self.step()
             time.sleep(0.02)
 
     def started(self, dataset: str = "flights") -> RunFile:
         """Want a stream, and return its run file when it is at work."""
-        want(self.settings, dataset, "a test")
-        self.until(lambda: observe_stream(self.settings, dataset).state in AT_WORK)
+        request_stream(self.settings, dataset, "a test")
+        self.until(lambda: observe_stream(self.settings, dataset).state in WORKING_STATES)
         run = read_run_file(self.settings, stream_name(dataset))
         assert run is not None
         return run

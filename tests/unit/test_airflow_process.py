@@ -24,9 +24,9 @@ from include.process_control.airflow_process import (
     AirflowMissing,
     airflow_environment,
     bring_up_airflow,
-    chosen_port,
+    choose_port,
     down_airflow,
-    keep_keys,
+    load_or_create_keys,
     password_path,
 )
 from include.settings import CLONE, Settings
@@ -35,8 +35,8 @@ from include.state.run_files import RunFile, started_at, write_run_file
 
 
 def test_keys_are_kept_and_nobody_else_may_read_them(settings: Settings) -> None:
-    first = keep_keys(settings)
-    assert keep_keys(settings) == first
+    first = load_or_create_keys(settings)
+    assert load_or_create_keys(settings) == first
     home = password_path(settings).parent
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     for path in home.iterdir():
@@ -45,22 +45,22 @@ def test_keys_are_kept_and_nobody_else_may_read_them(settings: Settings) -> None
 
 
 def test_two_state_folders_share_no_secret(tmp_path: Path) -> None:
-    one, other = (keep_keys(Settings(state=tmp_path / name)) for name in ("one", "other"))
+    one, other = (load_or_create_keys(Settings(state=tmp_path / name)) for name in ("one", "other"))
     assert not {one.password, one.fernet_key, one.jwt_secret} & {other.password, other.fernet_key, other.jwt_secret}
 
 
 def test_a_port_is_kept_unless_somebody_took_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert chosen_port(port, 0) != port
+        assert choose_port(port, 0) != port
         with pytest.raises(PortInUse, match="HEADRACE_AIRFLOW_PORT") as refused:
-            chosen_port(0, port)
+            choose_port(0, port)
         assert "Airflow was not started" in str(refused.value)
-    assert chosen_port(port, 0) == port
+    assert choose_port(port, 0) == port
 
 
 def test_everything_is_set_by_the_environment(settings: Settings) -> None:
-    keys = keep_keys(settings)
+    keys = load_or_create_keys(settings)
     given = airflow_environment(settings, keys)
     assert given["AIRFLOW_HOME"] == str(settings.state / "airflow")
     assert given["HEADRACE_STATE"] == str(settings.state)
@@ -76,7 +76,7 @@ def test_everything_is_set_by_the_environment(settings: Settings) -> None:
 def test_another_database_by_its_url(tmp_path: Path) -> None:
     url = "postgresql+psycopg://headrace@db.example/airflow"
     settings = Settings(state=tmp_path, airflow_database=url)
-    given = airflow_environment(settings, keep_keys(settings))
+    given = airflow_environment(settings, load_or_create_keys(settings))
     assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == url
     assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == url
 
@@ -96,7 +96,7 @@ SLEEPER = """
 import sys, include.process_control.airflow_parts as parts
 part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
-parts.ASK_WITHIN = 2
+parts.TERMINATE_WITHIN = 2
 sys.exit(parts.main())
 """
 PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
@@ -192,11 +192,11 @@ def test_no_part_outlives_the_process_that_keeps_it(keeper: RunFile) -> None:
 def test_a_part_that_cannot_live_is_tried_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow_parts, "airflow", lambda *words: [sys.executable, "-c", "raise SystemExit(3)"])
     monkeypatch.setattr(airflow_parts, "LONGEST_PAUSE", 0.05)
-    part, pauses = airflow_parts.started("scheduler"), []
+    part, pauses = airflow_parts.start_part("scheduler"), []
     part.pause = 0.01
     for _ in range(5):
         part.process.wait(20)
-        part = airflow_parts.kept(part, threading.Event())
+        part = airflow_parts.restart_if_exited(part, threading.Event())
         pauses.append(part.pause)
     part.process.wait(20)
     assert pauses == [0.02, 0.04, 0.05, 0.05, 0.05]

@@ -139,7 +139,9 @@ def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_follower, "WORD_EVERY", 0.0)
-    monkeypatch.setattr(bench_follower, "observe", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)])
+    monkeypatch.setattr(
+        bench_follower, "observe_processes", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)]
+    )
     follower = Follower(settings)
     for rows in (100, 100, 200, 200, 300):
         say_run(settings, rows, 1.0)
@@ -151,7 +153,7 @@ def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
 
 def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
-    monkeypatch.setattr(bench_follower, "observe", lambda *_: lost)
+    monkeypatch.setattr(bench_follower, "observe_processes", lambda *_: lost)
     with pytest.raises(BenchFailed, match="pid 7 is gone"):
         Follower(settings).follow(lambda: False)
     lost.clear()

@@ -29,18 +29,18 @@ from include.paths import kafka_path
 from include.process_control.child_process import spawn
 from include.process_control.kafka_broker import (
     BrokerDataMissing,
-    Node,
+    BrokerNode,
+    assign_ports,
     broker_command,
     data_path,
     existing_cluster_id,
     new_cluster_id,
     read_node,
     start_broker,
-    with_ports,
     write_node,
     write_properties,
 )
-from include.process_control.start_stop import await_at_work
+from include.process_control.start_stop import await_working
 from include.settings import Settings
 from include.state.process_states import BROKER, ProcessState, ProcessStatus
 
@@ -67,24 +67,24 @@ def properties(settings: Settings) -> dict[str, str]:
 
 def test_ports_are_kept_while_they_are_free() -> None:
     port, controller = free_ports(2)
-    node = with_ports(Node("id", port, controller), 0)
+    node = assign_ports(BrokerNode("id", port, controller), 0)
     assert (node.port, node.controller_port) == (port, controller)
 
 
 def test_a_kept_port_that_was_taken_is_replaced(taken: socket.socket) -> None:
     held = taken.getsockname()[1]
-    node = with_ports(Node("id", held, held), 0)
+    node = assign_ports(BrokerNode("id", held, held), 0)
     assert held not in (node.port, node.controller_port)
     assert node.port != node.controller_port
 
 
 def test_an_asked_port_is_taken_or_refused_by_name(taken: socket.socket) -> None:
     (free,) = free_ports(1)
-    assert with_ports(Node("id", 1, free), free).port == free
-    assert with_ports(Node("id", 1, free), free).controller_port != free
+    assert assign_ports(BrokerNode("id", 1, free), free).port == free
+    assert assign_ports(BrokerNode("id", 1, free), free).controller_port != free
     held = taken.getsockname()[1]
     with pytest.raises(PortInUse, match=str(held)) as refused:
-        with_ports(Node("id"), held)
+        assign_ports(BrokerNode("id"), held)
     assert f"pid {os.getpid()}" in refused.value.holder
 
 
@@ -98,7 +98,7 @@ def test_free_and_open_are_opposites(taken: socket.socket) -> None:
 
 
 def test_the_configuration_is_loopback_only_and_loses_nothing_by_age(settings: Settings) -> None:
-    write_properties(settings, Node("id", 19092, 19093))
+    write_properties(settings, BrokerNode("id", 19092, 19093))
     said = properties(settings)
     hosts = re.findall(r"//([^:]+):", said["listeners"] + "," + said["advertised.listeners"])
     assert set(hosts) == {"127.0.0.1"}
@@ -127,7 +127,7 @@ def test_the_cluster_id_of_the_storage_wins(settings: Settings) -> None:
 
 
 def test_vanished_data_is_no_new_start(settings: Settings) -> None:
-    write_node(settings, Node("id", formatted=True))
+    write_node(settings, BrokerNode("id", formatted=True))
     with pytest.raises(BrokerDataMissing) as refused:
         read_node(settings)
     assert "node.json" in refused.value.remedy
@@ -188,7 +188,7 @@ def test_a_broker_that_dies_says_how(settings: Settings) -> None:
     code = "import sys; sys.exit('kafka cannot do this')"
     extra = {"bootstrap": "127.0.0.1:1", "port": 1, "cluster_id": "x"}
     spawn(settings, "broker", [sys.executable, "-c", code], Path.cwd(), os.environ, extra)
-    failure = await_at_work(settings, ProcessStatus(BROKER, None, ProcessState.STOPPED), 0, print)
+    failure = await_working(settings, ProcessStatus(BROKER, None, ProcessState.STOPPED), 0, print)
     assert failure is not None
     assert "kafka cannot do this" in failure.tail
     assert "is crashed" in failure.what

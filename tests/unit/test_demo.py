@@ -333,10 +333,10 @@ def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest
 def test_an_unfit_machine_is_refused_before_anything_is_made(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    from include.doctor.doctor_finding import doubtful, failed
+    from include.doctor.check_result import failed, warning
 
     monkeypatch.setattr(
-        "include.demo.demo_state.examine", lambda: [doubtful("disk", "little", "x"), failed("java", "no", "y")]
+        "include.demo.demo_state.examine", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
     )
     telling(monkeypatch, True)
     result = command.invoke(app, ["demo"])

@@ -29,10 +29,10 @@ from include.doctor.check_resources import (
     check_port,
     check_writable,
 )
-from include.doctor.doctor_finding import Verdict, failed, well
+from include.doctor.check_result import Verdict, failed, passed
 from include.host.jar_lock import Jar
 from include.host.java_runtime import Java, JavaMissing
-from include.settings import Settings, SettingsRefused
+from include.settings import InvalidSetting, Settings
 from include.state.process_states import ProcessState, ProcessStatus
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
@@ -161,7 +161,7 @@ def test_a_second_spark(tmp_path: Path) -> None:
 
 def test_settings() -> None:
     def refuse() -> Settings:
-        raise SettingsRefused("HEADRACE_NOPE", "is no setting of Headrace")
+        raise InvalidSetting("HEADRACE_NOPE", "is no setting of Headrace")
 
     finding, settings = check_settings(refuse)
     assert (finding.verdict, settings) == (FAIL, None)
@@ -169,11 +169,13 @@ def test_settings() -> None:
     assert check_settings(Settings)[0].verdict is OK
 
 
-@pytest.mark.parametrize(("findings", "code"), [([well("a", "b")], 0), ([well("a", "b"), failed("c", "[d]", "e")], 1)])
+@pytest.mark.parametrize(
+    ("findings", "code"), [([passed("a", "b")], 0), ([passed("a", "b"), failed("c", "[d]", "e")], 1)]
+)
 def test_the_command_exits_by_the_worst(monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int) -> None:
     from include.cli.main import app
 
-    monkeypatch.setattr(machine_checks, "examine", lambda: findings)
+    monkeypatch.setattr(machine_checks, "run_checks", lambda: findings)
     table, listing = CliRunner().invoke(app, ["doctor"]), CliRunner().invoke(app, ["doctor", "--json"])
     assert (table.exit_code, listing.exit_code) == (code, code)
     said = json.loads(listing.stdout)

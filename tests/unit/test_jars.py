@@ -13,8 +13,8 @@ from include.host.jar_lock import (
     LOCK,
     Jar,
     JarLockUnreadable,
+    JarMismatch,
     JarMissing,
-    JarRefused,
     read_jar_list,
     require_jars,
     verify_jar,
@@ -92,7 +92,7 @@ def test_a_bad_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
 def test_a_wrong_hash_is_refused_with_both_hashes(tmp_path: Path) -> None:
     path = tmp_path / "one-1.0.jar"
     path.write_bytes(CONTENT + b"!")
-    with pytest.raises(JarRefused) as refused:
+    with pytest.raises(JarMismatch) as refused:
         verify_jar(jar(), path)
     assert refused.value.expected == hashlib.sha256(CONTENT).hexdigest()
     assert refused.value.found == hashlib.sha256(CONTENT + b"!").hexdigest()
@@ -118,7 +118,7 @@ def test_fetched_once_then_taken_from_the_cache(tmp_path: Path, registry: dict[s
 
 def test_a_wrong_download_is_neither_cached_nor_placed(tmp_path: Path, registry: dict[str, bytes]) -> None:
     registry[jar().coordinate] = b"something else"
-    with pytest.raises(JarRefused):
+    with pytest.raises(JarMismatch):
         fetch([jar()], tmp_path / "jars", tmp_path / "cache")
     assert not jar().path_in(tmp_path / "jars").exists()
     assert not cached_path(tmp_path / "cache", jar()).exists()
@@ -128,7 +128,7 @@ def test_the_cache_is_verified_every_time(tmp_path: Path) -> None:
     cached = cached_path(tmp_path / "cache", jar())
     cached.parent.mkdir(parents=True)
     cached.write_bytes(b"changed")
-    with pytest.raises(JarRefused, match="changed|wrong hash"):
+    with pytest.raises(JarMismatch, match="changed|wrong hash"):
         fetch([jar()], tmp_path / "jars", tmp_path / "cache")
     assert not jar().path_in(tmp_path / "jars").exists()
 
@@ -137,7 +137,7 @@ def test_the_folder_is_verified_every_time(tmp_path: Path) -> None:
     placed = jar().path_in(tmp_path / "jars")
     placed.parent.mkdir(parents=True)
     placed.write_bytes(b"changed")
-    with pytest.raises(JarRefused):
+    with pytest.raises(JarMismatch):
         fetch([jar()], tmp_path / "jars", tmp_path / "cache")
     assert placed.read_bytes() == b"changed", "nothing is removed before somebody looked at it"
 

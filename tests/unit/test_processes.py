@@ -21,10 +21,10 @@ from include.process_control import child_process, start_stop
 from include.process_control.child_process import exit_code, spawn
 from include.process_control.reconcile import Policy
 from include.process_control.runner import environment_settings
-from include.process_control.start_stop import StateBusy, StateSuspended, bring_up_runner, down, sole_command
+from include.process_control.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
 from include.settings import Settings
 from include.state.broker_address import NoBroker, bootstrap_servers
-from include.state.desired_streams import want, wanted
+from include.state.desired_streams import request_stream, wanted
 from include.state.process_logs import last_line
 from include.state.process_states import RUNNER, ProcessState
 from include.state.run_files import (
@@ -37,8 +37,14 @@ from include.state.run_files import (
     wait_gone,
     write_run_file,
 )
-from include.status import observe as observing
-from include.status.observe import gone_status, observe, observe_runner, observe_stream, process_alone
+from include.status import process_status as observing
+from include.status.process_status import (
+    exited_status,
+    observe_processes,
+    observe_runner,
+    observe_stream,
+    unsupervised_status,
+)
 
 
 @pytest.fixture
@@ -109,7 +115,7 @@ def test_a_process_that_cannot_be_written_down_does_not_run(
 
 
 def test_nothing_started_is_stopped(settings: Settings) -> None:
-    seen = observe(settings)
+    seen = observe_processes(settings)
     assert [status.name for status in seen] == ["runner", "broker", "stream:flights", "stream:weather"]
     assert {status.state for status in seen} == {ProcessState.STOPPED}
 
@@ -135,7 +141,7 @@ def test_a_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) 
 def test_a_driver_that_fell_silent_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
     later = datetime.now(UTC) + timedelta(seconds=45)
-    assert process_alone(settings, "stream:flights", later).state is ProcessState.UNKNOWN
+    assert unsupervised_status(settings, "stream:flights", later).state is ProcessState.UNKNOWN
 
 
 def test_the_word_of_an_earlier_driver_does_not_count(settings: Settings, stand_ins: StandIns) -> None:
@@ -159,7 +165,7 @@ def test_the_last_word_of_one_that_ends_while_we_look_is_heard(
 
     monkeypatch.setattr(observing, "is_alive", says_it_and_ends)
     monkeypatch.setattr(observing, "is_suspended", lambda _: False)
-    seen = process_alone(settings, run.name)
+    seen = unsupervised_status(settings, run.name)
     assert (seen.state, seen.detail) == (ProcessState.FAILED, "no space left")
 
 
@@ -168,7 +174,7 @@ def test_an_unreadable_run_file_is_unknown_and_kept(settings: Settings, text: st
     path = run_path(settings, "broker")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    broker = observe(settings)[1]
+    broker = observe_processes(settings)[1]
     assert broker.state is ProcessState.UNKNOWN
     assert str(path) in broker.detail
     assert path.read_text() == text
@@ -178,7 +184,7 @@ def test_down_drains_and_forgets(settings: Settings, stand_ins: StandIns) -> Non
     runs = [stand_ins.started(dataset) for dataset in ("flights", "weather")]
     down(settings, lambda _line: None)
     assert not any(is_alive(run) for run in runs)
-    assert {status.state for status in observe(settings)} == {ProcessState.STOPPED}
+    assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
     assert wanted(settings) == {}
 
 
@@ -190,14 +196,14 @@ def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) 
     assert said[0] == "stream:flights: draining …"
     assert said[1].startswith("stream:flights: stopped after")
     assert list(wanted(settings)) == ["weather"]
-    assert observe(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
+    assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
 
 
 def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins: StandIns) -> None:
     said: list[str] = []
     stand_ins.started("flights")
     stand_ins.started("weather")
-    want(settings, "flights", "stream__flights/scheduled__1")
+    request_stream(settings, "flights", "stream__flights/scheduled__1")
     down(settings, said.append, ["flights"])
     assert [line for line in said if "unless paused" in line] == [
         "stream:flights: Airflow's stream__flights wants it; unless paused, its next run brings it back"
@@ -210,7 +216,7 @@ def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins:
 def test_down_kills_a_deaf_driver_and_says_so(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_stop, "policy_of", lambda _: Policy(drain_within=0.4))
+    monkeypatch.setattr(start_stop, "restart_policy", lambda _: Policy(drain_within=0.4))
     stand_ins.how["flights"], said = "deaf", list[str]()
     run = stand_ins.started("flights")
     down(settings, said.append)
@@ -244,7 +250,7 @@ def test_down_does_not_wait_for_a_runner_that_does_not_listen(settings: Settings
     down(settings, lambda _line: None)
     assert not is_alive(flights)
     assert not is_alive(runner)
-    assert {status.state for status in observe(settings)} == {ProcessState.STOPPED}
+    assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
 
 
 def test_down_of_what_crashed_forgets_it(settings: Settings, stand_ins: StandIns) -> None:
@@ -258,7 +264,7 @@ def test_down_of_what_crashed_forgets_it(settings: Settings, stand_ins: StandIns
 
 
 def test_two_commands_at_once_are_refused(settings: Settings) -> None:
-    with sole_command(settings), pytest.raises(StateBusy) as refused:
+    with exclusive_command(settings), pytest.raises(StateBusy) as refused:
         down(settings, lambda _line: None)
     assert str(os.getpid()) in refused.value.holder
     down(settings, lambda _line: None)
@@ -280,17 +286,17 @@ def test_every_word_of_a_driver_is_a_state(settings: Settings) -> None:
     from include.state.process_states import STATES
 
     assert set(STATES) >= {"starting", "running", "draining", "halted", "waiting", "stopped", "failed"}
-    assert gone_status(RunFile("stream:x", 2**22, 1.0, []), None).state is ProcessState.CRASHED
+    assert exited_status(RunFile("stream:x", 2**22, 1.0, []), None).state is ProcessState.CRASHED
 
 
 def test_a_runner_with_other_settings_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"settings": environment_settings()}
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), [], extra))
     said: list[str] = []
-    bring_up_runner(settings, said.append)
+    ensure_runner(settings, said.append)
     monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "7g")
     monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me:secret@host/db")
-    bring_up_runner(settings, said.append)
+    ensure_runner(settings, said.append)
     assert said[0] == f"runner: is there already, pid {os.getpid()}"
     assert "HEADRACE_DRIVER_MEMORY=3g (here 7g)" in said[1]
     assert "secret" not in said[1]

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from include.process_control import reconcile as module
 from include.process_control.reconcile import (
     Action,
+    Attempts,
+    ClearRunFile,
     Drain,
-    Forget,
     GiveUp,
     Kill,
     Nothing,
+    Observation,
     Policy,
-    Seen,
     Start,
-    Tries,
     reconcile,
 )
-from include.state.process_states import AT_WORK, ProcessState, ProcessStatus
+from include.state.process_states import WORKING_STATES, ProcessState, ProcessStatus
 
 NAME = "stream:flights"
 WISH = datetime(2026, 1, 2, tzinfo=UTC)
@@ -36,11 +36,11 @@ THERE = [state for state in ProcessState if not state.terminal and state is not 
 GONE = [ProcessState.STOPPED, ProcessState.FAILED, ProcessState.CRASHED]
 
 
-def seen(state: ProcessState, wish: datetime | None = WISH, **more: object) -> Seen:
+def seen(state: ProcessState, desired_since: datetime | None = WISH, **more: object) -> Observation:
     """A process in `state`: with a pid when that state has one."""
     pid = None if state in GONE else 7
     recorded = state is not ProcessState.STOPPED
-    base = Seen(ProcessStatus(NAME, pid, state), wish, recorded=recorded)
+    base = Observation(ProcessStatus(NAME, pid, state), desired_since, recorded=recorded)
     return replace(base, **more)  # type: ignore[arg-type]
 
 
@@ -49,10 +49,10 @@ class Story:
     """One process through time: what is decided at each moment follows from all moments before."""
 
     policy: Policy = POLICY
-    tries: Tries = field(default_factory=Tries)
+    tries: Attempts = field(default_factory=Attempts)
     now: float = 1000.0
 
-    def see(self, what: Seen, after: float = 0.0) -> Action:
+    def see(self, what: Observation, after: float = 0.0) -> Action:
         self.now += after
         self.tries, action = reconcile(what, self.tries, self.policy, self.now)
         return action
@@ -93,7 +93,7 @@ def test_what_is_not_wanted_is_drained_once_and_forgotten() -> None:
         story = Story()
         assert isinstance(story.see(seen(state, None)), Drain)
         assert isinstance(story.see(seen(ProcessState.DRAINING, None), 1), Nothing)
-        assert isinstance(story.see(seen(ProcessState.STOPPED, None, recorded=True), 1), Forget)
+        assert isinstance(story.see(seen(ProcessState.STOPPED, None, recorded=True), 1), ClearRunFile)
         assert isinstance(story.see(seen(ProcessState.STOPPED, None), 1), Nothing)
 
 
@@ -101,7 +101,7 @@ def test_what_is_not_wanted_is_drained_once_and_forgotten() -> None:
 def test_what_is_not_wanted_is_never_started(state: ProcessState) -> None:
     story = Story()
     for _ in range(20):
-        assert isinstance(story.see(seen(state, None), 10), Forget | Nothing)
+        assert isinstance(story.see(seen(state, None), 10), ClearRunFile | Nothing)
 
 
 def test_one_that_does_not_drain_is_killed_in_the_end_and_not_before() -> None:
@@ -192,7 +192,7 @@ def test_one_that_could_not_be_started_has_ended() -> None:
     assert isinstance(story.see(seen(ProcessState.STOPPED, error="java: not found", terminal=True), 0.2), GiveUp)
 
 
-@pytest.mark.parametrize("state", sorted(AT_WORK, key=lambda state: state.label))
+@pytest.mark.parametrize("state", sorted(WORKING_STATES, key=lambda state: state.label))
 def test_long_enough_at_work_nothing_is_held_against_it(state: ProcessState) -> None:
     story = Story()
     for number in range(4):
@@ -256,11 +256,11 @@ def test_a_sign_in_between_is_a_sign() -> None:
 
 
 def test_a_record_that_cannot_be_read_starts_nothing() -> None:
-    unreadable = Seen(ProcessStatus(NAME, None, ProcessState.UNKNOWN, "cannot be read"), WISH)
+    unreadable = Observation(ProcessStatus(NAME, None, ProcessState.UNKNOWN, "cannot be read"), WISH)
     story = Story()
     for _ in range(10):
         assert isinstance(story.see(unreadable, 100), Nothing)
-        assert isinstance(story.see(replace(unreadable, wish=None), 100), Nothing)
+        assert isinstance(story.see(replace(unreadable, desired_since=None), 100), Nothing)
 
 
 def test_it_waits_for_what_it_needs_as_long_as_it_takes() -> None:
@@ -290,7 +290,7 @@ def test_one_that_ends_by_itself_without_an_error_is_started_again_with_a_pause(
 def test_given_up_and_not_wanted_any_more_it_is_forgotten() -> None:
     story = Story()
     story.dies("x", terminal=True)
-    assert isinstance(story.see(seen(ProcessState.FAILED, None)), Forget)
+    assert isinstance(story.see(seen(ProcessState.FAILED, None)), ClearRunFile)
     assert not story.tries.given_up
 
 
@@ -308,26 +308,26 @@ def test_whatever_happens_nothing_is_started_twice_or_unwanted(
     moments: list[tuple[ProcessState, datetime | None, bool, bool, float]],
 ) -> None:
     story = Story()
-    for state, wish, terminal, ready, after in moments:
-        given_up = story.tries.given_up and wish == story.tries.wish
-        action = story.see(seen(state, wish, terminal=terminal, ready=ready), after)
+    for state, desired_since, terminal, ready, after in moments:
+        given_up = story.tries.given_up and desired_since == story.tries.desired_since
+        action = story.see(seen(state, desired_since, terminal=terminal, ready=ready), after)
         if isinstance(action, Start):
             assert state in GONE
-            assert wish is not None
+            assert desired_since is not None
             assert ready
             assert not given_up
         if isinstance(action, Drain | Kill):
             assert state not in GONE
         if isinstance(action, Drain):
-            assert wish is None
+            assert desired_since is None
         if isinstance(action, Kill):
-            assert story.tries.told is not None or state is ProcessState.UNKNOWN
+            assert story.tries.drain_requested is not None or state is ProcessState.UNKNOWN
         assert story.tries.failures <= POLICY.tries
 
 
 def test_every_state_has_an_answer() -> None:
-    for state, wish in product(ProcessState, [None, WISH]):
-        assert Story().see(seen(state, wish)).reason or state is ProcessState.UNKNOWN
+    for state, desired_since in product(ProcessState, [None, WISH]):
+        assert Story().see(seen(state, desired_since)).reason or state is ProcessState.UNKNOWN
 
 
 def test_it_asks_nobody() -> None:

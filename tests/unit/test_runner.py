@@ -16,17 +16,17 @@ import pytest
 from stand_ins import StandIns
 
 from include.host.ports import PortInUse
-from include.paths import run_path, status_path, wanted_path
+from include.paths import desired_path, run_path, status_path
 from include.process_control import driver_process, runner
-from include.process_control.driver_process import refusal
-from include.process_control.runner import Runner, RunnerHeld, keep, policy_of, sole_runner
+from include.process_control.driver_process import start_blocker
+from include.process_control.runner import Runner, RunnerAlreadyRunning, restart_policy, sole_runner, supervise
 from include.settings import CLONE, Settings
-from include.state.desired_streams import unwant, want
+from include.state.desired_streams import release_stream, request_stream
 from include.state.file_locks import is_held, take_lock
-from include.state.process_states import AT_WORK, BROKER, RUNNER, ProcessState
+from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState
 from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
-from include.state.runner_record import read_accounts
-from include.status.observe import observe, observe_broker, observe_stream
+from include.state.runner_record import read_process_records
+from include.status.process_status import observe_broker, observe_processes, observe_stream
 
 FLIGHTS = "stream:flights"
 
@@ -54,12 +54,12 @@ def kill(run: RunFile) -> None:
 
 
 def given_up(settings: Settings, name: str = FLIGHTS) -> bool:
-    account = read_accounts(settings).get(name)
+    account = read_process_records(settings).get(name)
     return account is not None and account.given_up
 
 
 def test_the_broker_comes_first_then_what_is_wanted_and_nothing_else(settings: Settings, stand_ins: StandIns) -> None:
-    stand_ins.turn()
+    stand_ins.step()
     assert run_of(settings, BROKER)
     stand_ins.started("flights")
     assert [line.split(",")[0] for line in stand_ins.said] == ["broker: started", f"{FLIGHTS}: started"]
@@ -69,7 +69,7 @@ def test_the_broker_comes_first_then_what_is_wanted_and_nothing_else(settings: S
 def test_turns_change_nothing_when_all_is_well(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
     before, said = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)
-    assert all(stand_ins.turn() for _ in range(5))
+    assert all(stand_ins.step() for _ in range(5))
     assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)) == (before, said)
 
 
@@ -77,7 +77,7 @@ def test_what_is_killed_is_started_again_and_only_that(settings: Settings, stand
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     kill(flights)
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
-    stand_ins.until(lambda: observe_stream(settings, "flights").state in AT_WORK)
+    stand_ins.until(lambda: observe_stream(settings, "flights").state in WORKING_STATES)
     assert run_of(settings, "stream:weather") == weather
     status = observe_stream(settings, "flights")
     assert (status.restarts, status.last_error) == (1, "it was killed by SIGKILL")
@@ -104,10 +104,10 @@ def test_a_stream_waits_for_the_broker(
     kill(flights)
     stand_ins.until(lambda: given_up(settings, BROKER))
     for _ in range(20):
-        stand_ins.turn()
+        stand_ins.step()
         time.sleep(0.02)
     assert run_of(settings, FLIGHTS) == flights
-    broker = read_accounts(settings)[BROKER]
+    broker = read_process_records(settings)[BROKER]
     assert ("port 9092 is in use" in broker.last_error, broker.failures) == (True, 2), (
         "killed, and not to be started: once is enough"
     )
@@ -119,13 +119,13 @@ def test_one_that_dies_at_once_is_given_up_with_the_last_line_of_its_log(
     settings: Settings, stand_ins: StandIns, there: None
 ) -> None:
     stand_ins.how["flights"] = "dies"
-    want(settings, "flights", "a test")
+    request_stream(settings, "flights", "a test")
     stand_ins.until(lambda: given_up(settings))
     status = observe_stream(settings, "flights")
     assert status.state is ProcessState.FAILED
     assert status.detail == "it ended with exit code 1: no such thing (5 times in a row)"
     assert status.restarts == 4
-    stand_ins.turn()
+    stand_ins.step()
     assert sum("started" in line for line in stand_ins.said if line.startswith(FLIGHTS)) == 5
     stand_ins.how["flights"] = "well"
     stand_ins.started()
@@ -135,7 +135,7 @@ def test_one_that_dies_at_once_is_given_up_with_the_last_line_of_its_log(
 def test_between_two_tries_it_is_pending_and_says_when(settings: Settings, stand_ins: StandIns, there: None) -> None:
     stand_ins.runner.policy = replace(stand_ins.policy, first_pause=600.0, longest_pause=600.0)
     stand_ins.how["flights"] = "fails"
-    want(settings, "flights", "a test")
+    request_stream(settings, "flights", "a test")
     assert observe_stream(settings, "flights").state is ProcessState.PENDING, "wanted, and there is a runner"
     stand_ins.until(lambda: observe_stream(settings, "flights").next_try is not None)
     status = observe_stream(settings, "flights")
@@ -148,10 +148,10 @@ def test_one_that_says_that_trying_cannot_help_is_given_up_at_once(
     settings: Settings, stand_ins: StandIns, there: None
 ) -> None:
     stand_ins.how["flights"] = "refused"
-    want(settings, "flights", "a test")
+    request_stream(settings, "flights", "a test")
     stand_ins.until(lambda: given_up(settings))
     assert observe_stream(settings, "flights").detail == "the checkpoint is damaged"
-    want(settings, "flights", "a test")
+    request_stream(settings, "flights", "a test")
     assert observe_stream(settings, "flights").state is ProcessState.PENDING, "the runner has yet to hear of it"
     assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.said) == 1
 
@@ -160,9 +160,9 @@ def test_a_failed_stream_stays_failed_for_all_to_see_when_the_runner_is_gone(
     settings: Settings, stand_ins: StandIns
 ) -> None:
     stand_ins.how["flights"] = "refused"
-    want(settings, "flights", "a test")
+    request_stream(settings, "flights", "a test")
     stand_ins.until(lambda: given_up(settings))
-    assert observe(settings)[0].state is ProcessState.STOPPED
+    assert observe_processes(settings)[0].state is ProcessState.STOPPED
     assert observe_stream(settings, "flights").state is ProcessState.FAILED
 
 
@@ -173,7 +173,7 @@ def test_without_a_runner_what_is_gone_has_crashed(settings: Settings, stand_ins
 
 def test_what_is_not_wanted_any_more_drains_and_the_others_go_on(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
-    unwant(settings, "flights", "a test")
+    release_stream(settings, "flights", "a test")
     stand_ins.until(lambda: not is_alive(flights) and read_run_file(settings, FLIGHTS) is None)
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
     assert is_alive(weather)
@@ -186,7 +186,7 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
     runs = [stand_ins.started("flights"), stand_ins.started("weather"), run_of(settings, BROKER)]
     stand_ins.said.clear()
     stand_ins.runner.stopping = True
-    stand_ins.until(stand_ins.turn)
+    stand_ins.until(stand_ins.step)
     assert not any(is_alive(run) for run in runs)
     said = [line.split(",")[0] for line in stand_ins.said]
     assert said.count("broker: told to end") == 1
@@ -198,9 +198,9 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
 
 def test_an_edited_wish_leaves_its_stream_as_it_is(settings: Settings, stand_ins: StandIns) -> None:
     flights = stand_ins.started()
-    wanted_path(settings, "flights").write_text("{")
+    desired_path(settings, "flights").write_text("{")
     for _ in range(5):
-        stand_ins.turn()
+        stand_ins.step()
     assert is_alive(flights)
     kill(flights)
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
@@ -211,7 +211,7 @@ def test_the_next_runner_takes_over_what_is_there(settings: Settings, stand_ins:
     stand_ins.runner = Runner(settings, stand_ins.policy, stand_ins.said.append)
     stand_ins.said.clear()
     for _ in range(3):
-        assert stand_ins.turn()
+        assert stand_ins.step()
     assert (stand_ins.said, is_alive(flights), is_alive(broker)) == ([], True, True)
 
 
@@ -222,16 +222,16 @@ def test_a_turn_that_fails_does_not_end_the_runner(
     turns: list[bool] = []
     stop = threading.Event()
 
-    def turn(self: Runner, now: float) -> bool:
+    def step(self: Runner, now: float) -> bool:
         turns.append(self.stopping)
         if len(turns) < 3:
             raise ZeroDivisionError("a defect of ours")
         stop.set()
         return True
 
-    monkeypatch.setattr(Runner, "turn", turn)
+    monkeypatch.setattr(Runner, "step", step)
     with sole_runner(settings) as lock:
-        keep(Runner(settings, policy_of(settings), print), lock, stop)
+        supervise(Runner(settings, restart_policy(settings), print), lock, stop)
     assert turns == [False, False, False, True]
     assert capsys.readouterr().err.count("ZeroDivisionError: a defect of ours") == 2
 
@@ -241,12 +241,12 @@ def test_a_runner_whose_state_folder_was_removed_stops(settings: Settings, monke
     with sole_runner(settings) as lock:
         assert is_held(lock)
         Path(lock.name).unlink()
-        keep(Runner(settings, policy_of(settings), print), lock, threading.Event())
+        supervise(Runner(settings, restart_policy(settings), print), lock, threading.Event())
 
 
 def test_two_runners_are_one_too_many(settings: Settings) -> None:
     second = sole_runner(settings)
-    with sole_runner(settings), pytest.raises(RunnerHeld, match=f"pid {os.getpid()} since") as refused:
+    with sole_runner(settings), pytest.raises(RunnerAlreadyRunning, match=f"pid {os.getpid()} since") as refused:
         second.__enter__()
     assert refused.value.remedy == "headrace status"
     with sole_runner(settings):
@@ -262,7 +262,7 @@ def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
     other = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=CLONE, stdout=subprocess.PIPE)
     assert other.stdout is not None
     other.stdout.readline()
-    with pytest.raises(RunnerHeld, match="another"), sole_runner(settings):
+    with pytest.raises(RunnerAlreadyRunning, match="another"), sole_runner(settings):
         pass
     other.kill()
     other.wait()
@@ -303,21 +303,21 @@ def test_drivers_are_started_on_a_tether(
 
 
 def test_a_declaration_that_is_out_of_order_keeps_a_first_start_back(settings: Settings) -> None:
-    assert "is unknown" in refusal(settings, "fligths")
-    assert refusal(settings, "flights") != ""
-    assert refusal(Settings(state=settings.state), "flights") == ""
+    assert "is unknown" in start_blocker(settings, "fligths")
+    assert start_blocker(settings, "flights") != ""
+    assert start_blocker(Settings(state=settings.state), "flights") == ""
 
 
 def test_the_settings_are_the_policy(settings: Settings) -> None:
-    patient = policy_of(settings.model_copy(update={"restart_seconds": 2.5, "restart_tries": 9}))
+    patient = restart_policy(settings.model_copy(update={"restart_seconds": 2.5, "restart_tries": 9}))
     assert (patient.first_pause, patient.tries) == (2.5, 9)
-    assert policy_of(settings).tries == 5
+    assert restart_policy(settings).tries == 5
 
 
 def test_the_record_is_replaced_whole(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
-    assert read_accounts(settings).keys() == {BROKER, FLIGHTS}
+    assert read_process_records(settings).keys() == {BROKER, FLIGHTS}
     for text in ("", "{", "[]", '{"processes": 1}', '{"processes": {"broker": {"colour": "red"}}}'):
         status_path(settings, RUNNER).write_text(text)
-        assert read_accounts(settings) == {}
+        assert read_process_records(settings) == {}
         assert observe_stream(settings, "flights").state is ProcessState.RUNNING

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.settings import (
     PREFIX,
+    InvalidSetting,
     Settings,
-    SettingsRefused,
     list_settings,
     load_settings,
-    refuse_dangerous,
+    reject_unsafe,
     without_password,
 )
 
@@ -32,9 +32,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     load_settings.cache_clear()
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> SettingsRefused:
+def refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> InvalidSetting:
     monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsRefused) as caught:
+    with pytest.raises(InvalidSetting) as caught:
         load_settings()
     return caught.value
 
@@ -89,7 +89,7 @@ def test_harmless_values_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_SPARK_CONF", '{"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "true"}')
     monkeypatch.setenv("HEADRACE_KAFKA_OPTIONS", '{"failOnDataLoss": "true"}')
     assert load_settings().spark_conf["spark.ui.enabled"] == "true"
-    refuse_dangerous("kafka.isolation.level", "read_committed")
+    reject_unsafe("kafka.isolation.level", "read_committed")
 
 
 def test_the_list_has_every_setting_with_a_meaning() -> None:
@@ -110,7 +110,7 @@ def test_settings_lists_refused_values_too_and_says_so(monkeypatch: pytest.Monke
     monkeypatch.setenv("HEADRACE_DRIVER_CORES", "many")
     result = CliRunner().invoke(app, ["settings"])
     assert "many" in result.stdout
-    assert isinstance(result.exception, SettingsRefused)
+    assert isinstance(result.exception, InvalidSetting)
 
 
 @pytest.mark.parametrize(

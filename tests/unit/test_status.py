@@ -22,12 +22,18 @@ from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import status_path
 from include.settings import Settings, load_settings
-from include.state.desired_streams import want
+from include.state.desired_streams import request_stream
 from include.state.process_states import BROKER, RUNNER, ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
-from include.state.runner_record import Account, Record, write_record
+from include.state.runner_record import ProcessRecord, RunnerRecord, write_record
 from include.status import stream_progress
-from include.status.stream_progress import TopicExtent, Waiting, observe_progress, observe_waiting, offsets_behind
+from include.status.stream_progress import (
+    CatchUpProgress,
+    TopicExtent,
+    observe_catch_up,
+    observe_progress,
+    offsets_behind,
+)
 
 GONE = 2**22 - 1
 FLIGHTS = "stream:flights"
@@ -165,10 +171,10 @@ def test_a_crash_is_shown_in_red_and_only_checked_on_demand(
 
 
 def test_what_the_runner_says_of_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
-    since = want(settings, "flights", "a test").since
+    since = request_stream(settings, "flights", "a test").since
     at = datetime(2026, 1, 2, 12, tzinfo=UTC)
-    told = Account(since, restarts=3, failures=2, last_error="no space left", next_try=at)
-    record = Record(ProcessState.RUNNING, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
+    told = ProcessRecord(since, restarts=3, failures=2, last_error="no space left", next_try=at)
+    record = RunnerRecord(ProcessState.RUNNING, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), ["runner"]))
     write_record(settings, record)
     said = {
@@ -243,13 +249,13 @@ def test_wait_does_not_need_a_stream_that_has_nothing_to_do(
 def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: CliRunner) -> None:
     result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
     assert (result.exit_code, "broker is stopped" in result.output) == (1, True)
-    assert observe_waiting(settings, []).caught_up is False
+    assert observe_catch_up(settings, []).caught_up is False
 
 
 def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that goes on between two looks: only two equal ends in a row count."""
-    looks = [Waiting({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
-    monkeypatch.setattr(stream_progress, "observe_waiting", lambda settings, datasets: looks.pop(0))
+    looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
+    monkeypatch.setattr(stream_progress, "observe_catch_up", lambda settings, datasets: looks.pop(0))
     monkeypatch.setattr(cli, "LOOK_EVERY", 0.0)
     assert "caught up" in cli.await_caught_up(settings, [], 5.0)
     assert looks == []

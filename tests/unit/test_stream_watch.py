@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from include.operators.service_levels import BROKEN, FAILED, LET_GO, Judge, Limits, sentence
+from include.operators.service_levels import BREACHED, FAILED, RELEASED, ServiceLevel, ServiceLevelMonitor, health_line
 from include.operators.triggers import PlanClosed, StreamWatch
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
 from include.planning.plan_journal import record_stage, save_plan
 from include.settings import Settings
-from include.state.desired_streams import last_said, unwant, want
+from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
 
 WELL = StreamHealth(
     dataset="flights",
-    wanted=True,
-    wanted_by="stream__flights/1",
+    desired=True,
+    requested_by="stream__flights/1",
     state=ProcessState.RUNNING,
     batch=7,
     lag_records=12,
@@ -34,25 +34,25 @@ WELL = StreamHealth(
 )
 
 
-def watch() -> Judge:
-    return Judge(Limits(lag_seconds=60, grace_seconds=30))
+def watch() -> ServiceLevelMonitor:
+    return ServiceLevelMonitor(ServiceLevel(lag_seconds=60, grace_seconds=30))
 
 
 def test_a_healthy_stream_is_watched_on() -> None:
     watching = watch()
-    assert all(watching.judged(WELL, float(now)) is None for now in range(0, 1000, 10))
+    assert all(watching.evaluate(WELL, float(now)) is None for now in range(0, 1000, 10))
 
 
 def test_a_stream_that_gave_up_fails_at_once_with_its_reason() -> None:
-    verdict = watch().judged(replace(WELL, state=ProcessState.FAILED, reason="no memory"), 0.0)
+    verdict = watch().evaluate(replace(WELL, state=ProcessState.FAILED, reason="no memory"), 0.0)
     assert verdict is not None
     assert (verdict.outcome, "no memory" in verdict.why) == (FAILED, True)
 
 
 def test_a_stream_that_was_let_go_says_by_whom() -> None:
-    verdict = watch().judged(replace(WELL, wanted=False, wanted_by="headrace down"), 0.0)
+    verdict = watch().evaluate(replace(WELL, desired=False, requested_by="headrace down"), 0.0)
     assert verdict is not None
-    assert (verdict.outcome, "headrace down" in verdict.why) == (LET_GO, True)
+    assert (verdict.outcome, "headrace down" in verdict.why) == (RELEASED, True)
 
 
 @pytest.mark.parametrize(
@@ -68,32 +68,32 @@ def test_a_stream_that_was_let_go_says_by_whom() -> None:
 )
 def test_a_breach_fails_only_when_it_lasts(breach: StreamHealth) -> None:
     watching = watch()
-    assert watching.judged(breach, 0.0) is None
-    assert watching.judged(breach, 30.0) is None
-    assert watching.judged(WELL, 31.0) is None
-    assert watching.judged(breach, 32.0) is None
-    assert watching.judged(breach, 62.0) is None
-    verdict = watching.judged(breach, 62.1)
+    assert watching.evaluate(breach, 0.0) is None
+    assert watching.evaluate(breach, 30.0) is None
+    assert watching.evaluate(WELL, 31.0) is None
+    assert watching.evaluate(breach, 32.0) is None
+    assert watching.evaluate(breach, 62.0) is None
+    verdict = watching.evaluate(breach, 62.1)
     assert verdict is not None
-    assert verdict.outcome == BROKEN
+    assert verdict.outcome == BREACHED
 
 
 def test_health_in_a_line() -> None:
-    assert sentence(WELL) == (
+    assert health_line(WELL) == (
         "flights: running, batch 7, 12 records / 0.4 s behind, complete up to 2013-01-03 04:05 UTC, 1.25% rejected"
     )
     unknown = replace(WELL, lag_records=None, lag_seconds=None, boundary=None, rejected_share=None, reason="why")
-    assert sentence(unknown) == "flights: running (why), batch 7, lag unknown behind"
+    assert health_line(unknown) == "flights: running (why), batch 7, lag unknown behind"
 
 
 def test_stopping_the_run_lets_the_stream_drain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    mine = want(settings, "flights", "stream__flights/1")
+    mine = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
     trigger.let_drain()
-    said = last_said(settings, "flights")
+    said = desired_stream(settings, "flights")
     assert said is not None
-    assert (said.wanted, said.by) == (False, "stream__flights/1, stopped")
+    assert (said.desired, said.by) == (False, "stream__flights/1, stopped")
 
 
 @pytest.mark.parametrize(("later", "goes_on"), [("stream__flights/1", True), ("headrace up", False)])
@@ -102,12 +102,12 @@ def test_the_end_of_a_run_stops_the_stream_unless_a_run_has_wanted_it_since(
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    mine = want(settings, "flights", "stream__flights/1")
-    want(settings, "flights", later)
+    mine = request_stream(settings, "flights", "stream__flights/1")
+    request_stream(settings, "flights", later)
     StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).let_drain()
-    said = last_said(settings, "flights")
+    said = desired_stream(settings, "flights")
     assert said is not None
-    assert said.wanted is goes_on
+    assert said.desired is goes_on
 
 
 @pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
@@ -136,10 +136,10 @@ def test_the_watch_ends_when_somebody_lets_the_stream_go(settings: Settings, mon
     """On a site where nothing runs yet: everything that is unknown is no reason to end."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
-    said = want(settings, "flights", "stream__flights/1")
+    said = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", said.since.isoformat(), 60, 3600)
-    event = first_event(trigger, lambda: unwant(settings, "flights", "headrace down"))
-    assert (event["outcome"], "headrace down" in event["why"]) == (LET_GO, True)
+    event = first_event(trigger, lambda: release_stream(settings, "flights", "headrace down"))
+    assert (event["outcome"], "headrace down" in event["why"]) == (RELEASED, True)
 
 
 def test_a_plan_in_the_way_is_waited_for_until_it_is_closed(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.maintenance import log_trimming
-from include.maintenance.log_trimming import OLD, Trimmed, trim_logs
+from include.maintenance.log_trimming import REMOVE_AFTER, TrimResult, trim_logs
 from include.paths import airflow_path, log_path
 from include.planning.plan import RELEASE, Plan, Prediction, Stage
 from include.planning.plan_journal import record_stage, save_plan
@@ -30,13 +30,13 @@ def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
 
 
 def test_a_long_log_is_cut_and_its_writer_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_trimming, "LONG", 10)
-    monkeypatch.setattr(log_trimming, "KEPT", 6)
-    log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), OLD * 2)
+    monkeypatch.setattr(log_trimming, "TRIM_ABOVE", 10)
+    monkeypatch.setattr(log_trimming, "TRIM_TO", 6)
+    log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), REMOVE_AFTER * 2)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as writer:
         writer.write(b"first\nlast.\n")
-        assert trim_logs(settings, NOW) == Trimmed(cut=1, removed=0)
+        assert trim_logs(settings, NOW) == TrimResult(cut=1, removed=0)
         writer.write(b"more\n")
     assert log.read_bytes() == b"more\n"
     assert log.with_name(f"{log.name}.1").read_bytes() == b"last.\n"
@@ -49,15 +49,15 @@ def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Sett
     for plan in plans:
         save_plan(settings, plan)
     record_stage(settings, plans[0].id, Stage.CANCELLED, "ann")
-    closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), OLD * 2) for plan in plans)
-    task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", OLD * 2)
-    young = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=2" / "attempt=1.log", OLD / 2)
-    assert trim_logs(settings, NOW) == Trimmed(cut=0, removed=2)
+    closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), REMOVE_AFTER * 2) for plan in plans)
+    task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", REMOVE_AFTER * 2)
+    young = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=2" / "attempt=1.log", REMOVE_AFTER / 2)
+    assert trim_logs(settings, NOW) == TrimResult(cut=0, removed=2)
     assert [path.exists() for path in (closed, task, open_, young)] == [False, False, True, True]
 
 
 def test_without_any_log_there_is_nothing_to_do(settings: Settings) -> None:
-    assert trim_logs(settings, NOW) == Trimmed(0, 0)
+    assert trim_logs(settings, NOW) == TrimResult(0, 0)
 
 
 def test_the_command_has_nothing_to_do_where_nothing_is_published(

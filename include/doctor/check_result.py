@@ -15,7 +15,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One check: its name, the verdict, what was found, and what to do about it (empty when all is well)."""
 
     check: str
@@ -24,16 +24,16 @@ class Finding:
     remedy: str = ""
 
 
-def well(check: str, found: str) -> Finding:
+def passed(check: str, found: str) -> CheckResult:
     """A finding that needs nothing."""
-    return Finding(check, Verdict.OK, found)
+    return CheckResult(check, Verdict.OK, found)
 
 
-def doubtful(check: str, found: str, remedy: str) -> Finding:
+def warning(check: str, found: str, remedy: str) -> CheckResult:
     """A finding that does not stop the work."""
-    return Finding(check, Verdict.WARN, found, remedy)
+    return CheckResult(check, Verdict.WARN, found, remedy)
 
 
-def failed(check: str, found: str, remedy: str) -> Finding:
+def failed(check: str, found: str, remedy: str) -> CheckResult:
     """A finding with which Headrace cannot work, or not rightly."""
-    return Finding(check, Verdict.FAIL, found, remedy)
+    return CheckResult(check, Verdict.FAIL, found, remedy)

@@ -7,9 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.catalog.dataset import DatasetUnknown
-from include.paths import wanted_path
+from include.paths import desired_path
 from include.settings import Settings
-from include.state.desired_streams import WantedUnreadable, last_said, last_words, newest, unwant, want, wanted
+from include.state.desired_streams import (
+    DesiredStreamUnreadable,
+    desired_stream,
+    desired_streams,
+    last_change,
+    release_stream,
+    request_stream,
+    wanted,
+)
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)
@@ -17,38 +25,38 @@ LATER = NOON + timedelta(hours=1)
 
 def test_nobody_has_spoken(settings: Settings) -> None:
     assert wanted(settings) == {}
-    assert last_said(settings, "flights") is None
-    unwant(settings, "flights", "somebody")
-    assert not wanted_path(settings, "flights").exists(), "what was never wanted needs no word against it"
+    assert desired_stream(settings, "flights") is None
+    release_stream(settings, "flights", "somebody")
+    assert not desired_path(settings, "flights").exists(), "what was never wanted needs no word against it"
 
 
 def test_what_is_wanted_is_read_back(settings: Settings) -> None:
-    said = want(settings, "flights", "headrace up", NOON)
-    assert (said.dataset, said.by, said.since, said.wanted) == ("flights", "headrace up", NOON, True)
+    said = request_stream(settings, "flights", "headrace up", NOON)
+    assert (said.dataset, said.by, said.since, said.desired) == ("flights", "headrace up", NOON, True)
     assert wanted(settings) == {"flights": said}
 
 
 def test_wanted_again_renews_it_and_the_last_word_counts(settings: Settings) -> None:
-    want(settings, "flights", "headrace up", NOON)
-    want(settings, "flights", "airflow", LATER)
+    request_stream(settings, "flights", "headrace up", NOON)
+    request_stream(settings, "flights", "airflow", LATER)
     assert [(said.by, said.since) for said in wanted(settings).values()] == [("airflow", LATER)]
 
 
 def test_unwanted_by_anybody_is_unwanted_and_says_who(settings: Settings) -> None:
-    want(settings, "flights", "airflow", NOON)
-    unwant(settings, "flights", "headrace down", LATER)
+    request_stream(settings, "flights", "airflow", NOON)
+    release_stream(settings, "flights", "headrace down", LATER)
     assert wanted(settings) == {}
-    said = last_said(settings, "flights")
+    said = desired_stream(settings, "flights")
     assert said is not None
-    assert (said.by, said.wanted) == ("headrace down", False)
-    unwant(settings, "flights", "airflow", LATER + timedelta(hours=1))
-    assert last_said(settings, "flights") == said, "saying it twice is saying it once"
+    assert (said.by, said.desired) == ("headrace down", False)
+    release_stream(settings, "flights", "airflow", LATER + timedelta(hours=1))
+    assert desired_stream(settings, "flights") == said, "saying it twice is saying it once"
 
 
 @pytest.mark.parametrize("name", ["fligths", "../flights", "", "flights/../flights", "{{ ds }}"])
 def test_a_name_that_is_no_dataset_is_refused_and_nothing_written(settings: Settings, name: str) -> None:
     with pytest.raises(DatasetUnknown):
-        want(settings, name, "somebody")
+        request_stream(settings, name, "somebody")
     assert not settings.state.exists()
 
 
@@ -57,21 +65,21 @@ def test_a_name_that_is_no_dataset_is_refused_and_nothing_written(settings: Sett
     ["", "{", "[]", "{}", '{"dataset": "flights", "by": "x", "since": "noon", "wanted": true}', '{"since": 1}'],
 )
 def test_an_edited_file_is_refused_by_name_and_replaced_by_the_next_word(settings: Settings, text: str) -> None:
-    path = wanted_path(settings, "flights")
+    path = desired_path(settings, "flights")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    with pytest.raises(WantedUnreadable) as refused:
+    with pytest.raises(DesiredStreamUnreadable) as refused:
         wanted(settings)
     assert refused.value.path == path
-    unwant(settings, "flights", "somebody", NOON)
+    release_stream(settings, "flights", "somebody", NOON)
     assert wanted(settings) == {}
-    want(settings, "flights", "somebody", NOON)
+    request_stream(settings, "flights", "somebody", NOON)
     assert list(wanted(settings)) == ["flights"]
 
 
 def test_any_new_word_is_a_new_one_for_the_broker(settings: Settings) -> None:
-    before = newest(last_words(settings))
-    want(settings, "flights", "x", NOON)
-    assert before < newest(last_words(settings)) == NOON
-    unwant(settings, "flights", "x", LATER)
-    assert newest(last_words(settings)) == LATER
+    before = last_change(desired_streams(settings))
+    request_stream(settings, "flights", "x", NOON)
+    assert before < last_change(desired_streams(settings)) == NOON
+    release_stream(settings, "flights", "x", LATER)
+    assert last_change(desired_streams(settings)) == LATER

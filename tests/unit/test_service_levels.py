@@ -16,11 +16,11 @@ from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import status_path
 from include.settings import Settings
-from include.state.desired_streams import want
+from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.status import dataset_health, stream_progress
-from include.status.dataset_health import Watch, rejected_share, stream_health
+from include.status.dataset_health import StreamObserver, rejected_share, stream_health
 
 FLIGHTS = "stream:flights"
 
@@ -46,9 +46,9 @@ def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
     Stream(settings, release=dataset.release).run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
     say(settings, release=dataset.release, lag_seconds=1.5, refined_batch=1)
-    want(settings, "flights", "airflow")
+    request_stream(settings, "flights", "airflow")
     found = stream_health(settings, "flights")
-    assert (found.dataset, found.wanted, found.wanted_by) == ("flights", True, "airflow")
+    assert (found.dataset, found.desired, found.requested_by) == ("flights", True, "airflow")
     assert (found.state, found.runner) == (ProcessState.RUNNING, ProcessState.STOPPED)
     assert (found.batch, found.lag_records, found.lag_seconds) == (1, 8, 1.5)
     assert found.rejected_share == pytest.approx(6 / 40)
@@ -63,7 +63,7 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
     stream = Stream(settings, release=dataset.release)
     stream.run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
-    watch, read = Watch(settings, "flights"), list[int]()
+    watch, read = StreamObserver(settings, "flights"), list[int]()
     ask = watch._ledger.event_times
 
     def counted(name: str, release: str, after: int) -> object:
@@ -72,12 +72,12 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
         return answer
 
     monkeypatch.setattr(watch._ledger, "event_times", counted)
-    first = watch.look()
-    assert watch.look() == first
+    first = watch.observe()
+    assert watch.observe() == first
     for batch in (2, 3):
         stream.run(batch, batch)
         project_dataset(open_writer(settings), settings, "flights")
-    later = watch.look()
+    later = watch.observe()
     assert read == [1, 0, 2]
     assert later == stream_health(settings, "flights")
     assert (first.batch, later.batch) == (1, 3)
@@ -85,7 +85,7 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
 
 def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     found = stream_health(settings, "flights")
-    assert (found.wanted, found.wanted_by, found.state) == (False, None, ProcessState.STOPPED)
+    assert (found.desired, found.requested_by, found.state) == (False, None, ProcessState.STOPPED)
     assert (found.batch, found.lag_records, found.lag_seconds, found.boundary) == (None, None, None, None)
     assert found.rejected_share is None
     assert len(found.notes) == 2, "neither ledger nor broker"

@@ -16,17 +16,17 @@ from include.host.ports import is_open
 from include.paths import run_path, status_path
 from include.settings import Settings
 from include.state.broker_address import broker_state
-from include.state.desired_streams import WantedUnreadable, last_said, last_words, newest
+from include.state.desired_streams import DesiredStreamUnreadable, desired_stream, desired_streams, last_change
 from include.state.process_states import AIRFLOW, BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
 from include.state.run_files import RunFile, RunFileUnreadable, is_alive, is_suspended, read_run_file
-from include.state.runner_record import Account, read_accounts
+from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0
 
 
 @dataclass(frozen=True)
-class DriverWord:
+class ReportedStatus:
     """What a driver said last of itself: state, the reason where it gives one, when (UTC); whether trying again cannot
     help; the last batch that it refined, None before the first."""
 
@@ -37,17 +37,17 @@ class DriverWord:
     batch: int | None = None
 
 
-def observe(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
+def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
     """The runner, the broker and the stream of every known dataset, in that order, as they are now."""
     names = dataset_names(settings) if datasets is None else datasets
-    runner, accounts = observe_runner(settings), read_accounts(settings)
+    runner, accounts = observe_runner(settings), read_process_records(settings)
     streams = [_observe_stream(settings, dataset, runner, accounts) for dataset in names]
     return [runner, _observe_broker(settings, runner, accounts), *streams]
 
 
 def observe_airflow(settings: Settings) -> list[ProcessStatus]:
     """Airflow, running when its page's port is open; empty when it was not started: it is not part of every site."""
-    airflow = observed(settings, AIRFLOW, airflow_status)
+    airflow = status_by_run_file(settings, AIRFLOW, airflow_status)
     return [] if airflow.state is ProcessState.STOPPED else [airflow]
 
 
@@ -62,17 +62,17 @@ def airflow_status(run: RunFile) -> ProcessStatus:
 
 def observe_runner(settings: Settings) -> ProcessStatus:
     """The runner: alive or not by the process table, the rest as it says."""
-    return process_alone(settings, RUNNER)
+    return unsupervised_status(settings, RUNNER)
 
 
 def observe_broker(settings: Settings) -> ProcessStatus:
     """The broker: running when its port is open; when it is gone, what the runner does about it."""
-    return _observe_broker(settings, observe_runner(settings), read_accounts(settings))
+    return _observe_broker(settings, observe_runner(settings), read_process_records(settings))
 
 
 def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
     """A dataset's stream: as its driver says; when that is gone, what the runner does about it."""
-    return _observe_stream(settings, dataset, observe_runner(settings), read_accounts(settings))
+    return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
 
 
 def is_expected(status: ProcessStatus) -> bool:
@@ -80,58 +80,60 @@ def is_expected(status: ProcessStatus) -> bool:
     return status.pid is not None or status.state is ProcessState.PENDING
 
 
-def _observe_broker(settings: Settings, runner: ProcessStatus, accounts: Mapping[str, Account]) -> ProcessStatus:
-    return supervised(process_alone(settings, BROKER), runner, accounts.get(BROKER), _broker_wish(settings))
+def _observe_broker(settings: Settings, runner: ProcessStatus, accounts: Mapping[str, ProcessRecord]) -> ProcessStatus:
+    return supervised_status(
+        unsupervised_status(settings, BROKER), runner, accounts.get(BROKER), _broker_desired_since(settings)
+    )
 
 
 def _observe_stream(
-    settings: Settings, dataset: str, runner: ProcessStatus, accounts: Mapping[str, Account]
+    settings: Settings, dataset: str, runner: ProcessStatus, accounts: Mapping[str, ProcessRecord]
 ) -> ProcessStatus:
-    alone = process_alone(settings, stream_name(dataset))
-    return supervised(alone, runner, accounts.get(alone.name), _wish(settings, dataset))
+    alone = unsupervised_status(settings, stream_name(dataset))
+    return supervised_status(alone, runner, accounts.get(alone.name), _desired_since(settings, dataset))
 
 
-def _wish(settings: Settings, dataset: str) -> datetime | None:
+def _desired_since(settings: Settings, dataset: str) -> datetime | None:
     """Since when the stream is wanted; None when it is not, or when nobody can read whether it is."""
     try:
-        said = last_said(settings, dataset)
-    except WantedUnreadable:
+        said = desired_stream(settings, dataset)
+    except DesiredStreamUnreadable:
         return None
-    return said.since if said is not None and said.wanted else None
+    return said.since if said is not None and said.desired else None
 
 
-def _broker_wish(settings: Settings) -> datetime | None:
+def _broker_desired_since(settings: Settings) -> datetime | None:
     """For what the broker is wanted; None when nobody can read it."""
     try:
-        return newest(last_words(settings))
-    except WantedUnreadable:
+        return last_change(desired_streams(settings))
+    except DesiredStreamUnreadable:
         return None
 
 
-def supervised(
-    alone: ProcessStatus, runner: ProcessStatus, account: Account | None, wish: datetime | None
+def supervised_status(
+    alone: ProcessStatus, runner: ProcessStatus, account: ProcessRecord | None, desired_since: datetime | None
 ) -> ProcessStatus:
     """What a process is, given how it is seen `alone`, who keeps it, and since when it is wanted (None: it is not)."""
-    told = account or Account()
+    told = account or ProcessRecord()
     status = replace(alone, restarts=told.restarts, last_error=told.last_error)
     there = alone.pid is not None and not alone.state.terminal
-    if there or wish is None or alone.state is ProcessState.UNKNOWN:
+    if there or desired_since is None or alone.state is ProcessState.UNKNOWN:
         return status
-    if told.given_up and told.wish == wish:
+    if told.given_up and told.desired_since == desired_since:
         return replace(status, state=ProcessState.FAILED, detail=given_up_detail(told))
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
         return status
     return replace(status, state=ProcessState.PENDING, detail=pending_detail(told), next_try=told.next_try)
 
 
-def pending_detail(told: Account) -> str:
+def pending_detail(told: ProcessRecord) -> str:
     """Why a wanted process is not there, and when it will be."""
     if told.next_try is None:
         return told.last_error
     return f"{told.last_error}; tried again at {told.next_try:%H:%M:%S} UTC"
 
 
-def given_up_detail(told: Account) -> str:
+def given_up_detail(told: ProcessRecord) -> str:
     """Why the runner tries no more."""
     return f"{told.last_error} ({told.failures} times in a row)" if told.failures > 1 else told.last_error
 
@@ -142,15 +144,15 @@ def started_datasets(settings: Settings) -> list[str]:
     return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
 
 
-def process_alone(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
+def unsupervised_status(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
     """A process by its run file, the process table and its own word, whoever keeps it."""
     if name == BROKER:
-        return observed(settings, name, broker_status)
+        return status_by_run_file(settings, name, broker_status)
     moment = now or datetime.now(UTC)
-    return observed(settings, name, lambda run: teller_status(settings, run, moment))
+    return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
 
 
-def observed(settings: Settings, name: str, look: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
+def status_by_run_file(settings: Settings, name: str, look: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
     """The status of a process with a readable run file by `look`; stopped without one, unknown when unreadable."""
     try:
         run = read_run_file(settings, name)
@@ -171,12 +173,12 @@ def broker_status(run: RunFile) -> ProcessStatus:
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("bootstrap", "")))
 
 
-def teller_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
+def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
     """The status of a process that tells how it is, from its run file and its last word."""
     # Asked in this order: what is gone by now has said its last word before.
-    alive, word = is_alive(run), read_word(settings, run)
+    alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
-        return gone_status(run, word)
+        return exited_status(run, word)
     if word is None:
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
     silence = (now - word.at).total_seconds()
@@ -185,14 +187,14 @@ def teller_status(settings: Settings, run: RunFile, now: datetime) -> ProcessSta
     return ProcessStatus(run.name, run.pid, word.state, word.reason)
 
 
-def gone_status(run: RunFile, word: DriverWord | None) -> ProcessStatus:
+def exited_status(run: RunFile, word: ReportedStatus | None) -> ProcessStatus:
     """The status of a process that is gone: as it said itself, else crashed."""
     if word is not None and word.state.terminal:
         return ProcessStatus(run.name, None, word.state, word.reason)
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
 
 
-def read_word(settings: Settings, run: RunFile) -> DriverWord | None:
+def read_reported_status(settings: Settings, run: RunFile) -> ReportedStatus | None:
     """What the driver of this run file said last; None when nothing, or when another process said it."""
     try:
         said: dict[str, Any] = json.loads(status_path(settings, run.name).read_text())
@@ -201,6 +203,6 @@ def read_word(settings: Settings, run: RunFile) -> DriverWord | None:
         state = STATES.get(said["state"], ProcessState.UNKNOWN)
         at, refined = datetime.fromisoformat(said["at"]), int(said.get("refined_batch", -1))
         batch = None if refined < 0 else refined
-        return DriverWord(state, said.get("reason") or "", at, said.get("terminal") is True, batch)
+        return ReportedStatus(state, said.get("reason") or "", at, said.get("terminal") is True, batch)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
