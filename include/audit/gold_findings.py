@@ -120,7 +120,7 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[Finding]:
     keys = list(grain_columns(gold))
-    values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(name, "", "") for name, _ in gold.columns]
+    values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(n, "max", n) for n, _ in gold.columns]
     listed = ", ".join(map(_quoted, keys))
     scales = _decimal_scales(database)
     same = " and ".join(f"p.{_quoted(key)} is not distinct from r.{_quoted(key)}" for key in keys)

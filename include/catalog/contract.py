@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from include.catalog.contract_rules import Rule, read_rules, validate_names
-from include.catalog.yaml_declarations import DeclarationRefused, Node, load_yaml, parsed_duration
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-TYPES = {"string", "integer", "number", "timestamp", "boolean"}
+from include.catalog.contract_rules import Rule, RuleModel, rule_findings, typed_rule
+from include.catalog.portable_regex import pattern_fault
+from include.catalog.row_conditions import zoned_time
+from include.catalog.yaml_declarations import (
+    Declared,
+    Document,
+    Duration,
+    Finding,
+    Key,
+    Unfit,
+    accepted_names,
+    raise_problems,
+    shown,
+)
+
+ColumnType = Literal["string", "integer", "number", "timestamp", "boolean"]
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 CLOCK_SKEW = timedelta(minutes=10)
 DEFAULT_STRING_BYTES = 65_536
-FIRST_SUPPORTED_TIME = datetime(1, 1, 2, tzinfo=UTC)
-DECIMAL = re.compile(r"^decimal\((\d{1,2}),\s*(\d{1,2})\)$")
-NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),\s*([0-9]{1,2})\)")
+MAX_PRECISION = 38
+LONG = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
@@ -38,12 +52,12 @@ class Column:
     precision: int = 18
     scale: int = 6
     future: timedelta = CLOCK_SKEW
-    """How far after the record's Kafka timestamp a time may lie."""
+    """By how much a time may be later than the record's Kafka timestamp."""
 
 
 @dataclass(frozen=True)
 class ServiceLevel:
-    """What readers are promised: `latency`, the most seconds between a record's Kafka time and its publication."""
+    """A promise to readers: `latency`, the maximum seconds between a record's Kafka time and its publication."""
 
     name: str
     seconds: float
@@ -53,8 +67,8 @@ class ServiceLevel:
 class Contract:
     """All that a dataset promises.
 
-    `columns` and `identity` (the columns whose absence is `missing_id`): of one record. `rules`: of records and of
-    silver as a whole. `gold`: of gold tables, by full name. `levels`: of the service.
+    `columns` and `identity` (the columns whose absence is `missing_id`) describe one record; `rules` apply to records
+    and to silver as a whole, `gold` to gold tables by full name; `levels` to the service.
     """
 
     dataset: str
@@ -67,134 +81,289 @@ class Contract:
 
     @property
     def record_rules(self) -> tuple[Rule, ...]:
-        """The rules that judge each record as it comes."""
+        """The rules that validate each record as it arrives."""
         return tuple(rule for rule in self.rules if rule.validates_records)
 
     def checks(self, table: str) -> tuple[Rule, ...]:
-        """Return the rules that are asked of a table as a whole; `table` is a full name (`gold.carrier_hours`)."""
+        """Return the rules that a checkpoint evaluates for a table; `table` is a full name (`gold.carrier_hours`)."""
         if table == f"silver.{self.dataset}":
             return tuple(rule for rule in self.rules if not rule.validates_records)
         return self.gold.get(table, ())
 
 
-def load_contract(folder: Path) -> Contract:
-    """Read `contract.yaml` of a dataset's folder; DeclarationRefused names the first key that is wrong."""
-    root = load_yaml(folder / "contract.yaml")
-    root.ignore("apiVersion", "status", "description", "tags", "team", "support", "price", "domain")
-    root.one_of("kind", ["DataContract"])
-    root.ignore("id", "tenant", "dataProduct", "authoritativeDefinitions")
-    name, version = root.take("name", str), root.take("version", str)
-    levels = tuple(level for node in root.nodes("slaProperties") if (level := _service_level(node)))
-    schemas = root.nodes("schema")
-    if not schemas:
-        raise DeclarationRefused(f"{root.place}.schema", "must have the record as its first object, has none")
-    root.finish()
-    gold = dict(_gold_table(schema) for schema in schemas[1:])
-    return replace(_contract(schemas[0], name, version), gold=gold, levels=levels)
+PEOPLE = frozenset({"id", "description", "tags"})
+"""Keys of the standard that are for people and other tools."""
 
 
-def _contract(schema: Node, name: str, version: str) -> Contract:
-    _ignore_words(schema)
-    schema.one_of("logicalType", ["object"])
-    primary: list[str] = []
-    own: list[tuple[str, list[Node]]] = []
-    columns = tuple(_column(node, primary, own) for node in schema.nodes("properties"))
-    types = {column.name: column.type for column in columns}
-    rules = [rule for column, nodes in own for rule in read_rules(nodes, types, column=column)]
-    rules += read_rules(schema.nodes("quality"), types)
-    validate_names(rules, schema.place)
-    schema.finish()
-    return Contract(name, version, columns, tuple(rules), tuple(primary))
+class _Options(Declared):
+    minimum: Any = None
+    maximum: Any = None
+    minLength: int = 0
+    maxLength: int = DEFAULT_STRING_BYTES
+    pattern: str | None = None
 
 
-def _gold_table(schema: Node) -> tuple[str, tuple[Rule, ...]]:
-    """A gold table's rules; its columns are what pipeline.yaml declares, so here they are for people."""
-    name = schema.take("name", str)
-    _ignore_words(schema)
-    schema.ignore("properties", "logicalType")
-    rules = read_rules(schema.nodes("quality"), {}, gold=True)
-    validate_names(rules, schema.place)
-    schema.finish()
-    return f"gold.{name}", rules
+class _Future(Declared):
+    property: Literal["future"]
+    value: Duration
 
 
-def _ignore_words(schema: Node) -> None:
-    schema.ignore("id", "name", "physicalType", "description", "physicalName", "tags", "dataGranularityDescription")
+class _Values(Declared):
+    validValues: Annotated[list[str], Field(min_length=1)]
 
 
-def _service_level(node: Node) -> ServiceLevel | None:
-    """Latency is watched; whatever else is promised is for people."""
-    name = node.take("property", str)
-    if name != "latency":
+class _ValuesRule(Declared):
+    """The standard's own rule for enumerations."""
+
+    ignored: ClassVar[frozenset[str]] = PEOPLE | {"name", "severity", "dimension"}
+    type: Literal["library"]
+    metric: Literal["invalidValues"]
+    mustBe: int
+    arguments: _Values
+
+
+class _Property(Declared):
+    ignored: ClassVar[frozenset[str]] = PEOPLE | {"unique", "businessName", "examples", "classification"}
+    name: str
+    logicalType: ColumnType
+    physicalType: str = ""
+    required: bool = False
+    primaryKey: bool = False
+    logicalTypeOptions: _Options = _Options()
+    customProperties: list[_Future] = []
+    quality: list[Annotated[RuleModel | _ValuesRule, Field(discriminator="type")]] = []
+
+
+class _Table(Declared):
+    """An object of `schema` after the first: a gold table, whose columns pipeline.yaml declares."""
+
+    ignored: ClassVar[frozenset[str]] = PEOPLE | {"physicalType", "physicalName", "dataGranularityDescription"}
+    name: str
+    logicalType: Any = None
+    properties: Any = None
+    quality: list[RuleModel] = []
+
+
+class _Record(_Table):
+    """The first object of `schema`."""
+
+    name: Any = None
+    logicalType: Literal["object"]
+    properties: list[_Property] = []
+
+
+class _Latency(Declared):
+    ignored: ClassVar[frozenset[str]] = PEOPLE | {"element", "driver"}
+    property: Literal["latency"]
+    value: int
+    unit: Literal["s", "m", "h", "d"]
+
+
+class _OtherLevel(Declared, extra="allow"):
+    """A promise that nothing watches."""
+
+    property: str
+
+
+def _kind_of_level(value: Any) -> str:
+    return "latency" if isinstance(value, dict) and value.get("property") == "latency" else "other"
+
+
+class _First(dict[str, Any]):
+    """The first object of `schema`."""
+
+
+def _with_record_first(value: Any) -> Any:
+    is_list = isinstance(value, list) and value and isinstance(value[0], dict)
+    return [_First(value[0]), *value[1:]] if is_list else value
+
+
+def _part(value: Any) -> str:
+    return "record" if isinstance(value, _First) else "table"
+
+
+class _ContractFile(Declared):
+    ignored: ClassVar[frozenset[str]] = (
+        PEOPLE
+        | {"apiVersion", "status", "team", "support", "price", "domain"}
+        | {"tenant", "dataProduct", "authoritativeDefinitions"}
+    )
+    kind: Literal["DataContract"]
+    name: str
+    version: str
+    slaProperties: list[
+        Annotated[
+            Annotated[_Latency, Tag("latency")] | Annotated[_OtherLevel, Tag("other")], Discriminator(_kind_of_level)
+        ]
+    ] = []
+    schema_: Annotated[
+        list[Annotated[Annotated[_Record, Tag("record")] | Annotated[_Table, Tag("table")], Discriminator(_part)]],
+        BeforeValidator(_with_record_first),
+        Field(alias="schema", min_length=1),
+    ]
+
+    @property
+    def record(self) -> _Record:
+        """The first object of `schema`: what a record is."""
+        assert isinstance(self.schema_[0], _Record)
+        return self.schema_[0]
+
+
+def load_contract(folder: Path, *, strict: bool = True) -> Contract:
+    """Return `contract.yaml` of a dataset's folder; raises DeclarationRefused with all problems of the file."""
+    document = Document(folder / "contract.yaml", strict=strict)
+    contract = read_contract(document)
+    raise_problems(document)
+    assert contract is not None
+    return contract
+
+
+def read_contract(document: Document) -> Contract | None:
+    """Return the contract that a document declares; None when it is none, and the document has the problems."""
+    file = document.parsed(_ContractFile)
+    if file is None:
         return None
-    value, unit = node.take("value", int), node.one_of("unit", SECONDS)
-    node.ignore("id", "element", "driver", "description")
-    node.finish()
-    return ServiceLevel(name, float(value * SECONDS[unit]))
+    record, tables = file.record, file.schema_[1:]
+    base: Key = ("schema", 0, "properties")
+    columns = {n: _column(document, (*base, n), found) for n, found in enumerate(record.properties)}
+    types = {found.name: found.logicalType for found in record.properties}
+    rules = [
+        *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _own(c)),
+        *((("schema", 0, "quality", n), rule, types, None) for n, rule in enumerate(record.quality)),
+    ]
+    gold = {
+        f"gold.{table.name}": _rules(
+            document, [(("schema", n, "quality", m), rule, None, None) for m, rule in enumerate(table.quality)]
+        )
+        for n, table in enumerate(tables, 1)
+    }
+    levels = [level for level in file.slaProperties if isinstance(level, _Latency)]
+    contract = Contract(
+        dataset=file.name,
+        version=file.version,
+        columns=tuple(columns.values()),
+        rules=_rules(document, rules),
+        identity=tuple(found.name for found in record.properties if found.primaryKey),
+        gold=gold,
+        levels=tuple(ServiceLevel(level.property, float(level.value * SECONDS[level.unit])) for level in levels),
+    )
+    document.check(_file_findings(file))
+    return contract
 
 
-def _column(node: Node, primary: list[str], own: list[tuple[str, list[Node]]]) -> Column:
-    """Return a column; its Great Expectations rules, which may look at other columns, go to `own`."""
-    name = node.take("name", str)
-    if not NAME.match(name):
-        raise DeclarationRefused(f"{node.place}.name", f"must be lower case letters, digits and _, is {name!r}")
-    kind = node.one_of("logicalType", TYPES)
-    facts: dict[str, Any] = {"required": node.maybe("required", bool, False)}
-    if node.maybe("primaryKey", bool, False):
-        primary.append(name)
-    facts |= _physical(node)
-    if "logicalTypeOptions" in node:
-        facts |= _options(node.node("logicalTypeOptions"), kind)
-    for prop in node.nodes("customProperties"):
-        facts[prop.one_of("property", ["future"])] = parsed_duration(prop.take("value", str), prop.place)
-    rules = node.nodes("quality")
-    own.append((name, [rule for rule in rules if rule.peek("type") == "custom"]))
-    for rule in [rule for rule in rules if rule.peek("type") != "custom"]:
-        facts["values"] = _valid_values(rule)
-    node.ignore("unique", "description", "businessName", "examples", "classification", "tags")
-    node.finish()
-    return Column(name, kind, **facts)
+def _own(found: _Property) -> list[tuple[int, RuleModel]]:
+    return [(m, rule) for m, rule in enumerate(found.quality) if isinstance(rule, RuleModel)]
 
 
-def _physical(node: Node) -> dict[str, Any]:
-    text = node.maybe("physicalType", str, "")
-    match = DECIMAL.match(text)
-    if text.startswith("decimal") and not match:
-        raise DeclarationRefused(f"{node.place}.physicalType", f"must be decimal(p,s), is {text!r}")
-    return {"precision": int(match[1]), "scale": int(match[2])} if match else {}
+def _rules(
+    document: Document, models: Iterable[tuple[Key, RuleModel, Mapping[str, str] | None, str | None]]
+) -> tuple[Rule, ...]:
+    found = []
+    for key, model, types, column in models:
+        with document.problem_at(*key):
+            found.append((key, typed_rule(model, types, column=column, strict=document.strict)))
+    document.check(rule_findings(found))
+    return tuple(rule for _, rule in found)
 
 
-def _options(node: Node, kind: str) -> dict[str, Any]:
+def _column(document: Document, key: Key, found: _Property) -> Column:
+    """Return a column; what cannot be used of it is a problem of the document."""
+    options, kind, place = found.logicalTypeOptions, found.logicalType, (*key, "logicalTypeOptions")
     facts: dict[str, Any] = {}
-    for key in ("minimum", "maximum"):
-        if key in node:
-            facts[key] = _bound(node.take(key, object), kind, f"{node.place}.{key}")
-    for key, fact in (("minLength", "min_length"), ("maxLength", "max_length")):
-        if key in node:
-            facts[fact] = node.take(key, int)
-    if "pattern" in node:
-        facts["pattern"] = node.take("pattern", str)
-    node.finish()
-    return facts
+    for bound in ("minimum", "maximum"):
+        with document.problem_at(*place, bound):
+            facts[bound] = _bound(getattr(options, bound), kind, document.strict)
+    if match := DECIMAL.fullmatch(found.physicalType):
+        facts |= {"precision": int(match[1]), "scale": int(match[2])}
+    elif found.physicalType.startswith("decimal"):
+        document.refuse((*key, "physicalType"), f"must be decimal(p,s), is {found.physicalType!r}")
+    values = [rule.arguments.validValues for rule in found.quality if isinstance(rule, _ValuesRule)]
+    if found.customProperties:
+        facts["future"] = found.customProperties[-1].value
+    column = Column(
+        name=found.name,
+        type=kind,
+        required=found.required,
+        min_length=options.minLength,
+        max_length=options.maxLength,
+        pattern=options.pattern,
+        values=tuple(values[-1]) if values else (),
+        **facts,
+    )
+    document.check(_column_findings(column, found, key))
+    return column
 
 
-def _bound(value: object, kind: str, place: str) -> int | Decimal | datetime:
-    if kind == "timestamp" and isinstance(value, str):
-        return datetime.fromisoformat(value).astimezone(UTC)
+def _bound(value: Any, kind: str, strict: bool) -> int | Decimal | datetime | None:
+    """Return a bound as the column's type; raises Unfit."""
+    if value is None:
+        return None
+    if kind == "timestamp" and isinstance(value, str | datetime):
+        return zoned_time(value if strict or _has_zone(value) else f"{value}+00:00")
+    if strict and isinstance(value, bool):
+        raise Unfit(f"must be of type {kind}, is {value}")
     if kind == "integer" and isinstance(value, int):
         return value
     if kind == "number" and isinstance(value, int | float):
         return Decimal(str(value))
-    raise DeclarationRefused(place, f"must be a {kind}, is {value!r}")
+    if kind in ("string", "boolean"):
+        raise Unfit(f"a {kind} has no bounds; allowed for integer, number and timestamp")
+    raise Unfit(f"must be of type {kind}, is {shown(value)}")
 
 
-def _valid_values(node: Node) -> tuple[str, ...]:
-    node.one_of("type", ["library"])
-    node.one_of("metric", ["invalidValues"])
-    node.take("mustBe", int)
-    arguments = node.node("arguments")
-    values = arguments.strings("validValues")
-    arguments.finish()
-    node.ignore("name", "description", "severity", "dimension")
-    node.finish()
-    return values
+def _has_zone(value: str | datetime) -> bool:
+    try:
+        return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).tzinfo is not None
+    except ValueError:
+        return True
+
+
+def _file_findings(file: _ContractFile) -> Iterator[Finding]:
+    record, tables = file.record, file.schema_[1:]
+    yield from accepted_names(
+        (("schema", 0, "properties", n, "name"), found.name) for n, found in enumerate(record.properties)
+    )
+    yield from accepted_names((("schema", n, "name"), table.name) for n, table in enumerate(tables, 1))
+    if not record.properties:
+        yield ("schema", 0, "properties"), "must list the columns of the record"
+    for n, level in enumerate(file.slaProperties):
+        if isinstance(level, _Latency) and level.value <= 0:
+            yield ("slaProperties", n, "value"), f"must be greater than 0, is {level.value}"
+
+
+def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Finding]:
+    """Yield what cannot hold of a column's values, though each key has its type."""
+    options = (*key, "logicalTypeOptions")
+    given = found.logicalTypeOptions.model_fields_set
+    for bound in ("minimum", "maximum"):
+        value = getattr(column, bound)
+        if isinstance(value, Decimal) and not value.is_finite():
+            yield (*options, bound), f"must be a finite number, is {value}"
+            return
+        if isinstance(value, int) and value not in LONG:
+            yield (*options, bound), f"must fit in 64 bits, is {value}"
+    if column.minimum is not None and column.maximum is not None and column.minimum > column.maximum:  # type: ignore[operator]
+        yield (*options, "minimum"), f"{column.minimum} is greater than maximum {column.maximum}"
+    if column.type != "string":
+        for name in sorted(given & {"pattern", "minLength", "maxLength"}):
+            yield (*options, name), f"is for strings only; {column.name} is of type {column.type}"
+        if column.values:
+            yield (*key, "quality"), f"validValues is for strings only; {column.name} is of type {column.type}"
+    for name, length in (("minLength", column.min_length), ("maxLength", column.max_length)):
+        if length < 0:
+            yield (*options, name), f"must be 0 or more, is {length}"
+    if column.min_length > column.max_length:
+        yield (*options, "minLength"), f"{column.min_length} is greater than maxLength {column.max_length}"
+    if column.pattern is not None and (why := pattern_fault(column.pattern, java_only=True)):
+        yield (*options, "pattern"), why
+    if not 1 <= column.precision <= MAX_PRECISION or column.scale > column.precision:
+        why = f"must be decimal(p,s) with 1 <= p <= {MAX_PRECISION} and s <= p, is {found.physicalType!r}"
+        yield (*key, "physicalType"), why
+    if found.customProperties and column.type != "timestamp":
+        yield (*key, "customProperties"), f"future is for timestamps only; {column.name} is of type {column.type}"
+    for n, rule in enumerate(found.quality):
+        if isinstance(rule, _ValuesRule) and rule.mustBe != 0:
+            yield (
+                (*key, "quality", n, "mustBe"),
+                f"must be 0: a record with another value is rejected; is {rule.mustBe}",
+            )

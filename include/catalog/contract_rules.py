@@ -1,34 +1,33 @@
-"""The rules of a contract: Great Expectations' expectations with what is to be done when they are broken.
+"""The rules of a contract: expectations of Great Expectations, each with an action for what breaks it.
 
     quality:
       - type: custom
         engine: greatExpectations
-        name: arrived_later            # as it stands in `rejected` and in reports
+        name: arrived_later            # in `rejected` and in reports
         severity: critical             # critical, warning or info
         customProperties: [{property: action, value: reject}]
         implementation: {type: expect_column_…, kwargs: {column: …, row_condition: {…}, mostly: 0.99}}
 
-What an action means, and where it acts: adr-0001.
+Actions and where they apply: adr-0001.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from include.catalog.row_conditions import Condition, condition_columns, read_condition
+from include.catalog.portable_regex import pattern_fault
+from include.catalog.row_conditions import Condition, RowCondition, condition_columns, known_column, typed_condition
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
-from include.catalog.yaml_declarations import DeclarationRefused, Node
+from include.catalog.yaml_declarations import Declared, Finding, Key, Unfit, accepted_names, finding, inside, shown
 
 REJECT, WARN, HOLD, FAIL = "reject", "warn", "hold", "fail"
-ACTIONS = (REJECT, WARN, HOLD, FAIL)
-SEVERITIES = ("critical", "warning", "info")
-NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+Action = Literal["reject", "warn", "hold", "fail"]
+Severity = Literal["critical", "warning", "info"]
 LISTS = ("column_list", "column_set")
 
 
@@ -36,9 +35,9 @@ LISTS = ("column_list", "column_set")
 class Rule:
     """One expectation of a table and its action.
 
-    `columns` are those that it judges; `arguments` its own, typed (of row rules) or as written; `mostly` the share of
-    records that must keep it; `condition` says which rows it is about, None all. `written` are Great Expectations'
-    kwargs as they stand in the contract.
+    `columns` are those it validates; `arguments` its own, typed (of row rules) or as written; `mostly` the share of
+    records that must keep it; `condition` selects the rows it applies to, None all; `written` are the kwargs for
+    Great Expectations as they stand in the contract.
     """
 
     name: str
@@ -53,118 +52,142 @@ class Rule:
 
     @property
     def validates_records(self) -> bool:
-        """Whether each record is judged as it comes, not a table as a whole."""
+        """Whether the rule validates each record as it arrives, not a table as a whole."""
         return self.action == REJECT or (self.action == WARN and self.expectation in ROW_EXPECTATIONS)
 
 
-def read_rules(
-    nodes: Iterable[Node], types: Mapping[str, str], *, column: str | None = None, gold: bool = False
-) -> tuple[Rule, ...]:
-    """Return the rules that `quality` lists; `column` is the property that the list belongs to, if any.
-
-    `types` are the record's columns and their types. Of a `gold` table columns are not known here: its rules are asked
-    by checkpoints alone.
-    """
-    return tuple(_rule(node, types, column, gold) for node in nodes)
+class _Action(Declared):
+    property: Literal["action"]
+    value: Action
 
 
-def validate_names(rules: Iterable[Rule], place: str) -> None:
-    """Rules are told apart by name and column."""
-    for (name, column), count in Counter((rule.name, rule.columns[:1]) for rule in rules).items():
-        if count > 1:
-            raise DeclarationRefused(place, f"{count} rules are called {name!r} for {', '.join(column) or 'the table'}")
+class _Kwargs(Declared, extra="allow"):
+    """The arguments that all expectations share; the rest are its own."""
+
+    mostly: Annotated[int | float, Field(gt=0, le=1)] = 1
+    row_condition: RowCondition | None = None
+    condition_parser: Any = None
 
 
-def _rule(node: Node, types: Mapping[str, str], column: str | None, gold: bool) -> Rule:
-    node.one_of("type", ["custom"])
-    node.one_of("engine", ["greatExpectations"])
-    name, severity = node.take("name", str), node.maybe("severity", str, SEVERITIES[0])
-    if not NAME.match(name):
-        raise DeclarationRefused(f"{node.place}.name", f"must be lower case letters, digits and _, is {name!r}")
-    if severity not in SEVERITIES:
-        raise DeclarationRefused(f"{node.place}.severity", f"{severity!r} is none of {', '.join(SEVERITIES)}")
-    action = _action(node)
-    body = _body(node)
-    node.ignore("id", "description", "dimension", "businessImpact", "tags", "authoritativeDefinitions")
-    node.finish()
-    expectation = body.take("type", str)
-    kwargs = dict(body.maybe("kwargs", dict, {}))
-    body.ignore("meta", "description")
-    body.finish()
-    if column is not None:
-        kwargs.setdefault("column", column)
-    facts = {"name": name, "expectation": expectation, "action": action, "severity": severity, "written": kwargs}
-    place = f"{body.place}.kwargs"
-    if expectation in ROW_EXPECTATIONS and not gold:
-        return _row_rule(facts, kwargs, types, place)
-    return _set_rule(facts, kwargs, None if gold else types, body.place)
+class _Expectation(Declared):
+    ignored: ClassVar[frozenset[str]] = frozenset({"meta", "description"})
+    type: str
+    kwargs: dict[str, Any] = {}
 
 
-def _action(node: Node) -> str:
-    for prop in node.nodes("customProperties"):
-        prop.one_of("property", ["action"])
-        found = prop.one_of("value", ACTIONS)
-        prop.finish()
-        return found
-    raise DeclarationRefused(
-        node.place, f"says no action; write customProperties: [{{property: action, value: {'|'.join(ACTIONS)}}}]"
+def _parsed_text(value: Any) -> Any:
+    """A text holds the mapping as YAML or JSON."""
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ValueError(f"is a text that is not YAML: {getattr(error, 'problem', None) or error}") from error
+
+
+class RuleModel(Declared):
+    """An item of `quality` that is a rule of Great Expectations."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"id", "description", "dimension", "businessImpact", "tags", "authoritativeDefinitions"}
     )
+    type: Literal["custom"]
+    engine: Literal["greatExpectations"]
+    name: str
+    severity: Severity = "critical"
+    customProperties: Annotated[list[_Action], Field(min_length=1, max_length=1)]
+    implementation: Annotated[_Expectation, BeforeValidator(_parsed_text)]
 
 
-def _body(node: Node) -> Node:
-    """`implementation` is a mapping, or a text that holds one."""
-    given = node.take("implementation", object)
-    return Node(yaml.safe_load(given) if isinstance(given, str) else given, f"{node.place}.implementation")
+def typed_rule(
+    model: RuleModel, types: Mapping[str, str] | None, *, column: str | None = None, strict: bool = True
+) -> Rule:
+    """Return a rule over columns of these types; raises Unfit.
+
+    `column` is the property whose rule it is, if any. `types` is None for a gold table, whose columns the contract
+    does not know: checkpoints alone evaluate its rules.
+    """
+    expectation, written = model.implementation.type, dict(model.implementation.kwargs)
+    if column is not None:
+        written.setdefault("column", column)
+    with inside("implementation", "kwargs"):
+        shared = _shared_arguments(written)
+    own = dict(shared.model_extra or {})
+    action = model.customProperties[0].value
+    facts: dict[str, Any] = {
+        "name": model.name,
+        "expectation": expectation,
+        "action": action,
+        "severity": model.severity,
+    }
+    facts |= {"written": written, "mostly": float(shared.mostly)}
+    if types is not None and shared.row_condition is not None:
+        with inside("implementation", "kwargs", "row_condition"):
+            facts["condition"] = typed_condition(shared.row_condition, types)
+    if expectation in ROW_EXPECTATIONS and types is not None:
+        with inside("implementation", "kwargs"):
+            return _row_rule(facts, own, types, strict)
+    with inside("implementation"):
+        return _table_rule(facts, own, types)
 
 
-def _row_rule(facts: dict[str, Any], kwargs: Mapping[str, Any], types: Mapping[str, str], place: str) -> Rule:
-    spec, left = ROW_EXPECTATIONS[facts["expectation"]], dict(kwargs)
-    columns = tuple(_column(left.pop(key, None), types, f"{place}.{key}") for key in spec.columns)
+def read_rules(written: Iterable[Mapping[str, Any]], types: Mapping[str, str] | None) -> tuple[Rule, ...]:
+    """Return rules as they stand in `quality`; raises Unfit, and ValidationError of pydantic."""
+    return tuple(typed_rule(RuleModel.model_validate(each), types) for each in written)
+
+
+def rule_findings(rules: Iterable[tuple[Key, Rule]]) -> Iterator[Finding]:
+    """Yield the rules whose name cannot be used, and those that one name and column do not tell apart."""
+    rules = list(rules)
+    by_column: dict[tuple[str, ...], list[tuple[Key, str]]] = {}
+    for key, rule in rules:
+        by_column.setdefault(rule.columns[:1], []).append(((*key, "name"), rule.name))
+    for column, names in by_column.items():
+        for key, why in accepted_names(names):
+            yield key, f"{why} for {column[0]}" if column and why.endswith("twice") else why
+
+
+def _shared_arguments(written: Mapping[str, Any]) -> _Kwargs:
+    try:
+        return KWARGS.validate_python(written)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, why = finding(first, written, _Kwargs)
+        raise Unfit(why, *key) from error
+
+
+def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, str], strict: bool) -> Rule:
+    spec = ROW_EXPECTATIONS[facts["expectation"]]
+    columns = tuple(known_column(own.pop(key, None), types, key) for key in spec.columns)
     kinds = {types[column] for column in columns}
     if len(kinds) > 1 or not kinds <= set(spec.types):
         known = ", ".join(spec.types)
-        raise DeclarationRefused(place, f"{facts['expectation']} is for one type of {known}, not {sorted(kinds)}")
-    condition, mostly = _condition(left, types, place), _mostly(left, place)
-    if facts["action"] == REJECT and mostly < 1:
-        raise DeclarationRefused(f"{place}.mostly", "a record is rejected or not; of `reject` mostly is 1")
-    arguments = spec.read(left, types[columns[0]], place)
-    return Rule(**facts, columns=columns, arguments=arguments, mostly=mostly, condition=condition)
+        raise Unfit(f"{facts['expectation']} is for one type of {known}, not {', '.join(sorted(kinds))}")
+    if facts["action"] == REJECT and facts["mostly"] < 1:
+        raise Unfit(f"a record is rejected or not, so `reject` needs mostly: 1, is {facts['mostly']:g}", "mostly")
+    arguments = spec.read(own, types[columns[0]])
+    patterns = arguments.get("regex_list", (arguments["regex"],) if "regex" in arguments else ())
+    for why in filter(None, map(pattern_fault, patterns if strict else ())):
+        raise Unfit(why, "regex_list" if "regex_list" in arguments else "regex")
+    return Rule(columns=columns, arguments=arguments, **{"condition": None, **facts})
 
 
-def _set_rule(facts: dict[str, Any], kwargs: Mapping[str, Any], types: Mapping[str, str] | None, place: str) -> Rule:
+def _table_rule(facts: dict[str, Any], own: Mapping[str, Any], types: Mapping[str, str] | None) -> Rule:
     expectation = facts["expectation"]
     if facts["action"] == REJECT:
-        why = "asks a table, not a record" if types is None else why_not_per_record(expectation)
-        raise DeclarationRefused(place, f"{expectation} cannot reject a record: it {why}; use warn, hold or fail")
+        why = "applies to a table, not a record" if types is None else why_not_per_record(expectation)
+        raise Unfit(f"{expectation} cannot reject a record: it {why}; use warn, hold or fail", "type")
     if expectation not in TABLE_EXPECTATIONS and expectation not in ROW_EXPECTATIONS:
-        raise DeclarationRefused(f"{place}.type", f"{expectation!r} {why_not_per_record(expectation)}")
-    left = dict(kwargs)
-    named = [left[key] for key in ("column", *PAIR) if key in left]
-    named += [name for key in LISTS for name in left.get(key, ())]
-    columns = tuple(named if types is None else (_column(name, types, place) for name in named))
-    condition = None if types is None else _condition(left, types, place)
-    return Rule(**facts, columns=columns, arguments=left, mostly=_mostly(dict(kwargs), place), condition=condition)
+        raise Unfit(
+            f"{shown(expectation)} {why_not_per_record(expectation)}; headrace contract rules lists them", "type"
+        )
+    named = [(key, own[key]) for key in ("column", *PAIR) if key in own]
+    named += [(key, name) for key in LISTS for name in own.get(key, ())]
+    columns = tuple(name if types is None else known_column(name, types, "kwargs", key) for key, name in named)
+    return Rule(columns=columns, arguments=own, **{"condition": None, **facts})
 
 
-def _column(name: object, types: Mapping[str, str], place: str) -> str:
-    if name not in types:
-        raise DeclarationRefused(place, f"{name!r} is no column of the contract")
-    return str(name)
-
-
-def _condition(left: dict[str, Any], types: Mapping[str, str], place: str) -> Condition | None:
-    given = left.pop("row_condition", None)
-    left.pop("condition_parser", None)
-    return None if given is None else read_condition(given, types, f"{place}.row_condition")
-
-
-def _mostly(left: dict[str, Any], place: str) -> float:
-    mostly = left.pop("mostly", 1)
-    if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 < mostly <= 1:
-        raise DeclarationRefused(f"{place}.mostly", f"must be a share between 0 and 1, is {mostly!r}")
-    return float(mostly)
+KWARGS = TypeAdapter(_Kwargs)
 
 
 def referenced_columns(rule: Rule) -> tuple[str, ...]:
-    """Return every column that a rule looks at: those it judges, and those of its condition."""
+    """Return every column that a rule names: those it validates, and those of its condition."""
     return tuple(dict.fromkeys([*rule.columns, *condition_columns(rule.condition)]))

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from include.catalog.contract import Contract, load_contract
-from include.catalog.pipeline import Pipeline, latest_keys, load_pipeline, time_columns
-from include.catalog.yaml_declarations import DeclarationRefused, load_yaml
+from include.catalog.contract import Contract, read_contract
+from include.catalog.pipeline import Pipeline, read_pipeline
+from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
+from include.catalog.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
@@ -22,10 +23,10 @@ RELEASE_START = "beginning.yaml"
 
 
 class DatasetUnknown(Terminal):
-    """There is no such dataset; `known` are those that are."""
+    """There is no such dataset; `known` are those there are."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(f"dataset {name!r} is unknown", f"use one of: {', '.join(known)}")
+        super().__init__(f"dataset {name!r} is unknown", f"use one of: {', '.join(known) or 'none'}")
         self.name = name
         self.known = known
 
@@ -67,50 +68,58 @@ class Dataset:
 
 
 def dataset_names(settings: Settings) -> list[str]:
-    """Return the names of the dataset folders, sorted."""
+    """Return the names of the dataset folders, sorted; a folder whose name no dataset can have is left out."""
+    return [name for name in _folder_names(settings) if NAME.fullmatch(name)]
+
+
+def misnamed_folders(settings: Settings) -> list[Problem]:
+    """Return the folders that are left out, each as a problem."""
+    why = f"the folder's name {NAME_RULE}; rename the folder"
+    foreign = [name for name in _folder_names(settings) if not NAME.fullmatch(name)]
+    return [Problem(settings.datasets / name, 1, "", why) for name in foreign]
+
+
+def _folder_names(settings: Settings) -> list[str]:
     return sorted(path.parent.name for path in settings.datasets.glob("*/pipeline.yaml"))
 
 
-def load_dataset(name: str, folder: Path) -> Dataset:
-    """Read a dataset's folder, strictly; DeclarationRefused names what is wrong."""
-    contract, pipeline = load_contract(folder), load_pipeline(folder)
-    columns = {column.name for column in contract.columns}
-    for column in (pipeline.event_time, *pipeline.identity):
-        if column not in columns:
-            raise DeclarationRefused(f"{folder}/pipeline.yaml: {column}", "is no column of the contract")
-    known = {f"gold.{gold.name}" for gold in pipeline.gold}
-    strange = sorted(set(contract.gold) - known)
-    if strange:
-        raise DeclarationRefused(f"{folder}/contract.yaml: {strange[0]}", "is no gold table of pipeline.yaml")
-    optional = {column.name for column in contract.columns if not column.required}
-    for column in sorted(optional & {*time_columns(pipeline), *pipeline.identity, *latest_keys(pipeline)}):
-        why = "is a time, an identity or a key of a latest table, so the contract must require it"
-        raise DeclarationRefused(f"{folder}/contract.yaml: {column}", why)
-    if contract.identity != pipeline.identity:
-        raise DeclarationRefused(f"{folder}/contract.yaml: primaryKey", f"is not {list(pipeline.identity)}")
-    beginning = load_release_start(folder)
+def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
+    """Return a dataset's folder as a value; raises DeclarationRefused with all problems of its files.
+
+    `strict` is for a folder that is being declared; without it, rules that are newer than the folder are not applied.
+    """
+    documents = [Document(folder / file, strict=strict) for file in ("contract.yaml", "pipeline.yaml")]
+    contract, pipeline = read_contract(documents[0]), read_pipeline(documents[1])
+    if pipeline is not None:
+        documents[1].check(pipeline_findings(pipeline))
+    if contract is not None and pipeline is not None:
+        documents[0].check(contract_findings(pipeline, contract, name))
+        documents[1].check(dataset_findings(pipeline, contract))
+    raise_problems(*documents)
+    assert contract is not None
+    assert pipeline is not None
+    start = load_release_start(folder)
     code = content_hash(folder, leave_out=(RELEASE_START,))
-    release = content_hash(folder) if beginning else code
-    return Dataset(name, folder, release, contract, pipeline, code, beginning)
+    return Dataset(name, folder, content_hash(folder) if start else code, contract, pipeline, code, start)
 
 
 def load_release_start(folder: Path) -> ReleaseStart | None:
-    """Return where the release of a snapshot begins; None: with bronze."""
+    """Return where the release of a snapshot begins; None: with bronze's first batch."""
     path = folder / RELEASE_START
     if not path.exists():
         return None
-    node = load_yaml(path)
-    numbers = (node.take(name, int) for name in ("batch", "silver", "rejected"))
-    beginning = ReleaseStart(node.take("base", str), *numbers)
-    node.finish()
-    return beginning
+    document = Document(path)
+    start = document.parsed(ReleaseStart)
+    raise_problems(document)
+    return start
 
 
 def declared_dataset(settings: Settings, name: str) -> Dataset:
-    """Return the dataset as its folder says now; DatasetUnknown lists the known ones."""
+    """Return the dataset as its folder declares it now; raises DatasetUnknown, DeclarationRefused."""
     known = dataset_names(settings)
     if name not in known:
-        raise DatasetUnknown(name, known)
+        misnamed = [problem for problem in misnamed_folders(settings) if problem.file.name == name]
+        raise DeclarationRefused(misnamed) if misnamed else DatasetUnknown(name, known)
     return load_dataset(name, settings.datasets / name)
 
 
@@ -122,7 +131,7 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
     shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
-    place = snapshot_path(settings, name, load_dataset(name, copy).release)
+    place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)
     if place.is_dir():
         # Reference files are no code: a corrected one is taken over into the release that it belongs to.
         if (copy / "reference").is_dir():
@@ -130,7 +139,7 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
         shutil.rmtree(copy)
     else:
         copy.rename(place)
-    return load_dataset(name, place)
+    return load_dataset(name, place, strict=False)
 
 
 def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
@@ -138,9 +147,10 @@ def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
     place = snapshot_path(settings, name, release)
     if not place.is_dir():
         raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
-    dataset = load_dataset(name, place)
+    dataset = load_dataset(name, place, strict=False)
     if dataset.release != release:
-        raise DeclarationRefused(str(place), f"was changed: its content hash is {dataset.release}, not {release}")
+        why = f"the snapshot was changed: its content hash is {dataset.release}, not {release}"
+        raise DeclarationRefused([Problem(place, 1, "", why)])
     return dataset
 
 

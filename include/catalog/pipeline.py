@@ -1,41 +1,82 @@
-"""The pipeline of a dataset: topic, event time, identity, and the gold tables as declared."""
+"""The pipeline of a dataset: topic, event time, identity, and the gold tables as declared.
+
+The values are the schema of `pipeline.yaml`: pydantic validates keys and
+types; `pipeline_checks.py` checks what the values mean.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from include.catalog.yaml_declarations import DeclarationRefused, Node, load_yaml
+from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo
+from pydantic.dataclasses import dataclass
 
-MEASURES = {"count", "count_if", "sum", "min", "max", "avg", "approx_distinct"}
-WINDOW_UNITS = {"hour", "day", "month"}
-COLUMN_TYPES = ("string", "integer", "long", "double", "boolean", "date")
-TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
-TABLE = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
-WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
+from include.catalog.yaml_declarations import Document, Duration, raise_problems, shown
+
+MeasureFunction = Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct"]
+WindowUnit = Literal["hour", "day", "month"]
+ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
+CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 
 
-@dataclass(frozen=True)
+def _named(value: Any) -> Any:
+    """A mapping of names to mappings, as a list of mappings with `name`."""
+    if not isinstance(value, dict):
+        return value
+    return [{"name": name, **item} if isinstance(item, dict) else item for name, item in value.items()]
+
+
+def _measures(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    for name, item in value.items():
+        if not isinstance(item, dict) or len(item) != 1:
+            raise ValueError(f"{name} must have one function and its expression, like {{sum: x}}, is {shown(item)}")
+    return [{"name": name, "function": f, "expression": e} for name, item in value.items() for f, e in item.items()]
+
+
+def _pairs(value: Any) -> Any:
+    return tuple((name, item) for name, item in value.items()) if isinstance(value, dict) else value
+
+
+def _query_text(value: Any, info: ValidationInfo) -> Any:
+    """The text of the SQL file that `query` names, when a folder is being read."""
+    if not isinstance(value, str) or not info.context:
+        return value
+    folder: Path = info.context["folder"]
+    file = folder / value
+    if info.context["strict"] and not (file.resolve().is_relative_to(folder.resolve()) and file.suffix == ".sql"):
+        raise ValueError(f"must be a .sql file inside the dataset's folder, is {value!r}")
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"there is no file {file}") from error
+
+
+@dataclass(frozen=True, config=CONFIG)
 class Window:
     """A tumbling window of one `unit` (hour, day, month; UTC) over a timestamp column, named `name` in gold."""
 
     column: str
-    unit: str
-    name: str
+    unit: WindowUnit
+    name: Annotated[str, Field(alias="as")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
 class Measure:
-    """One additive measure: `function` (see MEASURES) over an SQL expression of silver columns."""
+    """One additive measure: a function over an SQL expression of silver columns."""
 
     name: str
-    function: str
+    function: MeasureFunction
     expression: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
 class AdditiveGold:
     """Rows that merge by addition: one per window and keys."""
 
@@ -43,10 +84,11 @@ class AdditiveGold:
     partition: str
     window: Window
     keys: tuple[str, ...]
-    measures: tuple[Measure, ...]
+    measures: Annotated[tuple[Measure, ...], BeforeValidator(_measures)]
+    kind: Literal["additive"] = "additive"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
 class LatestGold:
     """The newest row per key by `order_by`; `columns` names an SQL expression of silver for each output."""
 
@@ -54,10 +96,11 @@ class LatestGold:
     partition: str
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
-    columns: tuple[tuple[str, str], ...]
+    columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
+    kind: Literal["latest"] = "latest"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
 class QueryGold:
     """Grains recomputed by an SQL query over `silver`, which has the window's column added.
 
@@ -67,25 +110,43 @@ class QueryGold:
 
     name: str
     partition: str
-    query: str
+    query: Annotated[str, BeforeValidator(_query_text)]
     window: Window
     keys: tuple[str, ...]
-    touched_by: str
+    touched_by: str = "true"
+    kind: Literal["query"] = "query"
 
 
 Gold = AdditiveGold | LatestGold | QueryGold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
 class ReferenceTable:
-    """A small table that `silver` joins: its unique `keys`, and all columns with their types (see COLUMN_TYPES)."""
+    """A small table that `silver` joins: its unique `keys`, and all columns with their types."""
 
     name: str
     keys: tuple[str, ...]
-    columns: tuple[tuple[str, str], ...]
+    columns: Annotated[tuple[tuple[str, ColumnType], ...], BeforeValidator(_pairs)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CONFIG)
+class _Identity:
+    columns: tuple[str, ...]
+    horizon: Duration
+
+
+@dataclass(frozen=True, config=CONFIG)
+class _PipelineFile:
+    topic: str
+    event_time: str
+    lateness: Duration
+    identity: _Identity
+    gold: Annotated[tuple[Annotated[Gold, Field(discriminator="kind")], ...], BeforeValidator(_named)]
+    reference: Annotated[tuple[ReferenceTable, ...], BeforeValidator(_named)] = ()
+    partitions: StrictInt = 2
+
+
+@plain_dataclass(frozen=True)
 class Pipeline:
     """All that is declared of a dataset besides its contract."""
 
@@ -100,86 +161,33 @@ class Pipeline:
 
 
 def load_pipeline(folder: Path) -> Pipeline:
-    """Read `pipeline.yaml` of a dataset's folder; DeclarationRefused names the first key that is wrong."""
-    root = load_yaml(folder / "pipeline.yaml")
-    topic, partitions = root.take("topic", str), root.maybe("partitions", int, 2)
-    if not TOPIC.match(topic):
-        raise DeclarationRefused(f"{root.place}.topic", f"{topic!r} is no name of a Kafka topic")
-    identity = root.node("identity")
-    pipeline = Pipeline(
-        topic=topic,
-        partitions=partitions,
-        event_time=root.take("event_time", str),
-        lateness=root.duration("lateness"),
-        identity=identity.strings("columns"),
-        horizon=identity.duration("horizon"),
-        gold=tuple(_gold(name, node, folder) for name, node in root.named("gold").items()),
-        reference=tuple(_reference(*item) for item in (root.named("reference") if "reference" in root else {}).items()),
-    )
-    identity.finish()
-    root.finish()
+    """Return `pipeline.yaml` of a dataset's folder; raises DeclarationRefused when keys or types are wrong.
+
+    What the values mean is checked by `load_dataset`.
+    """
+    document = Document(folder / "pipeline.yaml", strict=False)
+    pipeline = read_pipeline(document)
+    raise_problems(document)
+    assert pipeline is not None
     return pipeline
 
 
-def _gold(name: str, node: Node, folder: Path) -> Gold:
-    if not TABLE.match(name):
-        raise DeclarationRefused(node.place, f"{name!r} is no table name")
-    read = {"additive": _additive, "latest": _latest, "query": _query}
-    kind = node.one_of("kind", read)
-    partition = node.take("partition", str)
-    gold = read[kind](name, partition, node, folder)
-    node.finish()
-    validate_partition(gold, node.place)
-    return gold
-
-
-def _additive(name: str, partition: str, node: Node, _: Path) -> Gold:
-    measures = tuple(_measure(key, item) for key, item in node.named("measures").items())
-    return AdditiveGold(name, partition, _window(node), node.strings("keys"), measures)
-
-
-def _window(node: Node) -> Window:
-    window = node.node("window")
-    spec = Window(window.take("column", str), window.one_of("unit", WINDOW_UNITS), window.take("as", str))
-    window.finish()
-    return spec
-
-
-def _measure(name: str, node: Node) -> Measure:
-    functions = node.unread()
-    if len(functions) != 1 or functions[0] not in MEASURES:
-        raise DeclarationRefused(node.place, f"must have one of {', '.join(sorted(MEASURES))}, has {functions}")
-    return Measure(name, functions[0], node.take(functions[0], str))
-
-
-def _latest(name: str, partition: str, node: Node, _: Path) -> Gold:
-    keys, order = node.strings("keys"), node.strings("order_by")
-    return LatestGold(name, partition, keys, order, _pairs(node, "columns"))
-
-
-def _query(name: str, partition: str, node: Node, folder: Path) -> Gold:
-    path = folder / node.take("query", str)
-    if not path.is_file():
-        raise DeclarationRefused(f"{node.place}.query", f"there is no file {path}")
-    touched_by = node.maybe("touched_by", str, "true")
-    return QueryGold(name, partition, path.read_text("utf-8"), _window(node), node.strings("keys"), touched_by)
-
-
-def _pairs(node: Node, key: str) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in node.take(key, dict).items())
-
-
-def _reference(name: str, node: Node) -> ReferenceTable:
-    if not TABLE.match(name):
-        raise DeclarationRefused(node.place, f"{name!r} is no table name")
-    keys, columns = node.strings("keys"), _pairs(node, "columns")
-    node.finish()
-    for column, kind in columns:
-        if kind not in COLUMN_TYPES:
-            raise DeclarationRefused(f"{node.place}.columns.{column}", f"must be one of {', '.join(COLUMN_TYPES)}")
-    if not set(keys) <= {column for column, _ in columns}:
-        raise DeclarationRefused(f"{node.place}.keys", f"must be columns of the table, are {list(keys)}")
-    return ReferenceTable(name, keys, columns)
+def read_pipeline(document: Document) -> Pipeline | None:
+    """Return the pipeline that a document declares; None when it is none, and the document has the problems."""
+    found = document.parsed(_PipelineFile, folder=document.path.parent)
+    if found is None:
+        return None
+    identity = found.identity
+    return Pipeline(
+        topic=found.topic,
+        partitions=found.partitions,
+        event_time=found.event_time,
+        lateness=found.lateness,
+        identity=identity.columns,
+        horizon=identity.horizon,
+        gold=found.gold,
+        reference=found.reference,
+    )
 
 
 def grain_columns(gold: Gold) -> tuple[str, ...]:
@@ -188,7 +196,7 @@ def grain_columns(gold: Gold) -> tuple[str, ...]:
 
 
 def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return the columns by which an event lies in a range of time: the event time, and what any window is over."""
+    """Return the columns by which an event lies in a range of time: the event time and those of all windows."""
     windows = [gold.window.column for gold in pipeline.gold if not isinstance(gold, LatestGold)]
     return tuple(dict.fromkeys([pipeline.event_time, *windows]))
 
@@ -196,12 +204,3 @@ def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
 def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the keys of all latest tables."""
     return tuple(key for gold in pipeline.gold if isinstance(gold, LatestGold) for key in gold.keys)
-
-
-def validate_partition(gold: Gold, place: str) -> None:
-    """The partition is an expression over the grain alone, so that a row never moves to another partition."""
-    words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}
-    strange = words - set(grain_columns(gold))
-    if strange or not words:
-        known = ", ".join(grain_columns(gold))
-        raise DeclarationRefused(f"{place}.partition", f"must use only {known}, is {gold.partition!r}")

@@ -1,7 +1,7 @@
-"""`row_condition`: which rows a rule is about, as a value. Written as Great Expectations writes its conditions down.
+"""`row_condition`: which rows a rule applies to, in the form in which Great Expectations serialises conditions.
 
-A null is equal to nothing, so `!=` and `NOT_IN` hold for it and no other comparison does: what pandas says, and what
-Great Expectations says on pandas (adr-0001).
+A null equals nothing, so `!=` and `NOT_IN` hold for it and no other comparison does, as in pandas and in Great
+Expectations on pandas (adr-0001).
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from math import isfinite
+from typing import Annotated, Any, Literal
 
-from include.catalog.yaml_declarations import DeclarationRefused, Node
+from pydantic import BeforeValidator, Field
+
+from include.catalog.yaml_declarations import Declared, Unfit, inside, shown
 
 Value = str | int | Decimal | bool | datetime
 ORDERED = ("<", "<=", ">", ">=")
@@ -24,7 +27,6 @@ WRITTEN: Mapping[str, type | tuple[type, ...]] = {
     "timestamp": str,
 }
 """How YAML holds a value of each logicalType."""
-OPERATORS = ("==", "!=", *ORDERED, "IN", "NOT_IN")
 
 
 @dataclass(frozen=True)
@@ -55,27 +57,68 @@ class Compound:
 Condition = Comparison | Nullity | Compound
 
 
-def read_condition(value: object, types: Mapping[str, str], place: str) -> Condition:
-    """Return the condition that `row_condition` says; `types` are the columns that it may name, with their types."""
+class _Column(Declared):
+    name: str
+
+
+class _Comparison(Declared):
+    type: Literal["comparison"]
+    column: _Column
+    operator: Literal["==", "!=", "<", "<=", ">", ">=", "IN", "NOT_IN"]
+    parameter: Any
+
+
+class _Nullity(Declared):
+    type: Literal["nullity"]
+    column: _Column
+    is_null: bool
+
+
+class _Compound(Declared):
+    type: Literal["and", "or"]
+    conditions: Annotated[list[ConditionModel], Field(min_length=2)]
+
+
+ConditionModel = Annotated[_Comparison | _Nullity | _Compound, Field(discriminator="type")]
+_Compound.model_rebuild()
+
+
+def structured(value: Any) -> Any:
+    """Refuse a condition as a text; ValueError."""
     if isinstance(value, str):
-        why = "is a text of pandas or Spark; write {type: comparison, column: {name: …}, operator: …, parameter: …}"
-        raise DeclarationRefused(place, why)
-    node = Node(value, place)
-    kind = node.one_of("type", ["comparison", "nullity", "and", "or"])
-    if kind in ("and", "or"):
-        parts = tuple(read_condition(part, types, f"{place}.conditions") for part in node.take("conditions", list))
-        if len(parts) < 2:
-            raise DeclarationRefused(f"{place}.conditions", "must be two conditions or more")
-        found: Condition = Compound(kind, parts)
-    else:
-        column = _column(node.node("column"), types)
-        found = Nullity(column, node.take("is_null", bool)) if kind == "nullity" else _comparison(node, column, types)
-    node.finish()
-    return found
+        form = "{type: comparison, column: {name: …}, operator: …, parameter: …}"
+        raise ValueError(f"is a text of pandas or Spark; write {form}, is {shown(value)}")
+    return value
+
+
+RowCondition = Annotated[ConditionModel, BeforeValidator(structured)]
+"""`row_condition` as it stands in a contract."""
+
+
+def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condition:
+    """Return a condition over columns of these types; raises Unfit when it names others or compares other types."""
+    if isinstance(written, _Compound):
+        parts = []
+        for n, part in enumerate(written.conditions):
+            with inside("conditions", n):
+                parts.append(typed_condition(part, types))
+        return Compound(written.type, tuple(parts))
+    name = known_column(written.column.name, types, "column", "name")
+    if isinstance(written, _Nullity):
+        return Nullity(name, written.is_null)
+    with inside("parameter"):
+        return Comparison(name, written.operator, _operand(written, types[name]))
+
+
+def known_column(name: object, types: Mapping[str, str], *key: str) -> str:
+    """Return a column's name; raises Unfit when the contract has no such column."""
+    if name not in types:
+        raise Unfit(f"{shown(name)} is not a column of the contract; columns: {', '.join(types)}", *key)
+    return str(name)
 
 
 def condition_columns(condition: Condition | None) -> Iterator[str]:
-    """Yield the columns that a condition looks at."""
+    """Yield the columns that a condition names."""
     if isinstance(condition, Compound):
         for part in condition.parts:
             yield from condition_columns(part)
@@ -83,50 +126,41 @@ def condition_columns(condition: Condition | None) -> Iterator[str]:
         yield condition.column
 
 
-def typed_value(value: object, kind: str, place: str) -> Value:
-    """Return `value` as a column of type `kind` holds it; DeclarationRefused when it is none."""
+def typed_value(value: object, kind: str, *key: str) -> Value:
+    """Return `value` as a column of type `kind` holds it; raises Unfit when it is none."""
+    if isinstance(value, float) and not isfinite(value):
+        raise Unfit(f"must be a finite number, is {value}", *key)
     if not isinstance(value, WRITTEN[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise DeclarationRefused(place, f"must be a {kind}, is {value!r}")
+        raise Unfit(f"must be of type {kind}, is {shown(value)}", *key)
+    if kind == "timestamp":
+        return zoned_time(value, *key)
     if kind == "number":
         return Decimal(str(value))
-    if kind == "timestamp":
-        return zoned_time(str(value), place)
     assert isinstance(value, str | int | bool)
     return value
 
 
-def zoned_time(text: str, place: str) -> datetime:
-    """Return an ISO 8601 time with its zone, in UTC."""
+def zoned_time(value: object, *key: str) -> datetime:
+    """Return an ISO 8601 time with its zone, in UTC; raises Unfit when it has no zone, or is none."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise DeclarationRefused(place, f"must be a time like 2013-01-01T00:00:00Z, is {text!r}") from error
-    if moment.tzinfo is None:
-        raise DeclarationRefused(place, f"must have a zone, like 2013-01-01T00:00:00Z, is {text!r}")
-    return moment.astimezone(UTC)
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    else:
+        raise Unfit(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
+    raise Unfit(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)
 
 
-def _column(node: Node, types: Mapping[str, str]) -> str:
-    name = node.take("name", str)
-    node.finish()
-    if name not in types:
-        raise DeclarationRefused(node.place, f"{name!r} is no column of the contract")
-    return name
-
-
-def _comparison(node: Node, column: str, types: Mapping[str, str]) -> Comparison:
-    operator, kind, given = node.one_of("operator", OPERATORS), types[column], node.take("parameter", object)
-    place = f"{node.place}.parameter"
-    if operator in ("IN", "NOT_IN"):
-        return Comparison(column, operator, _values(given, kind, place))
-    if operator in ORDERED and kind == "boolean":
-        raise DeclarationRefused(place, "booleans have no order")
-    return Comparison(column, operator, typed_value(given, kind, place))
-
-
-def _values(given: Any, kind: str, place: str) -> tuple[Value, ...]:
+def _operand(written: _Comparison, kind: str) -> Value | tuple[Value, ...]:
+    given, operator = written.parameter, written.operator
+    if operator not in ("IN", "NOT_IN"):
+        if operator in ORDERED and kind == "boolean":
+            raise Unfit("booleans have no order")
+        return typed_value(given, kind)
     if kind in ("boolean", "timestamp"):
-        raise DeclarationRefused(place, f"a {kind} cannot be compared with a set (Great Expectations refuses it)")
+        raise Unfit(f"a {kind} cannot be compared with a set (Great Expectations refuses it)")
     if not isinstance(given, list) or not given:
-        raise DeclarationRefused(place, f"must be a list of values, is {given!r}")
-    return tuple(typed_value(item, kind, place) for item in given)
+        raise Unfit(f"must be a list of values, is {shown(given)}")
+    return tuple(typed_value(item, kind) for item in given)

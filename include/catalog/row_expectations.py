@@ -1,7 +1,7 @@
-"""Which Great Expectations rules can judge each record as it comes, and which are asked of whole tables.
+"""Which expectations of Great Expectations can validate each record, and which need a whole table.
 
-A row expectation becomes Spark columns (spark_jobs/contract/compiled_rules.py): no Python sees a record. A set
-expectation is asked by a checkpoint, where Great Expectations itself runs. Arguments are Great Expectations' own.
+A row expectation is compiled to Spark columns (spark_jobs/contract/compiled_rules.py): no Python per record. A table
+expectation is evaluated by a checkpoint, where Great Expectations itself runs. Arguments are Great Expectations' own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from include.catalog.portable_regex import validate_portable
 from include.catalog.row_conditions import typed_value
-from include.catalog.yaml_declarations import DeclarationRefused
+from include.catalog.yaml_declarations import Unfit, shown
 
 Types = Mapping[str, str]
 """Column → logicalType of the contract."""
@@ -27,97 +26,93 @@ IGNORED = ("both_values_are_missing", "either_value_is_missing", "neither")
 
 @dataclass(frozen=True)
 class RowExpectation:
-    """One that can judge a record: the types of column it is for, its arguments, and how these are checked.
+    """An expectation that can validate one record: the column types it is for, and its arguments.
 
-    `read` gets the arguments as written, the column's type and the place for complaints, and returns them typed.
+    `read` gets the arguments as written and the column's type, and returns them typed; it raises Unfit.
     """
 
     types: tuple[str, ...]
-    read: Callable[[Arguments, str, str], Arguments]
+    read: Callable[[Arguments, str], Arguments]
     columns: tuple[str, ...] = ("column",)
 
 
-def _no_arguments(given: Arguments, kind: str, place: str) -> Arguments:
-    return _known(given, (), place)
+def _no_arguments(given: Arguments, kind: str) -> Arguments:
+    return _known(given, ())
 
 
-def _bounds(given: Arguments, kind: str, place: str) -> Arguments:
-    found = _known(given, ("min_value", "max_value", "strict_min", "strict_max"), place)
+def _bounds(given: Arguments, kind: str) -> Arguments:
+    found = _known(given, ("min_value", "max_value", "strict_min", "strict_max"))
     for key in ("min_value", "max_value"):
-        found[key] = None if found.get(key) is None else _bound(found[key], kind, f"{place}.{key}")
+        found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
     low, high = found["min_value"], found["max_value"]
     if low is None and high is None:
-        raise DeclarationRefused(place, "must have min_value, max_value or both")
+        raise Unfit("must have min_value, max_value or both")
     if low is not None and high is not None and low > high:
-        raise DeclarationRefused(place, f"min_value {low} is greater than max_value {high}")
+        raise Unfit(f"min_value {low} is greater than max_value {high}", "min_value")
     return found | {key: bool(found.get(key, False)) for key in ("strict_min", "strict_max")}
 
 
-def _bound(value: object, kind: str, place: str) -> Any:
-    return typed_value(value, "number" if kind == "integer" else kind, place)
+def _bound(value: object, kind: str, key: str) -> Any:
+    return typed_value(value, "number" if kind == "integer" else kind, key)
 
 
-def _lengths(given: Arguments, kind: str, place: str) -> Arguments:
+def _lengths(given: Arguments, kind: str) -> Arguments:
     for key in ("min_value", "max_value"):
         if given.get(key) is not None:
-            typed_value(given[key], "integer", f"{place}.{key}")
-    return _bounds(given, "integer", place)
+            typed_value(given[key], "integer", key)
+    return _bounds(given, "integer")
 
 
-def _length(given: Arguments, kind: str, place: str) -> Arguments:
-    return {"value": typed_value(_known(given, ("value",), place).get("value"), "integer", f"{place}.value")}
+def _length(given: Arguments, kind: str) -> Arguments:
+    return {"value": typed_value(_known(given, ("value",)).get("value"), "integer", "value")}
 
 
-def _set(given: Arguments, kind: str, place: str) -> Arguments:
-    values = _list(_known(given, ("value_set",), place), "value_set", place)
-    return {"value_set": tuple(typed_value(value, kind, f"{place}.value_set") for value in values)}
+def _set(given: Arguments, kind: str) -> Arguments:
+    values = _list(_known(given, ("value_set",)), "value_set")
+    return {"value_set": tuple(typed_value(value, kind, "value_set") for value in values)}
 
 
-def _pattern(given: Arguments, kind: str, place: str) -> Arguments:
-    pattern = typed_value(_known(given, ("regex",), place).get("regex"), "string", f"{place}.regex")
-    validate_portable(str(pattern), f"{place}.regex")
-    return {"regex": pattern}
+def _pattern(given: Arguments, kind: str) -> Arguments:
+    return {"regex": typed_value(_known(given, ("regex",)).get("regex"), "string", "regex")}
 
 
-def _patterns(given: Arguments, kind: str, place: str) -> Arguments:
-    found = _known(given, ("regex_list", "match_on"), place)
-    patterns = tuple(str(p) for p in _list(found, "regex_list", place))
-    for pattern in patterns:
-        validate_portable(pattern, f"{place}.regex_list")
-    return {"regex_list": patterns, "match_on": _one_of(found.get("match_on", "any"), ("any", "all"), place)}
+def _patterns(given: Arguments, kind: str) -> Arguments:
+    found = _known(given, ("regex_list", "match_on"))
+    patterns = tuple(typed_value(each, "string", "regex_list") for each in _list(found, "regex_list"))
+    return {"regex_list": patterns, "match_on": _one_of(found, "match_on", ("any", "all"))}
 
 
-def _no_patterns(given: Arguments, kind: str, place: str) -> Arguments:
-    return _patterns(_known(given, ("regex_list",), place), kind, place)
+def _no_patterns(given: Arguments, kind: str) -> Arguments:
+    return _patterns(_known(given, ("regex_list",)), kind)
 
 
-def _pair(given: Arguments, kind: str, place: str) -> Arguments:
-    found = _known(given, ("ignore_row_if",), place)
-    return {"ignore_row_if": _one_of(found.get("ignore_row_if", IGNORED[0]), IGNORED, place)}
+def _pair(given: Arguments, kind: str) -> Arguments:
+    return {"ignore_row_if": _one_of(_known(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
 
 
-def _greater(given: Arguments, kind: str, place: str) -> Arguments:
-    found = _known(given, ("ignore_row_if", "or_equal"), place)
-    return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind, place)}
+def _greater(given: Arguments, kind: str) -> Arguments:
+    found = _known(given, ("ignore_row_if", "or_equal"))
+    return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind)}
 
 
-def _known(given: Arguments, names: tuple[str, ...], place: str) -> Arguments:
-    strange = sorted(set(given) - set(names))
-    if strange:
-        raise DeclarationRefused(f"{place}.{strange[0]}", f"is no known key; known: {', '.join(names) or 'none'}")
+def _known(given: Arguments, names: tuple[str, ...]) -> Arguments:
+    for name in given:
+        if name not in names:
+            raise Unfit(f"is not a known key; known: {', '.join(names) or 'none'}", name)
     return dict(given)
 
 
-def _list(given: Arguments, key: str, place: str) -> list[Any]:
+def _list(given: Arguments, key: str) -> list[Any]:
     values = given.get(key)
     if not isinstance(values, list) or not values or None in values:
-        raise DeclarationRefused(f"{place}.{key}", f"must be a list of values without null, is {values!r}")
+        raise Unfit(f"must be a list of values without null, is {shown(values)}", key)
     return values
 
 
-def _one_of(value: object, allowed: tuple[str, ...], place: str) -> str:
+def _one_of(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
+    value = given.get(key, allowed[0])
     if value not in allowed:
-        raise DeclarationRefused(place, f"{value!r} is none of {', '.join(allowed)}")
+        raise Unfit(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
     return str(value)
 
 
@@ -137,10 +132,10 @@ ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
     "expect_column_pair_values_to_be_equal": RowExpectation(ALL, _pair, PAIR),
     "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(ORDERED, _greater, PAIR),
 }
-"""The row expectations, and what each is for."""
+"""The row expectations, and the column types of each."""
 
 NOT_PER_RECORD: Mapping[str, str] = {
-    "expect_column_values_to_be_unique": "needs all rows; identities are unique anyhow (primaryKey)",
+    "expect_column_values_to_be_unique": "needs all rows; identities are unique already (primaryKey)",
     "expect_column_values_to_be_increasing": "needs the order of all rows",
     "expect_column_values_to_be_decreasing": "needs the order of all rows",
     "expect_column_value_z_scores_to_be_less_than": "needs the mean of all rows",
@@ -148,11 +143,11 @@ NOT_PER_RECORD: Mapping[str, str] = {
     "expect_column_values_to_match_strftime_format": "is Python for each record; declare logicalType timestamp",
     "expect_column_values_to_be_dateutil_parseable": "is Python for each record; declare logicalType timestamp",
     "expect_column_values_to_match_json_schema": "is Python for each record",
-    "expect_column_values_to_match_like_pattern": "does not exist on pandas, where it would be checked; use a regex",
+    "expect_column_values_to_match_like_pattern": "does not exist on pandas, where checkpoints run; use a regex",
     "expect_column_values_to_be_of_type": "is what logicalType declares",
     "expect_column_values_to_be_in_type_list": "is what logicalType declares",
 }
-"""Column-map expectations that judge no record here, and why."""
+"""Column-map expectations that validate no single record here, and why."""
 
 _SET_OF_COLUMN = """
 distinct_values_to_be_in_set distinct_values_to_contain_set distinct_values_to_equal_set kl_divergence_to_be_less_than
@@ -167,11 +162,11 @@ TABLE_EXPECTATIONS = frozenset(
     + ["expect_multicolumn_sum_to_equal", "expect_table_row_count_to_be_between", "expect_table_row_count_to_equal"]
     + ["expect_table_columns_to_match_set", "expect_table_column_count_to_equal"]
 )
-"""Expectations that only a whole table can keep; a checkpoint also asks row expectations of a table."""
+"""Expectations of a whole table; a checkpoint can also evaluate row expectations."""
 
 
 def why_not_per_record(expectation: str) -> str:
-    """Say why an expectation cannot judge each record."""
+    """Return why an expectation cannot validate each record."""
     if expectation in NOT_PER_RECORD:
         return NOT_PER_RECORD[expectation]
-    return "needs all rows" if expectation in TABLE_EXPECTATIONS else "is no expectation that is known here"
+    return "needs all rows" if expectation in TABLE_EXPECTATIONS else "is not a known expectation"

@@ -1,119 +1,281 @@
-"""Strict access to a YAML mapping: every key is known, every value has its type, every error names the place."""
+"""Declarations as YAML files: the line of each key, validation by pydantic, one refusal that lists all problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from reprlib import Repr
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from include.errors import Terminal
 
 T = TypeVar("T")
-UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+Key = tuple[str | int, ...]
+"""Where a value stands in a file: names and list positions, from the outside in."""
+Finding = tuple[Key, str]
+"""A key and what is wrong with its value."""
+SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+DURATION = re.compile(r"([0-9]+) +(second|minute|hour|day)s?")
+LONGEST_DURATION = timedelta(days=36_500)
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+NAME_RULE = "must be lower-case letters, digits and _, begin with a letter, and have at most 63 characters"
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_shown = Repr()
+_shown.maxstring = _shown.maxother = 80
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """What is wrong with one key of a file; `line` counts from 1, `key` is empty for the file as a whole."""
+
+    file: Path
+    line: int
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, [f"{self.file}:{self.line}", self.key, self.why]))
 
 
 class DeclarationRefused(Terminal):
-    """A dataset's YAML cannot be used; `place` is file and key, `why` the rule that it breaks."""
+    """Files of a dataset cannot be used; `problems` are all that were found in them, by file and line."""
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(f"{place}: {why}; the dataset was not loaded", f"correct {place.split(':')[0]}")
-        self.place = place
-        self.why = why
-
-
-class Node:
-    """One mapping of a YAML file, read key by key; `finish` refuses the keys that nobody read."""
-
-    def __init__(self, value: object, place: str) -> None:
-        if not isinstance(value, Mapping):
-            raise DeclarationRefused(place, f"must be a mapping, is {value!r}")
-        self.place = place
-        self._left: dict[str, Any] = {str(key): item for key, item in value.items()}
-
-    def take(self, key: str, kind: type[T]) -> T:
-        """Return the required value of `key`, which must be a `kind`."""
-        if key not in self._left:
-            raise DeclarationRefused(f"{self.place}.{key}", "is required and missing")
-        return self._checked(key, self._left.pop(key), kind)
-
-    def maybe(self, key: str, kind: type[T], default: T) -> T:
-        """Return the value of `key`, which must be a `kind`, or `default` where it is absent."""
-        return self._checked(key, self._left.pop(key), kind) if key in self._left else default
-
-    def node(self, key: str) -> Node:
-        """Return the required mapping under `key`."""
-        return Node(self.take(key, dict), f"{self.place}.{key}")
-
-    def nodes(self, key: str) -> list[Node]:
-        """Return the mappings in the list under `key` (none where it is absent)."""
-        return [Node(item, f"{self.place}.{key}[{i}]") for i, item in enumerate(self.maybe(key, list, []))]
-
-    def named(self, key: str) -> dict[str, Node]:
-        """Return the mapping of names to mappings under `key`."""
-        return {name: Node(item, f"{self.place}.{key}.{name}") for name, item in self.take(key, dict).items()}
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        """Return the required, non-empty list of strings under `key`."""
-        items = self.take(key, list)
-        if not items or not all(isinstance(item, str) for item in items):
-            raise DeclarationRefused(f"{self.place}.{key}", f"must be a list of strings, is {items!r}")
-        return tuple(items)
-
-    def duration(self, key: str) -> timedelta:
-        """Return the required duration under `key`, written like `2 days`."""
-        return parsed_duration(self.take(key, str), f"{self.place}.{key}")
-
-    def one_of(self, key: str, allowed: Iterable[str]) -> str:
-        """Return the required string under `key`, which must be one of `allowed`."""
-        value, known = self.take(key, str), sorted(allowed)
-        if value not in known:
-            raise DeclarationRefused(f"{self.place}.{key}", f"must be one of {', '.join(known)}, is {value!r}")
-        return value
-
-    def ignore(self, *keys: str) -> None:
-        """Accept keys that are for people and other tools."""
-        for key in keys:
-            self._left.pop(key, None)
-
-    def finish(self) -> None:
-        """Refuse the first key that nobody read."""
-        for key in self._left:
-            raise DeclarationRefused(f"{self.place}.{key}", "is no known key")
-
-    def peek(self, key: str) -> object:
-        """Return what stands under `key`, which stays to be read; None where it is absent."""
-        return self._left.get(key)
-
-    def unread(self) -> list[str]:
-        """Return the keys not read yet."""
-        return list(self._left)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._left
-
-    def _checked(self, key: str, value: object, kind: type[T]) -> T:
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise DeclarationRefused(f"{self.place}.{key}", f"must be a {kind.__name__}, is {value!r}")
-        return value
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        files = ", ".join(dict.fromkeys(str(problem.file) for problem in self.problems))
+        count = f"{len(self.problems)} problems:\n  " if len(self.problems) > 1 else ""
+        found = "\n  ".join(map(str, self.problems))
+        super().__init__(f"{count}{found}\nthe dataset was not loaded", f"correct {files}; headrace contract check")
 
 
-def parsed_duration(text: str, place: str) -> timedelta:
-    """Return `text`, a count and a unit such as `90 minutes`, as a duration."""
-    parts = text.split()
-    unit = parts[1].removesuffix("s") if len(parts) == 2 else ""
-    if unit not in UNITS or not parts[0].isdigit():
-        raise DeclarationRefused(place, f"must be a duration like '2 days', is {text!r}")
-    return timedelta(seconds=int(parts[0]) * UNITS[unit])
+class Unfit(ValueError):
+    """A value that cannot be used; `key` is where it stands below the value that is being read."""
+
+    def __init__(self, why: str, *key: str | int) -> None:
+        super().__init__(why)
+        self.why, self.key = why, key
 
 
-def load_yaml(path: Path) -> Node:
-    """Return the mapping in a YAML file; DeclarationRefused when it is missing or no YAML."""
+@contextmanager
+def inside(*key: str | int) -> Iterator[None]:
+    """Prefix the key of an Unfit value."""
     try:
-        return Node(yaml.safe_load(path.read_text(encoding="utf-8")), f"{path}: ")
-    except FileNotFoundError as error:
-        raise DeclarationRefused(str(path), "is missing") from error
-    except yaml.YAMLError as error:
-        raise DeclarationRefused(str(path), f"is no YAML ({error})") from error
+        yield
+    except Unfit as error:
+        error.key = (*key, *error.key)
+        raise
+
+
+class Declared(BaseModel):
+    """A mapping of a YAML file: types are not converted, unknown keys are errors, `ignored` keys are for people."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, value: Any) -> Any:
+        return {key: v for key, v in value.items() if key not in cls.ignored} if isinstance(value, dict) else value
+
+
+class Document:
+    """A YAML file that is being read: its value, the line of each key, and the problems found so far.
+
+    `strict` is for a folder that is being declared. The snapshot of a release is read without: it was accepted
+    once, perhaps by an earlier version with fewer rules, and must stay readable.
+    """
+
+    def __init__(self, path: Path, *, strict: bool = True) -> None:
+        self.path, self.strict = path, strict
+        self.problems: list[Problem] = []
+        self._lines: dict[Key, int] = {}
+        self.value = self._read()
+
+    def refuse(self, key: Key, why: str) -> None:
+        """Note a problem with the value of `key`."""
+        self.problems.append(Problem(self.path, self.line(key), spelled(key), why))
+
+    @contextmanager
+    def problem_at(self, *key: str | int) -> Iterator[None]:
+        """Note an Unfit value below `key` as a problem, and go on after the block."""
+        try:
+            yield
+        except Unfit as error:
+            self.refuse((*key, *error.key), error.why)
+
+    def check(self, findings: Iterable[Finding]) -> None:
+        """Note findings that only a folder that is being declared is held to."""
+        if self.strict:
+            for key, why in findings:
+                self.refuse(key, why)
+
+    def line(self, key: Key) -> int:
+        """Return the line of a key, or of the nearest mapping around it."""
+        while key and key not in self._lines:
+            key = key[:-1]
+        return self._lines.get(key, 1)
+
+    def parsed(self, model: type[T], **context: Any) -> T | None:
+        """Return the file's value as a model; None when it is none, and each reason is a problem."""
+        if self.problems and self.value is None:
+            return None
+        try:
+            return cast(
+                T, _adapter(cast(Any, model)).validate_python(self.value, context={"strict": self.strict, **context})
+            )
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                self.refuse(*finding(each, self.value, model))
+            return None
+
+    def _read(self) -> Any:
+        try:
+            loader = Loader(self.path.read_bytes().decode("utf-8"))
+            node = loader.get_single_node()
+            if node is None:
+                return {}
+            self._index(node, ())
+            return _with_text_keys(loader.construct_document(node))
+        except FileNotFoundError:
+            self.refuse((), "is missing")
+        except UnicodeDecodeError as error:
+            self._lines[()] = error.object[: error.start].count(b"\n") + 1
+            self.refuse((), f"is not UTF-8: byte 0x{error.object[error.start]:02x}")
+        except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+            mark = getattr(error, "problem_mark", None)
+            self._lines[()] = mark.line + 1 if mark else 1
+            self.refuse((), f"is not YAML: {getattr(error, 'problem', None) or error}")
+        return None
+
+    def _index(self, node: yaml.Node, key: Key) -> None:
+        """Note the line of each key below; a key that stands twice in one mapping is a problem."""
+        self._lines.setdefault(key, node.start_mark.line + 1)
+        if isinstance(node, yaml.SequenceNode):
+            for n, item in enumerate(node.value):
+                self._index(item, (*key, n))
+        if not isinstance(node, yaml.MappingNode):
+            return
+        for name, value in node.value:
+            below = (*key, str(name.value))
+            if below in self._lines:
+                self.check([(below, f"stands twice: in lines {self.line(below)} and {name.start_mark.line + 1}")])
+            self._lines[below] = name.start_mark.line + 1
+            if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                self.check([(below, "must be a text: write the key in quotes")])
+            self._index(value, below)
+
+
+def raise_problems(*documents: Document) -> None:
+    """Raise DeclarationRefused when any of the documents has a problem."""
+    if problems := [problem for document in documents for problem in document.problems]:
+        raise DeclarationRefused(problems)
+
+
+def spelled(key: Key) -> str:
+    """Return a key as people write it: `schema[0].name`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
+
+
+def shown(value: object) -> str:
+    """Return a value as it stands in a message, shortened."""
+    return _shown.repr(value)
+
+
+def parsed_duration(value: object) -> timedelta:
+    """Return a count and a unit such as `90 minutes` as a duration; ValueError."""
+    if isinstance(value, timedelta):
+        return value
+    match = DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"must be a count and second, minute, hour or day, like '2 days', is {shown(value)}")
+    if len(match[1]) > 12 or (found := timedelta(seconds=int(match[1]) * SECONDS[match[2]])) > LONGEST_DURATION:
+        raise ValueError(f"must be at most {LONGEST_DURATION.days} days, is {shown(value)}")
+    return found
+
+
+def accepted_names(names: Iterable[tuple[Key, str]]) -> Iterator[Finding]:
+    """Yield a finding for each name that no column or table may have, and for each that occurs twice."""
+    seen: set[str] = set()
+    for key, name in names:
+        if not NAME.fullmatch(name):
+            yield key, f"{NAME_RULE}, is {shown(name)}"
+        if name in seen:
+            yield key, f"{name!r} stands twice"
+        seen.add(name)
+
+
+Duration = Annotated[timedelta, BeforeValidator(parsed_duration)]
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
+    """Return an error of pydantic with the key as it stands in `document`, which was read as `model`."""
+    key, kind = _key_in_file(error["loc"], document), error["type"]
+    if kind == "missing":
+        return (*key, error["loc"][-1]), "is required and missing"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return key, f"is not a known key; known: {', '.join(_known_keys(model, error['loc'][:-1]))}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag, allowed = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags", "")
+        return (*key, tag), f"must be {allowed}, is {shown(error['ctx']['tag'])}" if allowed else "is required"
+    if kind == "value_error":
+        return key, str(error["ctx"]["error"])
+    return key, f"{error['msg'].replace('Input should', 'must', 1)}, is {shown(error['input'])}"
+
+
+def _key_in_file(loc: Sequence[str | int], value: Any) -> Key:
+    """Leave out what pydantic adds to a location, and turn positions in a mapping into its keys."""
+    key: list[str | int] = []
+    for part in loc:
+        if isinstance(value, dict) and isinstance(part, int) and part < len(value):
+            part = list(value)[part]
+        is_there = isinstance(value, dict) and part in value
+        if is_there or (isinstance(value, list) and isinstance(part, int) and part < len(value)):
+            value = value[part]
+            key.append(part)
+    return tuple(key)
+
+
+def _known_keys(model: object, loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that the models at a location know."""
+    models = list(_models(model))
+    for part in loc:
+        fields = [f for each in models for name, f in _fields(each).items() if part in (name, f.alias)]
+        tagged = [each for each in models if part in _tags(each)]
+        models = [found for field in fields for found in _models(field.annotation)] or tagged or models
+    return sorted({field.alias or name for each in models for name, field in _fields(each).items()})
+
+
+def _fields(model: Any) -> Mapping[str, Any]:
+    return dict(model.__pydantic_fields__)
+
+
+def _tags(model: Any) -> tuple[Any, ...]:
+    annotations = (field.annotation for field in _fields(model).values())
+    return tuple(tag for each in annotations if get_origin(each) is Literal for tag in get_args(each))
+
+
+def _models(annotation: Any) -> Iterator[Any]:
+    """Yield the models that an annotation names."""
+    if hasattr(annotation, "__pydantic_fields__"):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)

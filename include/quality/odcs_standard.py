@@ -24,7 +24,7 @@ def contract_problems(folder: Path) -> list[str]:
     try:
         contract = load_contract(folder)
     except DeclarationRefused as error:
-        return [f"{error.place}: {error.why}"]
+        return [str(problem) for problem in error.problems]
     return [*_against_the_standard(path), *_unknown_to_gx(contract)]
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.yaml_declarations import DeclarationRefused
+from include.catalog.yaml_declarations import DeclarationRefused, Problem
+from include.paths import silver_path
 from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.layers.gold_layer import GoldTable, gold_spec
 from spark_jobs.layers.reference_versions import ReferenceVersions
-from spark_jobs.layers.silver_writer import Inheritance, SilverWriter, open_silver_writer
+from spark_jobs.layers.silver_code import load_transformation, validate_code
+from spark_jobs.layers.silver_writer import Inheritance, SilverWriter, open_silver_writer, silver_of_nothing
 from spark_jobs.storage.delta_table import Table, read_files
 
 
@@ -57,7 +58,7 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
             why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are to be taken over"
-            raise DeclarationRefused(f"silver.{base.name}: {name}", why)
+            raise DeclarationRefused([Problem(settings.datasets / base.name / "silver.py", 1, name, why)])
     return Inheritance(before.silver, before.rejected, beginning.batch)
 
 
@@ -87,22 +88,11 @@ def _opened(
     transform = load_transformation(dataset)
     create_reference_tables(settings, dataset)
     book = ReferenceVersions(spark, settings, dataset, reference)
+    if not (silver_path(settings, dataset.name, dataset.release) / "_delta_log").is_dir():
+        # A release whose tables exist was accepted, perhaps by fewer rules.
+        validate_code(settings, dataset, silver_of_nothing(spark, dataset, transform, book))
     writer = open_silver_writer(spark, settings, dataset, bronze, transform, book, versions)
     return Release(writer, tuple(_gold_tables(spark, settings, dataset, writer.silver, versions)))
-
-
-def load_transformation(dataset: Dataset) -> Callable[..., DataFrame]:
-    """Return the function `silver` of the release's own `silver.py`; DeclarationRefused when there is none."""
-    path = dataset.folder / "silver.py"
-    spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise DeclarationRefused(str(path), "is missing")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: object = getattr(module, "silver", None)
-    if not callable(function):
-        raise DeclarationRefused(str(path), "must define a function silver(accepted: DataFrame, …) -> DataFrame")
-    return function
 
 
 def _gold_tables(

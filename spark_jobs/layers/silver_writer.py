@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold
-from include.catalog.yaml_declarations import DeclarationRefused
 from include.paths import rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
@@ -20,6 +19,7 @@ from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_
 from spark_jobs.layers.amended_records import RecordDecisions
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.reference_versions import ReferenceVersions
+from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 
@@ -42,11 +42,6 @@ REJECTED = (
     .add(MONTH, StringType())
 )
 PLACES = StructType([REJECTED[name] for name in PLACE])
-Transformation = Callable[..., DataFrame]
-"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
-
-It makes one row of each record and looks at no other: copies of an identity are told apart afterwards.
-"""
 
 
 @dataclass(frozen=True)
@@ -106,25 +101,23 @@ def open_silver_writer(
     )
 
 
+def silver_of_nothing(
+    spark: SparkSession, dataset: Dataset, transform: Transformation, reference: ReferenceVersions
+) -> DataFrame:
+    """Return what `silver.py` makes of no records: silver's columns."""
+    accepted = compiled_validator(dataset.contract).validated(no_rows(spark, BRONZE)).drop("_reasons")
+    return transform(accepted, **reference.frames({}))
+
+
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:
     """Return what `silver.<dataset>` is: the columns that the transformation makes, coordinates, month."""
     pipeline = dataset.pipeline
     bounded = [pipeline.event_time, *pipeline.identity]
     for gold in pipeline.gold:
         bounded += gold.keys if isinstance(gold, LatestGold) else [gold.window.column]
-    refuse_alike(f"silver.{dataset.name}", rows.columns)
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
     return TableSpec(f"silver.{dataset.name}", path, partitioned_schema(rows.schema, MONTH), MONTH, columns)
-
-
-def refuse_alike(table: str, names: Sequence[str]) -> None:
-    """Raise DeclarationRefused for two columns whose names differ by case alone: not every reader tells them apart."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise DeclarationRefused(f"{table}: {name}", f"differs from {other} by case alone")
 
 
 def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:

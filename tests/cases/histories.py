@@ -20,7 +20,8 @@ from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.engine.refine import publication_of, refined_batch
 from spark_jobs.jobs.slice_job import slice_records
-from spark_jobs.layers.release_tables import Release, load_transformation, pinned_release
+from spark_jobs.layers.release_tables import Release, pinned_release
+from spark_jobs.layers.silver_code import load_transformation
 
 Edit = Callable[[Path], None]
 

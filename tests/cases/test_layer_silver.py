@@ -167,5 +167,5 @@ def test_columns_that_differ_by_case_alone_are_refused(spark: SparkSession, sett
         path.write_text(path.read_text("utf-8").replace('"seats")', '"seats", F.lit(1).alias("Flight"))'), "utf-8")
 
     folder = edited(tmp_path / "edited", shouted, declared_dataset(settings, "flights").folder)
-    with pytest.raises(DeclarationRefused, match="silver.flights: Flight: differs from flight by case alone"):
+    with pytest.raises(DeclarationRefused, match="silver.py:11: Flight: differs from flight by case alone"):
         small_release(spark, settings, "flights", folder)

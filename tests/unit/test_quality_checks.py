@@ -14,7 +14,6 @@ import pytest
 
 from include.catalog.contract_rules import Rule, read_rules
 from include.catalog.dataset import snapshot_dataset
-from include.catalog.yaml_declarations import Node
 from include.paths import docs_path
 from include.quality import published_quality
 from include.quality.gx_checkpoint import Check, to_pandas, validate_tables
@@ -43,7 +42,7 @@ def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: b
         "customProperties": [{"property": "action", "value": action}],
         "implementation": {"type": expectation, "kwargs": kwargs},
     }
-    return read_rules([Node(said, "test")], TYPES, gold=gold)[0]
+    return read_rules([said], None if gold else TYPES)[0]
 
 
 def answers(*rules: Rule, site: Path | None = None) -> list[Check]:

@@ -10,8 +10,6 @@ import pytest
 from ledgered_stream import Stream
 
 from include.catalog.dataset import Dataset, declared_dataset
-from include.catalog.pipeline import load_pipeline
-from include.catalog.yaml_declarations import DeclarationRefused
 from include.paths import reference_path
 from include.reference import reference_tables
 from include.reference.reference_tables import (
@@ -26,7 +24,7 @@ from include.reference.reference_tables import (
     read_version,
     validate_reference_tables,
 )
-from include.settings import CLONE, Settings
+from include.settings import Settings
 
 PLANES = "tailnum,year,seats\n"
 
@@ -115,18 +113,3 @@ def test_a_file_or_a_table_that_is_not_there(settings: Settings, flights: Datase
         load_reference(settings, flights, "planes", tmp_path / "none.csv")
     with pytest.raises(ReferenceUnknown, match="airlines, airports, planes"):
         load_reference(settings, flights, "pilots", tmp_path / "none.csv")
-
-
-@pytest.mark.parametrize(
-    ("declared", "why"),
-    [
-        ("reference: {planes: {keys: [tail], columns: {tailnum: string}}}", "must be columns of the table"),
-        ("reference: {planes: {keys: [tailnum], columns: {tailnum: text}}}", "must be one of string"),
-        ("reference: {'../x': {keys: [tailnum], columns: {tailnum: string}}}", "is no table name"),
-    ],
-)
-def test_declarations_that_are_refused(declared: str, why: str, tmp_path: Path) -> None:
-    text = (CLONE / "include" / "datasets" / "weather" / "pipeline.yaml").read_text("utf-8")
-    (tmp_path / "pipeline.yaml").write_text(f"{text}\n{declared}\n", "utf-8")
-    with pytest.raises(DeclarationRefused, match=why):
-        load_pipeline(tmp_path)

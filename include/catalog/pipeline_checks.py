@@ -1,0 +1,117 @@
+"""Checks of what the values of `pipeline.yaml` mean, each alone and with the contract."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from include.catalog.contract import Contract
+from include.catalog.pipeline import Gold, LatestGold, Pipeline, QueryGold, grain_columns, latest_keys, time_columns
+from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MAX_PARTITIONS = 10_000
+COORDINATES = ("_topic", "_partition", "_offset", "_timestamp", "_batch_id")
+"""Columns that the platform adds to silver."""
+WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
+"""Texts, which are skipped, and names that are not of functions."""
+
+
+def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield what is wrong with a pipeline, whatever the contract."""
+    if not TOPIC.fullmatch(pipeline.topic) or pipeline.topic in (".", ".."):
+        rule = "must be 1 to 249 letters, digits, '.', '_' or '-', and neither '.' nor '..'"
+        yield ("topic",), f"{rule}, is {shown(pipeline.topic)}"
+    if not 1 <= pipeline.partitions <= MAX_PARTITIONS:
+        yield ("partitions",), f"must be from 1 to {MAX_PARTITIONS}, is {pipeline.partitions}"
+    yield from _names_once(("identity", "columns"), pipeline.identity)
+    yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
+    for gold in pipeline.gold:
+        yield from _gold_findings(gold)
+    for table in pipeline.reference:
+        place = ("reference", table.name)
+        yield from accepted_names([(place, table.name)])
+        yield from _names_once((*place, "keys"), table.keys)
+        columns = [name for name, _ in table.columns]
+        if not set(table.keys) <= set(columns):
+            yield (*place, "keys"), f"must be columns of the table ({', '.join(columns)}), are {', '.join(table.keys)}"
+
+
+def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
+    """Yield where a pipeline contradicts the contract."""
+    types = {column.name: column.type for column in contract.columns}
+    known = f"is not a column of the contract; columns: {', '.join(types)}"
+    if pipeline.event_time not in types:
+        yield ("event_time",), f"{pipeline.event_time!r} {known}"
+    for n, name in enumerate(pipeline.identity):
+        if name not in types:
+            yield ("identity", "columns", n), f"{name!r} {known}"
+    for name in time_columns(pipeline):
+        if types.get(name, "timestamp") != "timestamp":
+            key = _time_key(pipeline, name)
+            yield key, f"must be a timestamp; {name} is of type {types[name]}"
+    for gold in pipeline.gold:
+        if not isinstance(gold, LatestGold) and gold.window.name in (*types, *COORDINATES):
+            why = f"{gold.window.name!r} is already a column of silver; give the window a name of its own"
+            yield ("gold", gold.name, "window", "as"), why
+
+
+def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iterator[Finding]:
+    """Yield where a contract contradicts the pipeline, or the folder `name`."""
+    if contract.dataset != name:
+        yield ("name",), f"must be the name of the folder, {name!r}, is {contract.dataset!r}"
+    tables = {f"gold.{gold.name}" for gold in pipeline.gold}
+    for n, table in enumerate(contract.gold, 1):
+        if table not in tables:
+            yield ("schema", n, "name"), f"{table} is not a gold table of pipeline.yaml; tables: {', '.join(tables)}"
+    needed = {*time_columns(pipeline), *pipeline.identity, *latest_keys(pipeline)}
+    for n, column in enumerate(contract.columns):
+        if column.name in needed and not column.required:
+            why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
+            yield ("schema", 0, "properties", n, "required"), why
+    if contract.identity != pipeline.identity:
+        declared, expected = (", ".join(names) or "none" for names in (contract.identity, pipeline.identity))
+        why = f"columns with primaryKey ({declared}) must be identity.columns of pipeline.yaml ({expected})"
+        yield ("schema", 0, "properties"), why
+
+
+def _gold_findings(gold: Gold) -> Iterator[Finding]:
+    place = ("gold", gold.name)
+    yield from _names_once((*place, "keys"), gold.keys)
+    grain = grain_columns(gold)
+    outputs: list[tuple[str, str]] = []
+    if isinstance(gold, LatestGold):
+        yield from _names_once((*place, "order_by"), gold.order_by)
+        outputs = [("columns", name) for name, _ in gold.columns]
+    else:
+        if not NAME.fullmatch(gold.window.name):
+            yield (*place, "window", "as"), f"{NAME_RULE}, is {shown(gold.window.name)}"
+        if gold.window.name in gold.keys:
+            yield (*place, "window", "as"), f"{gold.window.name!r} is a key as well; give the window another name"
+        if not isinstance(gold, QueryGold):
+            outputs = [("measures", measure.name) for measure in gold.measures]
+    for part, name in outputs:
+        if not NAME.fullmatch(name):
+            yield (*place, part, name), f"{NAME_RULE}, is {shown(name)}"
+        if name in grain:
+            yield (*place, part, name), f"{name!r} is already a column of the table: {', '.join(grain)} name its grain"
+    words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}
+    if words - set(grain) or not words:
+        why = f"must be an expression over {', '.join(grain)} alone, so that a row never moves, is {gold.partition!r}"
+        yield (*place, "partition"), why
+
+
+def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding for an empty list, and for each name that the list has already."""
+    if not names:
+        yield key, "must name at least one column"
+    for n, name in enumerate(names):
+        if name in names[:n]:
+            yield (*key, n), f"{name!r} stands twice"
+
+
+def _time_key(pipeline: Pipeline, column: str) -> tuple[str, ...]:
+    if column == pipeline.event_time:
+        return ("event_time",)
+    windows = [g for g in pipeline.gold if not isinstance(g, LatestGold) and g.window.column == column]
+    return ("gold", windows[0].name, "window", "column")

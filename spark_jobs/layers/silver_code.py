@@ -1,0 +1,208 @@
+"""The code of a release: its `silver.py` loaded and called, and its gold expressions checked against silver's columns.
+
+Whatever is wrong in it is a `DeclarationRefused` that names the file of the dataset's folder, the line and the key.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import NullType
+
+from include.catalog.dataset import Dataset
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, grain_columns, time_columns
+from include.catalog.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
+from include.settings import Settings
+from spark_jobs.layers.additive_gold import additive_rows
+from spark_jobs.layers.gold_windows import window_start
+from spark_jobs.layers.latest_gold import latest_rows
+from spark_jobs.layers.query_gold import query_rows
+
+Transformation = Callable[..., DataFrame]
+"""`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
+
+It makes one row of each record, independently of the others: duplicates of an identity are found afterwards.
+"""
+COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+LINE_IN_SQL = re.compile(r"\(?line (\d+), pos")
+# What code does wrong by itself. Not here: what Spark or the machine does to it (a JVM that is gone, a full disk).
+FAULTS_OF_CODE = (
+    *(SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError, LookupError),
+    *(ArithmeticError, AssertionError, NotImplementedError, AnalysisException),
+)
+
+
+def load_transformation(dataset: Dataset) -> Transformation:
+    """Return the function `silver` of a release's `silver.py`; it raises DeclarationRefused, as this does."""
+    path = dataset.folder / "silver.py"
+    spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise refused(path, 1, "is missing")
+    module = importlib.util.module_from_spec(spec)
+    with faults_of(path):
+        spec.loader.exec_module(module)
+    function: Any = getattr(module, "silver", None)
+    if not callable(function):
+        raise refused(path, 1, "must define a function silver(accepted: DataFrame, …) -> DataFrame")
+
+    def silver(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
+        with faults_of(path):
+            rows = function(accepted, **reference)
+        if not isinstance(rows, DataFrame):
+            line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+            raise refused(path, line, f"silver() must return a DataFrame, returned {type(rows).__name__}")
+        return rows
+
+    return silver
+
+
+def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> None:
+    """Raise DeclarationRefused unless silver's columns can be stored and the gold tables can be computed from them.
+
+    `silver` is what `silver.py` makes of any accepted records; nothing is computed or written.
+    """
+    problems = list(_column_problems(dataset, silver))
+    pipeline = Document(dataset.folder / "pipeline.yaml", strict=False)
+    for gold in () if problems else dataset.pipeline.gold:
+        problems += _gold_problems(pipeline, gold, silver)
+    if problems:
+        # People correct the folder, not the snapshot of the release.
+        folder = settings.datasets / dataset.name
+        raise DeclarationRefused(
+            Problem(folder / found.file.relative_to(dataset.folder), found.line, found.key, found.why)
+            for found in problems
+        )
+
+
+@contextmanager
+def faults_of(path: Path) -> Iterator[None]:
+    """Raise DeclarationRefused, with the file's own line, for an error that its code raises."""
+    try:
+        yield
+    except FAULTS_OF_CODE as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            lines.append(error.lineno)
+        why = str(error).partition("\n")[0]
+        raise refused(path, next((n for n in reversed(lines) if n), 1), f"{type(error).__name__}: {why}") from error
+
+
+def refused(path: Path, line: int, why: str) -> DeclarationRefused:
+    """Return the refusal of a line of code."""
+    return DeclarationRefused([Problem(path, line, "", why)])
+
+
+def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
+    """Yield what is wrong with the columns that `silver.py` returns."""
+    path, pipeline = dataset.folder / "silver.py", dataset.pipeline
+    line = _line_of_silver(path)
+    own = {"_topic", "_partition", "_offset", "_timestamp", "_batch_id"}
+    for name in sorted({*own, *time_columns(pipeline), *pipeline.identity} - set(silver.columns)):
+        yield Problem(path, line, name, "silver() must return this column")
+    names: dict[str, str] = {}
+    for field in silver.schema.fields:
+        other = names.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            yield Problem(path, line, field.name, f"differs from {other} by case alone")
+        if field.name not in own and not COLUMN.fullmatch(field.name):
+            why = "a column of silver must be letters, digits and _, and begin with a letter"
+            yield Problem(path, line, field.name, why)
+        if isinstance(field.dataType, NullType):
+            yield Problem(path, line, field.name, "has no type: cast the null, as in F.lit(None).cast('string')")
+    for name in sorted({name for name in silver.columns if silver.columns.count(name) > 1}):
+        yield Problem(path, line, name, "silver() returns this column twice")
+
+
+def _line_of_silver(path: Path) -> int:
+    lines = path.read_text("utf-8").splitlines()
+    return next((n for n, line in enumerate(lines, 1) if line.startswith("def silver")), 1)
+
+
+def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterator[Problem]:
+    """Yield the expressions of a gold table that Spark cannot resolve over silver's columns."""
+    place: Key = ("gold", gold.name)
+    if not isinstance(gold, LatestGold):
+        if gold.window.name.lower() in map(str.lower, silver.columns):
+            why = f"{gold.window.name!r} is already a column of silver; give the window a name of its own"
+            yield _at(pipeline, (*place, "window", "as"), why)
+            return
+        if error := _analysis_error(lambda: silver.withColumn(gold.window.name, window_start(gold.window))):
+            yield _at(pipeline, (*place, "window", "column"), error)
+            return
+    rows = silver if isinstance(gold, LatestGold) else silver.withColumn(gold.window.name, window_start(gold.window))
+    found = []
+    for key, expression in _expressions(gold):
+        if error := _analysis_error(partial(_selected, rows, expression)):
+            found.append(_at(pipeline, (*place, *key), error))
+    if not found and isinstance(gold, QueryGold):
+        found = list(_query_problems(pipeline, gold, silver))
+    elif not found and (error := _analysis_error(lambda: _rows(gold, silver))):
+        found = [_at(pipeline, place, error)]
+    if not found and (error := _analysis_error(lambda: _rows(gold, silver).select(F.expr(gold.partition)))):
+        found = [_at(pipeline, (*place, "partition"), error)]
+    yield from found
+
+
+def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
+    """Yield the key and the SQL of each expression over silver's rows."""
+    yield from ((("keys", n), name) for n, name in enumerate(gold.keys))
+    if isinstance(gold, AdditiveGold):
+        measures = [measure for measure in gold.measures if measure.expression != "*"]
+        yield from ((("measures", measure.name, measure.function), measure.expression) for measure in measures)
+    elif isinstance(gold, LatestGold):
+        yield from ((("order_by", n), name) for n, name in enumerate(gold.order_by))
+        yield from ((("columns", name), expression) for name, expression in gold.columns)
+    else:
+        yield ("touched_by",), gold.touched_by
+
+
+def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> Iterator[Problem]:
+    """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
+    file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
+    try:
+        columns = _rows(gold, silver).columns
+    except AnalysisException as error:
+        line = LINE_IN_SQL.search(str(error))
+        yield Problem(file, int(line[1]) if line else 1, "", _first_line(error))
+        return
+    grain = list(grain_columns(gold))
+    if columns[: len(grain)] != grain:
+        why = f"the query's columns must begin with {', '.join(grain)}, are {', '.join(columns[: len(grain)])}"
+        yield Problem(file, 1, "", why)
+
+
+def _selected(rows: DataFrame, expression: str) -> DataFrame:
+    return rows.select(F.expr(expression))
+
+
+def _rows(gold: Gold, silver: DataFrame) -> DataFrame:
+    if isinstance(gold, AdditiveGold):
+        return additive_rows(gold, silver, 0)
+    return latest_rows(gold, silver, 0) if isinstance(gold, LatestGold) else query_rows(gold, silver, 0)
+
+
+def _at(pipeline: Document, key: Key, why: str) -> Problem:
+    return Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+
+
+def _analysis_error(query: Callable[[], DataFrame]) -> str:
+    """Return what Spark says against a query; empty when it can be analysed."""
+    try:
+        _ = query().schema
+    except AnalysisException as error:
+        return _first_line(error)
+    return ""
+
+
+def _first_line(error: AnalysisException) -> str:
+    return str(error).strip().partition("\n")[0]
