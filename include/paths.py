@@ -49,7 +49,7 @@ def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Pat
 
 def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Path:
     """The correction that is being applied to a release's tables; there is no such file when none is."""
-    return release_path(settings, dataset, release) / "correcting.json"
+    return release_path(settings, dataset, release) / "patch_in_progress.json"
 
 
 def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
@@ -104,12 +104,12 @@ def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
 
 def active_releases_path(settings: Settings, dataset: str) -> Path:
     """The names of the releases that the stream keeps up with bronze."""
-    return warehouse(settings) / dataset / "live.json"
+    return warehouse(settings) / dataset / "active_releases.json"
 
 
 def request_path(settings: Settings, dataset: str) -> Path:
     """What is asked of the owner of a dataset's publication; beside it lies the answer."""
-    return settings.state / "orders" / f"{dataset}.json"
+    return settings.state / "requests" / f"{dataset}.json"
 
 
 def plan_path(settings: Settings, plan: str) -> Path:
@@ -119,7 +119,7 @@ def plan_path(settings: Settings, plan: str) -> Path:
 
 def desired_path(settings: Settings, dataset: str) -> Path:
     """The last word on whether a dataset's stream is to run."""
-    return settings.state / "wanted" / f"{dataset}.json"
+    return settings.state / "desired" / f"{dataset}.json"
 
 
 def run_path(settings: Settings, process: str) -> Path:

@@ -37,9 +37,20 @@ from include.errors import HeadraceError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+# They read files that earlier versions named otherwise; `up` renames them too.
+NEEDS_CURRENT_STATE = {"backfill", "demo-change", "maintain", "plan", "rejected", "release", "replay"}
+
+
 @app.callback()
-def headrace() -> None:
+def headrace(context: typer.Context) -> None:
     """Kafka to Delta, every record accounted for."""
+    if context.invoked_subcommand not in NEEDS_CURRENT_STATE or "--help" in sys.argv:
+        return
+    from include.settings import load_settings
+    from include.state.migrate_state import migrate_state
+
+    for line in migrate_state(load_settings()):
+        Console(stderr=True, soft_wrap=True).print(f"state: renamed {escape(line)}", highlight=False)
 
 
 app.command()(demo)

@@ -24,8 +24,10 @@ MADE = (
     "warehouse",
     "kafka",
     "plans",
-    "orders",
+    "desired",
+    "requests",
     "wanted",
+    "orders",
     "airflow",
     "quality",
 )

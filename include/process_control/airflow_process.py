@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from include.process_control.child_process import spawn
 from include.process_control.start_stop import Reporter, exclusive_command
 from include.settings import CLONE, Settings
 from include.state.atomic_files import write_atomically
+from include.state.json_file import JsonFile
 from include.state.process_logs import log_size, log_tail
 from include.state.process_states import AIRFLOW
 from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file, remove_run_file, terminate, wait_gone
@@ -79,14 +80,21 @@ def load_or_create_keys(settings: Settings) -> AirflowKeys:
     home = airflow_path(settings)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    path = home / "keys.json"
-    kept = AirflowKeys(**json.loads(path.read_text("utf-8"))) if path.exists() else new_keys()
-    keys = AirflowKeys(**{**asdict(kept), "port": choose_port(kept.port, settings.airflow_port)})
-    write_atomically(path, json.dumps(asdict(keys), indent=1))
+    file = keys_file(settings)
+    former = file.read() or new_keys()
+    keys = replace(former, port=choose_port(former.port, settings.airflow_port))
+    file.write(keys)
     write_atomically(password_path(settings), json.dumps({USER: keys.password}))
-    for secret in (path, password_path(settings)):
+    for secret in (file.path, password_path(settings)):
         secret.chmod(0o600)
     return keys
+
+
+def keys_file(settings: Settings) -> JsonFile[AirflowKeys]:
+    """Return the file of Airflow's keys."""
+    path = airflow_path(settings) / "keys.json"
+    remedy = f'restore it, or rm "{path}" (new password; connections stored in Airflow become unreadable)'
+    return JsonFile(path, AirflowKeys, remedy=remedy, consequence="Airflow was not started")
 
 
 def choose_port(kept: int, asked: int) -> int:

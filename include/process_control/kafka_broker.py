@@ -8,13 +8,12 @@ After a crash: the runner starts it again, Kafka recovers its logs. Vanished sto
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import string
 import subprocess
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from include.clients.kafka import BrokerUnreachable, cluster_id
@@ -26,6 +25,7 @@ from include.paths import kafka_path
 from include.process_control.child_process import spawn
 from include.settings import CLONE, Settings
 from include.state.atomic_files import write_atomically
+from include.state.json_file import JsonFile
 from include.state.process_states import BROKER
 from include.state.run_files import RunFile
 
@@ -86,9 +86,10 @@ def check_broker_prerequisites(settings: Settings) -> tuple[Java, BrokerNode]:
     return java, assign_ports(read_node(settings), settings.kafka_port)
 
 
-def node_path(settings: Settings) -> Path:
-    """File that keeps the cluster id and the ports."""
-    return kafka_path(settings) / "node.json"
+def node_file(settings: Settings) -> JsonFile[BrokerNode]:
+    """Return the file of the cluster id and the ports. Without it Kafka's own storage still has the cluster id."""
+    path = kafka_path(settings) / "node.json"
+    return JsonFile(path, BrokerNode, remedy=f'rm "{path}", then headrace up', consequence="no broker was started")
 
 
 def data_path(settings: Settings) -> Path:
@@ -98,18 +99,15 @@ def data_path(settings: Settings) -> Path:
 
 def read_node(settings: Settings) -> BrokerNode:
     """Return the kept node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
-    path = node_path(settings)
-    if not path.exists():
-        return BrokerNode(new_cluster_id())
-    node = BrokerNode(**json.loads(path.read_text()))
+    node = node_file(settings).read() or BrokerNode(new_cluster_id())
     if node.formatted and not (data_path(settings) / "meta.properties").exists():
-        raise BrokerDataMissing(data_path(settings), path)
+        raise BrokerDataMissing(data_path(settings), node_file(settings).path)
     return node
 
 
 def write_node(settings: Settings, node: BrokerNode) -> None:
     """Keep the node for the next start."""
-    write_atomically(node_path(settings), json.dumps(asdict(node), indent=1))
+    node_file(settings).write(node)
 
 
 def new_cluster_id() -> str:

@@ -39,14 +39,10 @@ from include.process_control.reconcile import (
     reconcile,
 )
 from include.settings import Settings, list_settings, load_settings
-from include.state.desired_streams import (
-    DesiredStream,
-    DesiredStreamUnreadable,
-    desired_stream,
-    last_change,
-    recorded_datasets,
-)
+from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
 from include.state.file_locks import LockHeld, is_free, is_held, take_lock
+from include.state.json_file import StateFileUnreadable
+from include.state.migrate_state import migrate_state
 from include.state.process_logs import last_line, log_size
 from include.state.process_states import (
     BROKER,
@@ -59,7 +55,6 @@ from include.state.process_states import (
 )
 from include.state.run_files import (
     RunFile,
-    RunFileUnreadable,
     read_run_file,
     remove_run_file,
     send,
@@ -67,7 +62,7 @@ from include.state.run_files import (
     terminate,
     write_run_file,
 )
-from include.state.runner_record import ProcessRecord, RunnerRecord, write_record
+from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
 from include.status.process_status import read_reported_status, started_datasets, unsupervised_status
 
 LOOK_EVERY, WHILE_THINGS_CHANGE = 1.0, 0.2
@@ -139,7 +134,7 @@ class Runner:
         """What is wanted, as far as it can be read."""
         words: dict[str, DesiredStream] = {}
         for name in self._datasets():
-            with suppress(DesiredStreamUnreadable):
+            with suppress(StateFileUnreadable):
                 said = desired_stream(self.settings, name)
                 words |= {name: said} if said else {}
         return words
@@ -181,7 +176,7 @@ class Runner:
         )
 
     def _run_file(self, name: str) -> RunFile | None:
-        with suppress(RunFileUnreadable):
+        with suppress(StateFileUnreadable):
             return read_run_file(self.settings, name)
         return None
 
@@ -248,7 +243,9 @@ class Runner:
         accounts = {name: process_record(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
         # A full disk must not end the runner.
         with suppress(OSError):
-            write_record(self.settings, RunnerRecord(state, "", os.getpid(), datetime.now(UTC), accounts))
+            runner_record_file(self.settings).write(
+                RunnerRecord(state.label, "", os.getpid(), datetime.now(UTC), accounts)
+            )
 
 
 def process_record(tries: Attempts, now: float, at: datetime) -> ProcessRecord:
@@ -292,6 +289,8 @@ def main() -> int:
     try:
         settings = load_settings()
         with sole_runner(settings) as lock:
+            for line in migrate_state(settings):
+                log_line(f"state folder of an earlier version: {line}")
             extra = {"settings": environment_settings()}
             write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
             log_line(f"keeps {settings.state}, pid {os.getpid()}")

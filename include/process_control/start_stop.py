@@ -23,14 +23,10 @@ from include.process_control.driver_process import driver_environment
 from include.process_control.kafka_broker import answers, check_broker_prerequisites
 from include.process_control.runner import Runner, environment_settings, restart_policy, sole_runner
 from include.settings import CLONE, Settings
-from include.state.desired_streams import (
-    DesiredStreamUnreadable,
-    desired_stream,
-    recorded_datasets,
-    release_stream,
-    request_stream,
-)
+from include.state.desired_streams import desired_stream, recorded_datasets, release_stream, request_stream
 from include.state.file_locks import LockHeld, take_lock
+from include.state.json_file import StateFileUnreadable
+from include.state.migrate_state import migrate_state
 from include.state.process_logs import log_size, log_tail
 from include.state.process_states import BROKER, RUNNER, STREAM, WORKING_STATES, ProcessState, ProcessStatus
 from include.state.run_files import RunFile, is_alive, read_run_file, remove_run_file, send, terminate, wait_gone
@@ -107,6 +103,7 @@ def up(
     for name in datasets:
         declared_dataset(settings, name)
     with exclusive_command(settings):
+        upgrade_state(settings, report)
         before = observe_processes(settings, list(datasets))
         require_responsive(before)
         _, broker, *streams = before
@@ -127,9 +124,16 @@ def up(
 def up_runner(settings: Settings, report: Reporter = print) -> list[ProcessStatus]:
     """See to a runner, and want nothing: it starts broker and streams when somebody does. Errors as of `up`."""
     with exclusive_command(settings):
+        upgrade_state(settings, report)
         require_responsive([observe_runner(settings)])
         ensure_runner(settings, report)
     return [observe_runner(settings)]
+
+
+def upgrade_state(settings: Settings, report: Reporter) -> None:
+    """Rename the files of an earlier version and report each. Raises EarlierVersionRunning."""
+    for line in migrate_state(settings):
+        report(f"state: renamed {line}")
 
 
 def raise_first(failures: Sequence[NotStarted | None]) -> None:
@@ -238,12 +242,17 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
         left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
         stop_processes(settings, runs, frozenset(datasets), report)
+        if not datasets:
+            # Requests that an earlier version wrote become readable only now.
+            upgrade_state(settings, report)
+            for name in recorded_datasets(settings):
+                release_stream(settings, name, "headrace down")
     return before
 
 
 def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
     """Whether a run of `stream__<dataset>` has wanted the stream last."""
-    with suppress(DesiredStreamUnreadable):
+    with suppress(StateFileUnreadable):
         said = desired_stream(settings, dataset)
         return said is not None and said.desired and said.by.startswith("stream__")
     return False

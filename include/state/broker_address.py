@@ -7,8 +7,9 @@ from pathlib import Path
 from include.errors import Transient
 from include.host.ports import is_open
 from include.settings import Settings
+from include.state.json_file import StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState
-from include.state.run_files import RunFile, RunFileUnreadable, is_alive, is_suspended, read_run_file
+from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
 
 
 class NoBroker(Transient):
@@ -23,7 +24,7 @@ def bootstrap_servers(settings: Settings) -> str:
     """Return the address of the running broker, `host:port`; NoBroker when none is running."""
     try:
         run = read_run_file(settings, BROKER)
-    except RunFileUnreadable as error:
+    except StateFileUnreadable as error:
         raise NoBroker(settings.state, ProcessState.UNKNOWN.label) from error
     if run is None:
         raise NoBroker(settings.state, ProcessState.STOPPED.label)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -101,7 +100,12 @@ class JsonFile(Generic[T]):
         return StateFileUnreadable(self.path, f"{why}; {self.consequence}", self.remedy, key, content)
 
 
-@lru_cache
+# Compiled once a process: building a validator takes longer than reading a file.
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
+
+
 def adapter(model: type[T]) -> TypeAdapter[T]:
-    """Return pydantic's validator of a model, compiled once a process."""
-    return TypeAdapter(model)
+    """Return pydantic's validator of a model."""
+    if model not in _ADAPTERS:
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -12,24 +11,12 @@ from typing import Any
 
 import psutil
 
-from include.errors import Terminal
 from include.paths import run_path
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
+from include.state.json_file import JsonFile
 
 # The start time is counted from the boot time, which the kernel corrects by parts of a second when the clock is set.
 SAME_START = 2.0
-
-
-class RunFileUnreadable(Terminal):
-    """A run file is not the JSON we write."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path} cannot be read: {why}; it may belong to a running process",
-            f'look at the processes, end what is left over, then rm "{path}"',
-        )
-        self.path = path
 
 
 @dataclass(frozen=True)
@@ -43,23 +30,32 @@ class RunFile:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+def run_file(path: Path) -> JsonFile[RunFile]:
+    """Return the run file at `path`."""
+    return JsonFile(
+        path,
+        RunFile,
+        remedy=f'headrace status; end the process if it still runs, then rm "{path}"',
+        consequence="it may belong to a running process, which was left alone",
+        upgrade=_nested_extra,
+    )
+
+
 def read_run_file(settings: Settings, name: str) -> RunFile | None:
-    """Return the record of a process, None when there is none; RunFileUnreadable."""
-    path = run_path(settings, name)
-    try:
-        raw = json.loads(path.read_text())
-        known = {key: raw.pop(key) for key in ("name", "pid", "started", "argv")}
-        return RunFile(**known, extra=raw)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise RunFileUnreadable(path, repr(error)) from error
+    """Return the record of a process, None if there is none. Raises StateFileUnreadable."""
+    return run_file(run_path(settings, name)).read()
 
 
 def write_run_file(settings: Settings, run: RunFile) -> None:
-    """Write the record, whole or not at all."""
-    record = {"name": run.name, "pid": run.pid, "started": run.started, "argv": run.argv, **run.extra}
-    write_atomically(run_path(settings, run.name), json.dumps(record, indent=1))
+    """Write the record of a process. Raises OSError; no partial file is left."""
+    run_file(run_path(settings, run.name)).write(run)
+
+
+def _nested_extra(content: dict[str, Any]) -> dict[str, Any]:
+    """Earlier versions wrote the extra facts beside the others."""
+    known = ("name", "pid", "started", "argv")
+    extra = {key: value for key, value in content.items() if key not in (*known, "extra")}
+    return {**{key: content[key] for key in known if key in content}, "extra": {**content.get("extra", {}), **extra}}
 
 
 def remove_run_file(settings: Settings, name: str) -> None:

@@ -16,9 +16,10 @@ from include.host.ports import is_open
 from include.paths import run_path, status_path
 from include.settings import Settings
 from include.state.broker_address import broker_state
-from include.state.desired_streams import DesiredStreamUnreadable, desired_stream, desired_streams, last_change
+from include.state.desired_streams import desired_stream, desired_streams, last_change
+from include.state.json_file import StateFileUnreadable
 from include.state.process_states import AIRFLOW, BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
-from include.state.run_files import RunFile, RunFileUnreadable, is_alive, is_suspended, read_run_file
+from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
 from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
@@ -97,7 +98,7 @@ def _desired_since(settings: Settings, dataset: str) -> datetime | None:
     """Since when the stream is wanted; None when it is not, or when nobody can read whether it is."""
     try:
         said = desired_stream(settings, dataset)
-    except DesiredStreamUnreadable:
+    except StateFileUnreadable:
         return None
     return said.since if said is not None and said.desired else None
 
@@ -106,7 +107,7 @@ def _broker_desired_since(settings: Settings) -> datetime | None:
     """For what the broker is wanted; None when nobody can read it."""
     try:
         return last_change(desired_streams(settings))
-    except DesiredStreamUnreadable:
+    except StateFileUnreadable:
         return None
 
 
@@ -156,7 +157,7 @@ def status_by_run_file(settings: Settings, name: str, look: Callable[[RunFile], 
     """The status of a process with a readable run file by `look`; stopped without one, unknown when unreadable."""
     try:
         run = read_run_file(settings, name)
-    except RunFileUnreadable as error:
+    except StateFileUnreadable as error:
         return ProcessStatus(name, None, ProcessState.UNKNOWN, error.what)
     if run is None:
         return ProcessStatus(name, None, ProcessState.STOPPED)

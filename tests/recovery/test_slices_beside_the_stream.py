@@ -170,5 +170,5 @@ def test_a_correction_without_a_stream_and_back(site: Site) -> None:
     assert back.returncode == 0, back.stderr
     # Gold is computed from silver: what was wrong in gold alone does not come back.
     site.refuse_any_loss()
-    assert not list((warehouse(site.settings) / site.dataset).glob("*/correcting.json"))
+    assert not list((warehouse(site.settings) / site.dataset).glob("*/patch_in_progress.json"))
     assert "identical" in site.command("ledger", "rebuild").stdout

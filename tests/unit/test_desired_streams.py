@@ -10,21 +10,25 @@ from include.catalog.dataset import DatasetUnknown
 from include.paths import desired_path
 from include.settings import Settings
 from include.state.desired_streams import (
-    DesiredStreamUnreadable,
+    DesiredStream,
     desired_stream,
     desired_streams,
     last_change,
     release_stream,
     request_stream,
-    wanted,
 )
+from include.state.json_file import StateFileUnreadable
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)
 
 
+def desired(settings: Settings) -> dict[str, DesiredStream]:
+    return {name: stream for name, stream in desired_streams(settings).items() if stream.desired}
+
+
 def test_nobody_has_spoken(settings: Settings) -> None:
-    assert wanted(settings) == {}
+    assert desired(settings) == {}
     assert desired_stream(settings, "flights") is None
     release_stream(settings, "flights", "somebody")
     assert not desired_path(settings, "flights").exists(), "what was never wanted needs no word against it"
@@ -33,19 +37,19 @@ def test_nobody_has_spoken(settings: Settings) -> None:
 def test_what_is_wanted_is_read_back(settings: Settings) -> None:
     said = request_stream(settings, "flights", "headrace up", NOON)
     assert (said.dataset, said.by, said.since, said.desired) == ("flights", "headrace up", NOON, True)
-    assert wanted(settings) == {"flights": said}
+    assert desired(settings) == {"flights": said}
 
 
 def test_wanted_again_renews_it_and_the_last_word_counts(settings: Settings) -> None:
     request_stream(settings, "flights", "headrace up", NOON)
     request_stream(settings, "flights", "airflow", LATER)
-    assert [(said.by, said.since) for said in wanted(settings).values()] == [("airflow", LATER)]
+    assert [(said.by, said.since) for said in desired(settings).values()] == [("airflow", LATER)]
 
 
 def test_unwanted_by_anybody_is_unwanted_and_says_who(settings: Settings) -> None:
     request_stream(settings, "flights", "airflow", NOON)
     release_stream(settings, "flights", "headrace down", LATER)
-    assert wanted(settings) == {}
+    assert desired(settings) == {}
     said = desired_stream(settings, "flights")
     assert said is not None
     assert (said.by, said.desired) == ("headrace down", False)
@@ -68,13 +72,13 @@ def test_an_edited_file_is_refused_by_name_and_replaced_by_the_next_word(setting
     path = desired_path(settings, "flights")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    with pytest.raises(DesiredStreamUnreadable) as refused:
-        wanted(settings)
+    with pytest.raises(StateFileUnreadable) as refused:
+        desired(settings)
     assert refused.value.path == path
     release_stream(settings, "flights", "somebody", NOON)
-    assert wanted(settings) == {}
+    assert desired(settings) == {}
     request_stream(settings, "flights", "somebody", NOON)
-    assert list(wanted(settings)) == ["flights"]
+    assert list(desired(settings)) == ["flights"]
 
 
 def test_any_new_word_is_a_new_one_for_the_broker(settings: Settings) -> None:

@@ -24,7 +24,7 @@ from include.process_control.runner import environment_settings
 from include.process_control.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
 from include.settings import Settings
 from include.state.broker_address import NoBroker, bootstrap_servers
-from include.state.desired_streams import request_stream, wanted
+from include.state.desired_streams import desired_streams, request_stream
 from include.state.process_logs import last_line
 from include.state.process_states import RUNNER, ProcessState
 from include.state.run_files import (
@@ -45,6 +45,10 @@ from include.status.process_status import (
     observe_stream,
     unsupervised_status,
 )
+
+
+def desired(settings: Settings) -> set[str]:
+    return {name for name, stream in desired_streams(settings).items() if stream.desired}
 
 
 @pytest.fixture
@@ -185,7 +189,7 @@ def test_down_drains_and_forgets(settings: Settings, stand_ins: StandIns) -> Non
     down(settings, lambda _line: None)
     assert not any(is_alive(run) for run in runs)
     assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
-    assert wanted(settings) == {}
+    assert desired(settings) == set()
 
 
 def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) -> None:
@@ -195,7 +199,7 @@ def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) 
     assert (is_alive(flights), is_alive(weather)) == (False, True)
     assert said[0] == "stream:flights: draining …"
     assert said[1].startswith("stream:flights: stopped after")
-    assert list(wanted(settings)) == ["weather"]
+    assert desired(settings) == {"weather"}
     assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
 
 

@@ -25,7 +25,7 @@ from include.settings import Settings, load_settings
 from include.state.desired_streams import request_stream
 from include.state.process_states import BROKER, RUNNER, ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
-from include.state.runner_record import ProcessRecord, RunnerRecord, write_record
+from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
 from include.status import stream_progress
 from include.status.stream_progress import (
     CatchUpProgress,
@@ -174,9 +174,9 @@ def test_what_the_runner_says_of_a_process_is_shown(settings: Settings, broker: 
     since = request_stream(settings, "flights", "a test").since
     at = datetime(2026, 1, 2, 12, tzinfo=UTC)
     told = ProcessRecord(since, restarts=3, failures=2, last_error="no space left", next_try=at)
-    record = RunnerRecord(ProcessState.RUNNING, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
+    record = RunnerRecord(ProcessState.RUNNING.label, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), ["runner"]))
-    write_record(settings, record)
+    runner_record_file(settings).write(record)
     said = {
         process["name"]: process
         for process in json.loads(headrace.invoke(app, ["status", "--json"]).stdout)["processes"]
@@ -191,9 +191,8 @@ def test_what_the_runner_says_of_a_process_is_shown(settings: Settings, broker: 
         "last_error": "no space left",
         "next_try": "2026-01-02T12:00:00Z",
     }
-    write_record(
-        settings, replace(record, processes={FLIGHTS: replace(told, failures=5, next_try=None, given_up=True)})
-    )
+    given_up = replace(told, failures=5, next_try=None, given_up=True)
+    runner_record_file(settings).write(replace(record, processes={FLIGHTS: given_up}))
     shown = headrace.invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
     assert "failed" in shown
     assert "no space left (5 times in a row)" in shown
