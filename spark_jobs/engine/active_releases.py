@@ -1,35 +1,30 @@
-"""The live releases of a dataset: the one that readers see, and those kept up with bronze beside it.
+"""Active releases of a dataset: the published one, and shadow releases that advance with bronze, unpublished.
 
-Reads: bronze. Writes: the tables of each live release, the publication, `live.json`.
-Guarantee: readers see one release or the other whole, at the same or a later batch; a release stays fresh until it is
-retired, so that going back to it is a matter of moments.
-After a crash: the publication says what is seen, `live.json` what else is kept up; an order not answered is obeyed.
-Does not: build a release from the start (follow.py does that in a process of its own).
+Reads: bronze. Writes: the tables of each active release, the publication, `active_releases.json`.
+Guarantee: readers see one release whole, at the same batch as before or a later one. A shadow release stays current
+until it is retired, so a rollback takes one run at most.
+After a crash: the publication names the published release, `active_releases.json` the shadow releases.
+Does not: build a release from its start (`shadow_job.py`).
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
-from include.paths import active_releases_path, patch_in_progress_path, patch_path, release_lease_path
-from include.reading.amendments import amendments_size
+from include.paths import active_releases_path, release_lease_path
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
-from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
-from spark_jobs.engine.apply_patch import APPLY, REVERT, Patch, apply_patch, is_started
-from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.rebuild_slice import PlanFolder
+from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import (
     RunReport,
     last_epoch,
@@ -39,21 +34,46 @@ from spark_jobs.engine.refine import (
     refined_batch,
     unfinished_run,
 )
-from spark_jobs.engine.status_reporter import log_line
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.lease import Lease, take_lease
 
-PAUSE = 30.0
-# Readers wait as long for what comes in meanwhile.
-MAINTAINED_WITHIN = 20.0
-WAYS = {RequestKind.APPLY_PATCH: APPLY, RequestKind.REVERT_PATCH: REVERT}
+SHADOW_RETRY_SECONDS = 30.0
+
+
+class ShadowBehind(Terminal):
+    """A release cannot be published: after catching up it is at `batch`, and `published` is already published."""
+
+    def __init__(self, release: str, batch: int, published: int) -> None:
+        super().__init__(
+            f"release {release} is at batch {batch}, batch {published} is published; the publication is unchanged",
+            "headrace audit",
+        )
+        self.release, self.batch, self.published = release, batch, published
+
+
+class ReleaseIncomplete(Terminal):
+    """A gap in bronze was filled after the release was built: it lacks those records."""
+
+    def __init__(self, release: str, rows: int, expected: int) -> None:
+        super().__init__(
+            f"release {release} has {rows} of {expected} records: a gap in bronze was filled after it was built;"
+            " the publication is unchanged",
+            "change the dataset's folder (a comment is enough), then headrace release plan",
+        )
+        self.release, self.rows, self.expected = release, rows, expected
+
+
+class RequestWithdrawn(Terminal):
+    """The requester withdrew the request while it was prepared."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"the request for {subject} was withdrawn; nothing was changed", "headrace plan list")
 
 
 @dataclass
 class ActiveRelease:
-    """One release that this process owns; `not_before` (monotonic seconds): it failed, and is left alone until then."""
+    """A release that this process owns; `not_before` (monotonic seconds): no retry of a failed shadow before that."""
 
     release: Release
     lease: Lease
@@ -67,7 +87,7 @@ class ActiveRelease:
     def refine_next(
         self, settings: Settings, last: int, *, publishing: bool, most_rows: int | None = None
     ) -> RunReport | None:
-        """Do the next run up to bronze batch `last`; None when there is none."""
+        """Execute the next run up to bronze batch `last`; return None when there is none."""
         bounds = next_run(self.release, last, most_rows or settings.refine_records)
         if bounds is None:
             return None
@@ -76,7 +96,7 @@ class ActiveRelease:
 
 @dataclass
 class ActiveReleases:
-    """What a driver keeps up: `seen` by readers, and the others `beside` it."""
+    """The releases that an owner advances: the `published` one and its `shadows`."""
 
     settings: Settings
     spark: SparkSession
@@ -84,199 +104,118 @@ class ActiveReleases:
     published: ActiveRelease
     shadows: list[ActiveRelease] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
-    """Releases that are to be kept up and could not be opened: they stay on the list for the next driver."""
-
-    def catch_up_shadow(self) -> bool:
-        """Bring a release beside the seen one on to where that is, by one run; return whether there was work.
-
-        A failure is logged and rests for a while: nobody reads that release.
-        """
-        last = refined_batch(self.published.release)
-        for live in list(self.shadows):
-            if time.monotonic() < live.not_before:
-                continue
-            try:
-                if live.refine_next(self.settings, last, publishing=False) is not None:
-                    return True
-            except OwnershipLost as error:
-                self.shadows.remove(live)
-                log_line(f"release {live.name} has another owner: {error.what}")
-            except Exception as error:  # noqa: BLE001  (the seen release goes on, whatever it was)
-                live.not_before = time.monotonic() + PAUSE
-                log_line(f"release {live.name} beside the published one failed, tried again in {PAUSE:.0f} s", error)
-        return False
-
-    def execute(self, order: OwnerRequest) -> OwnerResponse:
-        """Do what is asked, or say why not."""
-        done: Mapping[str, Any] = {}
-        try:
-            done = self._do(order)
-            refused = remedy = ""
-        except HeadraceError as error:
-            refused, remedy = error.what, error.remedy
-        except Exception as error:  # noqa: BLE001  (an order that cannot be obeyed must not end the stream)
-            log_line(f"the order of {order.requester} failed", error)
-            refused, remedy = f"{type(error).__name__}: {error}".splitlines()[0][:300], "headrace status"
-        return OwnerResponse(
-            order.plan, order.kind, order.release, refused, refined_batch(self.published.release), remedy, done
-        )
-
-    def _do(self, order: OwnerRequest) -> Mapping[str, Any]:
-        if order.kind == RequestKind.COMPACT:
-            releases = [live.release for live in (self.published, *self.shadows)]
-            return compact_tables(
-                self.settings, self.spark, releases, MAINTAINED_WITHIN, is_owner=self.published.lease.is_held
-            )
-        if order.kind == RequestKind.PROMOTE:
-            self.promote(order.release, lambda: pending_request(self.settings, self._dataset) == order)
-        elif order.kind == RequestKind.RETIRE:
-            self.retire(order.release)
-        elif order.kind in WAYS:
-            self.correct(order, lambda: pending_request(self.settings, self._dataset) == order)
-        else:
-            raise Terminal(f"{order.kind!r} is no order", "headrace plan list")
-        return {}
+    """Shadow releases that could not be opened; they stay recorded for the next owner."""
 
     @property
-    def _dataset(self) -> str:
+    def dataset(self) -> str:
+        """The dataset's name."""
         return self.published.release.dataset.name
 
-    def promote(self, name: str, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Let readers see the release `name` from the batch on that they see now.
-
-        `wanted` is asked again when all is ready: an order can be withdrawn meanwhile.
-        """
-        if name == self.published.name:
-            return
-        kept = next((live for live in self.shadows if live.name == name), None)
-        fresh = kept or self._opened(name)
-        try:
-            catch_up_release(self.settings, fresh, self.published.release)
-            if not wanted():
-                raise Terminal(f"the order to show release {name} was withdrawn", "headrace plan list")
-            others = [live for live in self.shadows if live is not fresh]
-            # Before the publication moves: a crash in between must not leave the release from before to go stale.
-            self._record_active([fresh, self.published, *others])
-            publish(self.settings, publication_of(self.settings, fresh.release, refined_batch(fresh.release)))
-        except BaseException:
-            if kept is None:
-                fresh.lease.release()
-            raise
-        self.shadows, self.published = [self.published, *others], fresh
-
-    def retire(self, name: str) -> None:
-        """Keep the release `name` up no longer; its tables stay."""
-        if name == self.published.name:
-            raise Terminal(f"release {name} is the one that readers see; it stays", "headrace plan rollback ID")
-        for live in [live for live in self.shadows if live.name == name]:
-            self.shadows.remove(live)
-            live.lease.release()
-        self.unavailable = [closed for closed in self.unavailable if closed != name]
-        self._record_active([self.published, *self.shadows])
-
-    def correct(self, order: OwnerRequest, wanted: Callable[[], bool]) -> None:
-        """Put the rows that a plan has done again in the place of what readers see, or take that back.
-
-        `wanted` is asked last: an order can be withdrawn meanwhile.
-        """
-        if order.release != self.published.name:
-            what = f"plan {order.plan} is about release {order.release}, readers see {self.published.name}"
-            raise Terminal(what, "headrace plan list")
-        built = self._built(order.plan)
-        if built["attempt"] != order.attempt:
-            what = f"plan {order.plan} was built again after it was approved"
-            raise Terminal(what, f"headrace plan compare {order.plan}")
-        # A plan of before has no such word. Taking rows back judges nothing.
-        judged_by = built.get("decided_until")
-        if order.kind == RequestKind.APPLY_PATCH and judged_by not in (
-            None,
-            amendments_size(self.settings, self._dataset),
-        ):
-            what = f"something was decided about rejected records after plan {order.plan} was built"
-            raise Terminal(what, f"headrace plan compare {order.plan}")
-        # A run that was begun is finished first: a correction is made between two runs.
-        while unfinished_run(self.published.release) is not None:
-            self.published.refine_next(self.settings, refined_batch(self.published.release), publishing=True)
-        if not wanted():
-            raise Terminal(f"the order of plan {order.plan} was withdrawn", "headrace plan list")
-        write_atomically(self._patch_marker, json.dumps({"plan": order.plan, "way": WAYS[order.kind]}))
-        self.finish_patch()
-
-    def _built(self, plan: str) -> dict[str, Any]:
-        """Return what the plan's job said of the rows that it left."""
-        path = patch_path(self.settings, self._dataset, self.published.name, plan) / "built.json"
-        try:
-            said: dict[str, Any] = json.loads(path.read_text("utf-8"))
-            return said
-        except FileNotFoundError as error:
-            raise Terminal(f"plan {plan} is not built whole", f"headrace plan compare {plan}") from error
-
-    def finish_patch(self) -> None:
-        """Apply the correction that was begun, if one was; until then no other run may begin."""
-        try:
-            said = json.loads(self._patch_marker.read_text("utf-8"))
-        except FileNotFoundError:
-            return
-        release = self.published.release
-        folder = PlanFolder(patch_path(self.settings, self._dataset, self.published.name, said["plan"]))
-        built = self._built(said["plan"])
-        correction = Patch(said["plan"], folder, built["batch"], said["way"])
-        try:
-            others = [*(live.name for live in self.shadows), *self.unavailable]
-            if built["filled"] and others:
-                raise Terminal(f"release {others[0]} is kept fresh and would lack what bronze gets", "retire it first")
-            apply_patch(release, correction, refined_batch(release), self.published.lease.epoch)
-        except Exception:
-            if not is_started(release, correction):
-                self._patch_marker.unlink()
-            raise
-        publish(self.settings, publication_of(self.settings, release, refined_batch(release)))
-        pass_step(Step.CORRECTION_PUBLISHED)
-        self._patch_marker.unlink()
+    @property
+    def shadow_names(self) -> list[str]:
+        """Names of the shadow releases, also of those that could not be opened."""
+        return [*(shadow.name for shadow in self.shadows), *self.unavailable]
 
     @property
     def is_patching(self) -> bool:
-        """Whether a correction was begun and is not finished."""
-        return self._patch_marker.exists()
+        """Whether a patch was begun and is not finished."""
+        return has_patch_in_progress(self.settings, self.published.release)
 
-    @property
-    def _patch_marker(self) -> Path:
-        return patch_in_progress_path(self.settings, self._dataset, self.published.name)
+    def finish_patch(self) -> None:
+        """Finish a patch that was begun; until then no run may begin."""
+        finish_patch(self.settings, self.published.release, self.published.lease.epoch, self.shadow_names)
 
-    def _record_active(self, live: list[ActiveRelease]) -> None:
-        """Write down which releases are kept up."""
-        names = [*(one.name for one in live), *self.unavailable]
-        write_atomically(active_releases_path(self.settings, self._dataset), json.dumps(list(dict.fromkeys(names))))
+    def advance_shadow(self) -> bool:
+        """Advance one shadow release by one run towards the published batch; return whether there was work.
 
-    def _opened(self, name: str) -> ActiveRelease:
-        dataset = released_dataset(self.settings, self._dataset, name)
+        A failure is logged and retried after SHADOW_RETRY_SECONDS: nobody reads a shadow.
+        """
+        last = refined_batch(self.published.release)
+        for shadow in list(self.shadows):
+            if time.monotonic() < shadow.not_before:
+                continue
+            try:
+                if shadow.refine_next(self.settings, last, publishing=False) is not None:
+                    return True
+            except OwnershipLost as error:
+                self.shadows.remove(shadow)
+                log_line(f"shadow release {shadow.name} has another owner, this driver drops it: {error.what}")
+            except Exception as error:  # noqa: BLE001  (whatever it is, the published release goes on)
+                shadow.not_before = time.monotonic() + SHADOW_RETRY_SECONDS
+                log_line(f"shadow release {shadow.name} failed; retry in {SHADOW_RETRY_SECONDS:.0f} s", error)
+        return False
+
+    def promote(self, name: str, is_pending: Callable[[], bool] = lambda: True) -> None:
+        """Publish release `name` at the published batch, or a later one; the release published so far becomes a shadow.
+
+        `is_pending` is evaluated last. Raises RequestWithdrawn, ShadowBehind, ReleaseIncomplete, LeaseHeld.
+        """
+        if name == self.published.name:
+            return
+        shadow = next((shadow for shadow in self.shadows if shadow.name == name), None)
+        promoted = shadow or self._open(name)
+        try:
+            catch_up_release(self.settings, promoted, self.published.release)
+            if not is_pending():
+                raise RequestWithdrawn(f"release {name}")
+            others = [other for other in self.shadows if other is not promoted]
+            # Recorded first: after a crash in between, the release published so far is still advanced.
+            self._record([promoted, self.published, *others])
+            publish(self.settings, publication_of(self.settings, promoted.release, refined_batch(promoted.release)))
+        except BaseException:
+            if shadow is None:
+                promoted.lease.release()
+            raise
+        self.shadows, self.published = [self.published, *others], promoted
+
+    def retire(self, name: str) -> None:
+        """Stop advancing the shadow release `name`; its tables stay."""
+        if name == self.published.name:
+            raise Terminal(f"release {name} is published and cannot be retired", "headrace plan rollback PLAN")
+        for shadow in [shadow for shadow in self.shadows if shadow.name == name]:
+            self.shadows.remove(shadow)
+            shadow.lease.release()
+        self.unavailable = [other for other in self.unavailable if other != name]
+        self._record([self.published, *self.shadows])
+
+    def open_shadow(self, name: str) -> None:
+        """Open the shadow release `name`; one that cannot be opened is logged and stays recorded."""
+        try:
+            self.shadows.append(self._open(name))
+        except Exception as error:  # noqa: BLE001  (an unpublished release must not keep production down)
+            self.unavailable.append(name)
+            log_line(f"shadow release {name} cannot be opened; it is not advanced until the driver restarts", error)
+
+    def _record(self, active: list[ActiveRelease]) -> None:
+        names = [*(release.name for release in active), *self.unavailable]
+        write_atomically(active_releases_path(self.settings, self.dataset), json.dumps(list(dict.fromkeys(names))))
+
+    def _open(self, name: str) -> ActiveRelease:
+        dataset = released_dataset(self.settings, self.dataset, name)
         return open_active_release(self.spark, self.settings, dataset, self.bronze)
 
 
-def catch_up_release(settings: Settings, fresh: ActiveRelease, seen: Release) -> None:
-    """Refine `fresh` until it holds what readers see; they wait for nothing meanwhile."""
-    last = refined_batch(seen)
-    while fresh.refine_next(settings, last, publishing=False) is not None:
+def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Release) -> None:
+    """Refine `shadow` up to the published batch. Raises ShadowBehind, ReleaseIncomplete."""
+    last = refined_batch(published)
+    while shadow.refine_next(settings, last, publishing=False) is not None:
         pass
-    if refined_batch(fresh.release) < last:
-        raise Terminal(f"release {fresh.name} is at batch {refined_batch(fresh.release)}, readers see {last}", "")
-    refuse_incomplete(fresh.release, last)
+    if refined_batch(shadow.release) < last:
+        raise ShadowBehind(shadow.name, refined_batch(shadow.release), last)
+    refuse_incomplete(shadow.release, last)
 
 
 def refuse_incomplete(release: Release, last: int) -> None:
-    """A release that was built before bronze had a gap filled has never seen the records that came back."""
+    """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`."""
     writer = release.writer
-    judged = sum(file.rows for table in (writer.silver, writer.rejected) for file in table.files())
-    there = sum(file.rows for file in writer.bronze.files() if file.overlaps("_batch_id", 0, last))
-    if judged != there:
-        what = f"release {release.dataset.release} has {judged} of {there} records: a gap in bronze was filled since"
-        raise Terminal(
-            f"{what}; readers see what they saw", "change the folder, be it a comment, and plan the release again"
-        )
+    rows = sum(file.rows for table in (writer.silver, writer.rejected) for file in table.files())
+    expected = sum(file.rows for file in writer.bronze.files() if file.overlaps("_batch_id", 0, last))
+    if rows != expected:
+        raise ReleaseIncomplete(release.dataset.release, rows, expected)
 
 
 def open_active_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveRelease:
-    """Take the release's lease and open its tables; LeaseHeld when another process owns it."""
+    """Take the release's lease and open its tables. Raises LeaseHeld when another process owns them."""
     lease = take_lease(
         release_lease_path(settings, dataset.name, dataset.release),
         f"release {dataset.release} of {dataset.name}",
@@ -291,43 +230,39 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
 
 
 def open_active_releases(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveReleases:
-    """Open the dataset's published release and those that were kept up beside it; one that cannot be is left out."""
-    live = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
-    _finish_correction(live)
+    """Open the published release, finish its patch if one was begun, and open the recorded shadow releases."""
+    active = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
+    _resume_patch(active)
     for name in recorded_releases(settings, dataset.name):
         if name != dataset.release:
-            try:
-                live.shadows.append(live._opened(name))
-            except Exception as error:  # noqa: BLE001  (a release that nobody sees must not keep production down)
-                live.unavailable.append(name)
-                log_line(f"release {name} is not kept up", error)
-    return live
+            active.open_shadow(name)
+    return active
 
 
-def _finish_correction(live: ActiveReleases) -> None:
-    """One that was only intended is dropped when it cannot be made; one that was begun must be finished."""
+def _resume_patch(active: ActiveReleases) -> None:
+    """A patch without a commit is dropped when it cannot be applied; one with a commit must be finished."""
     try:
-        live.finish_patch()
+        active.finish_patch()
     except HeadraceError as error:
-        if live.is_patching:
+        if active.is_patching:
             raise
-        log_line(f"a correction was not made: {error.what}")
+        log_line(f"patch dropped before its first commit: {error.what}")
 
 
 def recorded_releases(settings: Settings, dataset: str) -> list[str]:
-    """Return the names of the releases that are kept up, the one that readers see first; none before the first plan."""
+    """Return the names of the active releases, the published one first; none before the first plan."""
+    path = active_releases_path(settings, dataset)
     try:
-        return [str(name) for name in json.loads(active_releases_path(settings, dataset).read_text("utf-8"))]
+        return [str(name) for name in json.loads(path.read_text("utf-8"))]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError) as error:
-        path = active_releases_path(settings, dataset)
         log_line(f"{path} cannot be read; no shadow release is advanced", error)
         return []
 
 
 def republish(settings: Settings, release: Release) -> None:
-    """A crash between the last gold commit and the publication leaves readers a batch behind: move on."""
+    """Publish a batch that all tables have: a crash after the last gold commit leaves the publication behind."""
     done = refined_batch(release)
     published = find_publication(settings, release.dataset.name)
     if done >= 0 and (published is None or published.batch < done) and unfinished_run(release) is None:

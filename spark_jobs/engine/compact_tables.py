@@ -1,12 +1,11 @@
-"""Maintenance of a dataset's tables by their owner: small files of gold and rejected put together, old ones removed.
+"""Compacts small files of gold and rejected, and removes obsolete files of all tables.
 
-Reads / Writes: bronze, and silver, rejected and gold of each live release.
-Guarantee: the same rows. What readers see, or would see after a rollback, stays readable, however old; any other
-version as long as the retention of the tables says. The stream waits meanwhile, for new groups at most `seconds`.
-After a crash: files that were not committed are removed once they are as old as the retention; the next time does the
-rest.
-Does not: put files of bronze and silver together (adr-0004); remove anything from a table's log (the ledger is made of
-it); look at a release that is no longer kept up; make the new files visible by itself: the next publication does.
+Reads / Writes: bronze, and silver, rejected and gold of each active release.
+Guarantee: the rows stay the same. Published versions, and those that a rollback would publish, stay readable; other
+versions for the retention of the tables. The stream waits meanwhile: no new group is begun after `seconds`.
+After a crash: uncommitted files are removed when they are older than the retention; the next call does the rest.
+Does not: compact bronze and silver (adr-0003), remove entries of a table's log (the ledger is built from them), touch
+retired releases, or publish: the next publication makes compacted files visible.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class CompactionSize:
-    """Files below `small` bytes are put together to `whole` bytes, when a partition has `fewest` of them or more.
+    """Files below `small` bytes are compacted to files of about `target` bytes.
 
-    `most` at a time, so that one step is short.
+    Only in partitions with at least `min_files` of them, and at most `max_files` per group, which keeps a step short.
     """
 
     small: int = 32 * MEGABYTE
-    whole: int = 128 * MEGABYTE
-    fewest: int = 8
-    most: int = 500
+    target: int = 128 * MEGABYTE
+    min_files: int = 8
+    max_files: int = 500
 
 
 SIZE = CompactionSize()
@@ -57,16 +56,16 @@ def compact_tables(
     size: CompactionSize = SIZE,
     is_owner: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Put small files together and remove old ones; return by table: files before and after, files removed, left.
+    """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
 
-    `releases`: the one that readers see, then those kept up beside it. `left`: groups of small files for which there
-    was no time. Nothing more is begun once this process is not the owner.
+    `releases`: the published one, then its shadows. `left`: groups that were not compacted within `seconds`. Stops when
+    this process is not the owner any more.
     """
     end, kept, root = time.monotonic() + seconds, protected_versions(settings, releases), warehouse(settings)
     done: dict[str, Any] = {}
-    for table, together in tables_to_compact(releases):
+    for table, compactable in tables_to_compact(releases):
         path, before = table.spec.path, table.files()
-        groups = list(small_groups(before, size)) if together else []
+        groups = list(small_groups(before, size)) if compactable else []
         while groups and time.monotonic() < end and is_owner():
             compact_group(spark, table, groups.pop(0))
         removed = table.vacuum(sorted(kept.get(path, ()))) if is_owner() else 0
@@ -76,7 +75,7 @@ def compact_tables(
 
 
 def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
-    """Return by table the versions that readers see, or would see if another release of these were published."""
+    """Return by table the versions that are published, and those that publishing another of the releases would show."""
     root, kept = warehouse(settings), dict[Path, set[int]]()
     named = [read_publication(settings, releases[0].dataset.name)]
     named += [publication_of(settings, each, last) for each in releases if (last := refined_batch(each)) >= 0]
@@ -86,7 +85,7 @@ def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mappi
 
 
 def tables_to_compact(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
-    """Yield each table once, and whether its small files may be put together: not while a run is half done."""
+    """Yield each table once, and whether its files may be compacted: not while a run is unfinished."""
     for release in releases:
         whole = unfinished_run(release) is None
         yield release.writer.rejected, whole
@@ -97,23 +96,23 @@ def tables_to_compact(releases: Sequence[Release]) -> Iterator[tuple[Table, bool
 
 
 def small_groups(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
-    """Yield the files of a partition that are to become one."""
+    """Yield groups of files, each of one partition, that become one file."""
     small = sorted((file for file in files if file.size < size.small), key=lambda file: (_partition(file), file.path))
-    for _, those in groupby(small, key=_partition):
-        found = list(those)
-        if len(found) >= size.fewest:
-            yield from _filled(found, size)
+    for _, found in groupby(small, key=_partition):
+        files = list(found)
+        if len(files) >= size.min_files:
+            yield from _filled(files, size)
 
 
 def _partition(file: DataFile) -> str:
-    """The log has no text for the partition of null, a folder has."""
+    """Return the partition's text; the log has none for null."""
     return file.partition or HIVE_NULL
 
 
 def _filled(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
     for file in files:
-        if group and (sum(each.size for each in group) + file.size > size.whole or len(group) == size.most):
+        if group and (sum(each.size for each in group) + file.size > size.target or len(group) == size.max_files):
             yield group
             group = []
         group.append(file)
@@ -122,7 +121,7 @@ def _filled(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[Da
 
 
 def compact_group(spark: SparkSession, table: Table, group: Sequence[DataFile]) -> None:
-    """Write the rows of these files of one partition into one file, and let it stand for them."""
+    """Compact files of one partition. `dataChange=false`: change-feed readers see no rows."""
     value = None if _partition(group[0]) == HIVE_NULL else group[0].partition
     partition = F.lit(value).cast("string").alias(table.spec.partition)
     rows = table.read(spark, group).coalesce(1).select("*", partition)

@@ -1,9 +1,9 @@
-"""Ingest: the long-running query from Kafka to bronze (DESIGN §4, step 3).
+"""Ingest: the streaming query from Kafka to bronze (docs/architecture.md §4, step 3).
 
-Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit a micro-batch.
-Guarantee: batch N holds the records of the offsets that `offsets/N` names, once.
-After a crash: Spark plans N with the same offsets again; bronze recognises it.
-Does not: look into a record, or wait for refine.
+Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit per micro-batch.
+Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once.
+After a crash: Spark plans batch N again with the same offsets; bronze skips it if it is committed.
+Does not: parse a record, or wait for refine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ DRAINED = "drained at the batch boundary"
 
 @dataclass
 class Ingest:
-    """The ingest query of a dataset and what it has done; `failure` is our own error, if one ended it."""
+    """The ingest query of a dataset and its progress.
+
+    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch. `failure`: our error that ended the
+    query, which Spark's exception would hide.
+    """
 
     spark: SparkSession
     settings: Settings
@@ -48,7 +52,7 @@ class Ingest:
     seconds: float = 0.0
 
     def start(self, bootstrap: str) -> StreamingQuery:
-        """Start the query against the broker at `bootstrap`."""
+        """Start the query against the broker at `bootstrap` (host:port)."""
         self.failure = None
         reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
@@ -56,8 +60,8 @@ class Ingest:
         trigger = f"{int(self.settings.trigger_seconds * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
 
-    def silence(self) -> None:
-        """Before a drain: the refused batch ends the query with an exception on purpose, whose trace would mislead."""
+    def mute(self) -> None:
+        """Turn Spark's log off before a drain, which ends the query by an expected exception."""
         self.spark.sparkContext.setLogLevel("OFF")
 
     def _source_options(self, bootstrap: str) -> dict[str, str]:
@@ -82,9 +86,9 @@ class Ingest:
         return options
 
     def _commit(self, records: DataFrame, number: int) -> None:
-        """Called by Spark for each micro-batch; at a drain it refuses, so that the batch stays planned."""
+        """Commit one micro-batch; Spark calls it. During a drain it raises, so that the batch stays planned."""
         if self.stop.is_set():
-            self.silence()
+            self.mute()
             raise RuntimeError(DRAINED)
         begun = time.monotonic()
         try:

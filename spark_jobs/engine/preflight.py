@@ -1,7 +1,7 @@
-"""The doctor before the start: checkpoint, bronze and topic agree, or the driver does not start (DESIGN §4, step 2).
+"""Preflight: a driver starts only when checkpoint, tables and topic agree (docs/architecture.md §4, step 2).
 
-Reads: checkpoint, the logs of bronze and silver, the broker. Writes: nothing.
-Does not: repair; every refusal names the command that does.
+Reads: the checkpoint, the logs of bronze and silver, the broker. Writes: nothing.
+Does not: repair; each error names the command that does.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from spark_jobs.storage.offset_log import OffsetLogDamaged, logged_batches, plan
 
 
 class CheckpointMissing(CheckpointUnusable):
-    """Bronze has batches, and the checkpoint that made them is gone."""
+    """Bronze has batches, and the checkpoint that wrote them is missing."""
 
     def __init__(self, dataset: str, path: Path, batch: int) -> None:
-        why = f"and bronze.{dataset} goes up to batch {batch}; a fresh start would skip or double records"
+        why = f"and bronze.{dataset} has batches up to {batch}; a new checkpoint would skip or duplicate records"
         super().__init__(f"{path} is missing, {why}; nothing was read", dataset)
         self.path = path
 
 
 class CheckpointDisagrees(CheckpointUnusable):
-    """The checkpoint tells another story than bronze: lost, copied or restored from elsewhere; `why` says what."""
+    """Checkpoint and bronze disagree (lost, copied, or restored from another time); `why` says in what."""
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(f"{dataset}: {why}; nothing was read", dataset)
@@ -42,31 +42,31 @@ class CheckpointDisagrees(CheckpointUnusable):
 
 
 class TopicReplaced(Terminal):
-    """The topic was deleted and made anew: its offsets mean other records now."""
+    """The topic was deleted and created again: its offsets name other records now."""
 
     def __init__(self, dataset: str, topic: str, known: str, found: str) -> None:
         super().__init__(
-            f"topic {topic} has the id {found}, bronze.{dataset} was read from {known}; nothing was read",
-            "use a new topic name, or a new state folder for the new topic",
+            f"topic {topic} was created again (id {found}, bronze.{dataset} is of id {known}); nothing was read",
+            "create the topic under a new name, or set HEADRACE_STATE to a new folder for it",
         )
         self.known = known
         self.found = found
 
 
 class TablesDisagree(Terminal):
-    """Bronze, Kafka or silver lack what another of them has; no checkpoint can mend that. `why` says which."""
+    """Bronze, Kafka or silver lacks what another of them has; no new checkpoint repairs that. `why` says which."""
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(
             f"{dataset}: {why}; nothing was read",
-            f"bring back what is lost from a backup; headrace audit --dataset {dataset} tells what is there",
+            f"headrace audit --dataset {dataset} names what is missing; restore it from a backup",
         )
         self.why = why
 
 
 @dataclass(frozen=True)
 class BronzeHead:
-    """The last batch of bronze: its number, epoch, its generation's app id and transaction, its end offsets."""
+    """The last batch of bronze; `ends`: next offset per partition, `transaction`: version of its app id."""
 
     batch: int
     epoch: int
@@ -96,19 +96,18 @@ def bronze_head(bronze: Table) -> BronzeHead | None:
 
 
 def refuse_lost_bronze(settings: Settings, dataset: str) -> None:
-    """Raise TablesDisagree when there is a checkpoint and no bronze: an empty one must not take its place."""
+    """Raise TablesDisagree when a checkpoint exists and bronze does not: an empty table must not replace it."""
     path = bronze_path(settings, dataset)
     if (checkpoint_path(settings, dataset) / "generation.json").exists() and not (path / LOG).is_dir():
-        raise TablesDisagree(dataset, f"there is a checkpoint, and the table it wrote is gone from {path}")
+        raise TablesDisagree(dataset, f"the checkpoint exists, and the table that it wrote is gone from {path}")
 
 
 def validated_generation(
     settings: Settings, dataset: Dataset, bronze: Table, head: BronzeHead | None, bootstrap: str
 ) -> Generation:
-    """Return the generation to go on with, after every check; the errors above say what does not agree.
+    """Return the generation to continue with; the first one, from the topic's start, when bronze is empty.
 
-    A dataset that has none and no batch in bronze gets its first one, from the topic's start. CheckpointUnusable is
-    what `headrace repair` mends.
+    Raises CheckpointUnusable, which `headrace repair` repairs; TopicReplaced, TablesDisagree, which it does not.
     """
     topic = dataset.pipeline.topic
     found_id = topic_id(bootstrap, topic)
@@ -122,7 +121,7 @@ def validated_generation(
     if known.topic_id != found_id:
         raise TopicReplaced(dataset.name, topic, known.topic_id, found_id)
     if known.bronze_id != bronze.table_id:
-        why = f"bronze is the table {bronze.table_id}, its checkpoint wrote {known.bronze_id}"
+        why = f"bronze is table {bronze.table_id}, its checkpoint wrote table {known.bronze_id}"
         raise TablesDisagree(dataset.name, why)
     _validate_checkpoint(dataset.name, known, known.checkpoint(folder), head)
     return known
@@ -131,7 +130,7 @@ def validated_generation(
 def _validate_tables(
     settings: Settings, dataset: Dataset, head: BronzeHead | None, topic: str, log_ends: Mapping[int, int]
 ) -> None:
-    """What no checkpoint can mend: the topic is bronze's, Kafka has what bronze has, bronze what silver has."""
+    """Raise unless the topic is bronze's, Kafka has bronze's offsets, and bronze has silver's batches."""
     name = dataset.name
     if head is not None and head.topic_id != topic:
         raise TopicReplaced(name, dataset.pipeline.topic, head.topic_id, topic)
@@ -141,11 +140,11 @@ def _validate_tables(
             raise TablesDisagree(name, why)
     refined, last = _silver_batch(settings, dataset), head.batch if head else -1
     if refined > last:
-        raise TablesDisagree(name, f"silver goes up to batch {refined}, bronze only up to {last}")
+        raise TablesDisagree(name, f"silver has batches up to {refined}, bronze only up to {last}")
 
 
 def _silver_batch(settings: Settings, dataset: Dataset) -> int:
-    """Return the last batch that the release's silver has, -1 for none."""
+    """Return the last batch of the release's silver, -1 for none."""
     path = silver_path(settings, dataset.name, dataset.release)
     if not (path / LOG).is_dir():
         return -1
@@ -162,14 +161,14 @@ def _validate_checkpoint(dataset: str, generation: Generation, checkpoint: Path,
     if head is not None and head.app_id == generation.app_id(dataset):
         _validate_progress(dataset, generation, checkpoint, head)
         if query_id != head.query_id:
-            why = f"the checkpoint is of query {query_id}, bronze was written by {head.query_id}"
+            why = f"the checkpoint is of query {query_id}, bronze was written by query {head.query_id}"
             raise CheckpointDisagrees(dataset, why)
     else:
-        _validate_beginning(dataset, generation, checkpoint, head)
+        _validate_start(dataset, generation, checkpoint, head)
 
 
 def _validate_progress(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead) -> None:
-    """Bronze's last batch is of this generation: planned as it was committed, and at most one planned after it."""
+    """Bronze's last batch is of this generation: the checkpoint planned its offsets, and at most one batch after it."""
     planned, done = logged_batches(checkpoint / "offsets"), logged_batches(checkpoint / "commits")
     if not planned:
         raise CheckpointMissing(dataset, checkpoint / "offsets", head.batch)
@@ -184,16 +183,16 @@ def _validate_progress(dataset: str, generation: Generation, checkpoint: Path, h
         raise CheckpointDisagrees(dataset, why)
 
 
-def _validate_beginning(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
-    """Nothing of this generation is in bronze yet: it begins where bronze ends, and has planned one batch at most."""
+def _validate_start(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
+    """Bronze has no batch of this generation: it starts where bronze ends, and has planned one batch at most."""
     planned = logged_batches(checkpoint / "offsets")
     if logged_batches(checkpoint / "commits") or (planned and planned[-1] > 0):
         raise CheckpointDisagrees(dataset, f"{checkpoint} has committed batches that bronze does not have")
     follows = 0 if head is None else head.batch + 1
     ends = dict(head.ends) if head else {}
     if generation.base != follows or any(generation.start.get(p) != end for p, end in ends.items()):
-        begins = f"generation {generation.number} begins with batch {generation.base} at {dict(generation.start)}"
-        raise CheckpointDisagrees(dataset, f"{begins}, bronze ends before batch {follows} at {ends}")
+        start = f"generation {generation.number} starts with batch {generation.base} at {dict(generation.start)}"
+        raise CheckpointDisagrees(dataset, f"{start}, bronze ends before batch {follows} at {ends}")
 
 
 def _query_id(dataset: str, path: Path, needed: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""The one way to a Spark session: settings that the guarantees need, and those that were measured to pay."""
+"""Opens Spark sessions: settings that the guarantees need, and settings whose benefit was measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from include.errors import Terminal
 from include.settings import CLONE, Settings, reject_unsafe
 
-# Wrong values here lose, double or misread records, so they are checked again on the running session.
+# Other values lose, duplicate or misread records, so the running session is verified too.
 GUARDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -20,8 +20,8 @@ GUARDED = {
 }
 LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# A young driver spends more on the optimising compiler than on records. Five times its thresholds leave it what is
-# really hot: a year of flights is in gold in 99 s instead of 121 (2 cores; twenty times: 107; never: 131).
+# A new driver spends more time in the optimising compiler than on records. Five times the default thresholds leave only
+# the hottest methods: a year of flights takes 99 s to gold instead of 121 (2 cores; twenty times: 107; never: 131).
 HOT = 5
 JVM_FLAGS = (
     "-XX:+UseParallelGC -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true "
@@ -29,13 +29,13 @@ JVM_FLAGS = (
     f"-XX:Tier4CompileThreshold={HOT * 15000} -XX:Tier4BackEdgeThreshold={HOT * 40000}"
 )
 TUNED = {
-    # The JVM never compiles a method over 8,000 bytes, and a contract's verdict in one method is larger: split it.
+    # The JVM never compiles a method of over 8,000 bytes, and the generated code of a contract is larger: split it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # A run of flights has 170 generated classes; with the default of 100 each would be compiled anew in every run.
+    # A run of flights generates 170 classes; with the default of 100 every run would compile them again.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # A group in a hash map for each grain of a batch; above the default of 128 groups Spark sorts instead.
+    # A batch touches many grains; above the default of 128 groups Spark sorts instead of hashing.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "500000",
-    # The local file system with checksums forks a chmod twice a file and writes a side file that nobody reads.
+    # The local file system with checksums runs chmod twice per file and writes a checksum file that nobody reads.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
@@ -57,23 +57,25 @@ TUNED = {
 
 
 class JarsMissing(Terminal):
-    """The Spark jars were not fetched; `folder` is where they belong."""
+    """The folder for Spark's jars is empty."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(f"there are no jars in {folder}; Spark was not started", "make setup")
+        super().__init__(f"no Spark jars in {folder}; Spark was not started", "make setup")
         self.folder = folder
 
 
 class GuardedSetting(Terminal):
-    """The session runs with a value that endangers a guarantee; `key` and `value` as found."""
+    """The session runs with a value that breaks a guarantee."""
 
     def __init__(self, key: str, value: str | None) -> None:
-        super().__init__(f"Spark runs with {key}={value}, needs {GUARDED[key]}; nothing was read", "headrace doctor")
+        super().__init__(
+            f"Spark runs with {key}={value}, and needs {GUARDED[key]}; nothing was read", "headrace doctor"
+        )
         self.key = key
 
 
 def spark_jars(settings: Settings) -> list[Path]:
-    """Return the verified jars for Spark; JarsMissing when there are none."""
+    """Return Spark's jars. Raises JarsMissing."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     if not jars:
         raise JarsMissing(settings.jars / "spark")
@@ -81,7 +83,10 @@ def spark_jars(settings: Settings) -> list[Path]:
 
 
 def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
-    """Start (or return) the process's local session; with `delta`, delta-spark's SQL is there too."""
+    """Start or return the process's local session; `delta` adds delta-spark's SQL.
+
+    Raises JarsMissing, GuardedSetting, and the error of `refuse_dangerous`.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.pop("SPARK_HOME", None)
@@ -108,7 +113,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
 
 
 def verify_guarded(session: SparkSession) -> None:
-    """Raise GuardedSetting unless the running session has the values that the guarantees need."""
+    """Raise GuardedSetting unless the session runs with the values of GUARDED."""
     for key, wanted in GUARDED.items():
         value = session.conf.get(key)
         if str(value).lower() != wanted.lower():
@@ -123,7 +128,7 @@ def _jvm_flags(settings: Settings) -> str:
 
 
 def class_archive(settings: Settings) -> Path:
-    """Return where `make setup` keeps the loaded classes of a driver; a JVM starts with them in half the time."""
+    """Return the path of the archive of loaded classes (`class_archive.py`), which halves the start of a JVM."""
     return settings.jars / "spark.jsa"
 
 

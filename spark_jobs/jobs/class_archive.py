@@ -1,9 +1,10 @@
-"""Make the archive of loaded classes with which drivers start in half the time (`make setup` calls it).
+"""Creates the archive of loaded classes that halves a driver's start (`make setup` runs it).
 
-Reads: a file of events of `flights`, one a line. Writes: the archive at `sys.argv[2]`, by the JVM as it ends.
-Guarantee: none is needed: a JVM that finds the archive absent, or made by another Java, loads its classes as ever.
-After a crash: without an archive drivers start as they did; the next set-up tries again.
-Does not: touch a state folder; it works in a temporary one.
+Reads: a file of `flights` events, one per line. Writes: the archive; the JVM does so when it ends.
+Guarantee: none needed: a JVM ignores an archive that is missing or of another Java.
+After a crash: drivers start without the archive; the next `make setup` creates it.
+
+Usage: python -m spark_jobs.jobs.class_archive EVENTS ARCHIVE
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from spark_jobs.layers.release_tables import open_release
 from spark_jobs.storage.delta_table import Table
 
 DATASET = "flights"
-# The second batch meets rows that are there, which is other code than the first.
+# The second batch finds rows in the tables, which loads other classes than the first.
 BATCHES = 2
 
 
 def rehearse(settings: Settings, spark: SparkSession, events: Path) -> None:
-    """Do once what a driver does with a batch, so that the classes of all of it are loaded."""
+    """Process batches as a driver does, so that the JVM loads the same classes."""
     dataset = snapshot_dataset(settings, DATASET)
     bronze = Table(bronze_spec(settings, DATASET))
     release = open_release(spark, settings, dataset, bronze)
@@ -44,7 +45,7 @@ def rehearse(settings: Settings, spark: SparkSession, events: Path) -> None:
 
 
 def kafka_records(lines: DataFrame, first: int) -> DataFrame:
-    """Return lines of text (column `value`) as the Kafka source hands over records, from offset `first` on."""
+    """Return lines of text (column `value`) in the Kafka source's columns, with offsets from `first` on."""
     headers = "array<struct<key:string,value:binary>>"
     return lines.coalesce(1).select(
         F.lit(DATASET).alias("topic"),
@@ -59,7 +60,7 @@ def kafka_records(lines: DataFrame, first: int) -> DataFrame:
 
 
 def main(events: Path, archive: Path) -> None:
-    """Rehearse in a JVM that writes the archive as it ends."""
+    """Rehearse in a JVM that writes the archive when it ends."""
     with tempfile.TemporaryDirectory(prefix="headrace-archive-") as folder:
         flags = f"-XX:TieredStopAtLevel=1 '-XX:ArchiveClassesAtExit={archive}' -Xlog:cds*=off"
         settings = load_settings().model_copy(update={"state": Path(folder), "driver_jvm": flags})
@@ -69,7 +70,7 @@ def main(events: Path, archive: Path) -> None:
         gateway = spark.sparkContext._gateway
         assert gateway is not None
         gateway.shutdown()
-        # The JVM ends when its input does, and writes the archive then.
+        # Closing its input ends the JVM, which then writes the archive.
         process = gateway.proc
         process.stdin.close()
         process.wait(300)

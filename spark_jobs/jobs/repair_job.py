@@ -1,11 +1,9 @@
-"""Repair: a new generation for a dataset whose checkpoint cannot be used any more. `headrace repair` runs it.
+"""Repair job: a new checkpoint generation for a dataset whose checkpoint is unusable. `headrace repair` runs it.
 
-Reads: what the doctor reads (examine.py), and which offsets Kafka still has. Writes: `generation.json`, and only after
-a yes.
-Guarantee: the new generation begins where bronze ends, so that nothing is skipped and nothing comes twice; the old
-checkpoint stays where it was.
-After a crash: the old generation or the new one is in force, whole; run it again.
-Does not: start Spark, touch a table, or run beside a driver: it holds the lease.
+Reads: what preflight reads, and Kafka's first offsets. Writes: `generation.json`, after confirmation.
+Guarantee: the new generation starts where bronze ends, so no record is skipped or duplicated; the old checkpoint stays.
+After a crash: the old generation or the new one is in force; run it again.
+Does not: start Spark, change a table, or run together with a driver: it holds the lease.
 """
 
 from __future__ import annotations
@@ -34,39 +32,40 @@ REPAIRED, REFUSED, DECLINED = 0, 2, 1
 
 
 class OffsetsExpired(Terminal):
-    """Kafka no longer has what bronze lacks: `missing` maps partitions to half-open ranges of offsets."""
+    """Kafka has expired records that bronze lacks: `missing` maps partitions to half-open offset ranges."""
 
     def __init__(self, dataset: str, topic: str, missing: Mapping[int, tuple[int, int]]) -> None:
         ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(missing.items()))
         super().__init__(
-            f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was changed",
-            "bring the old checkpoint or the records back; a generation that skips them is not made",
+            f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was"
+            " changed, because a new generation would skip them",
+            "restore the old checkpoint or the records from a backup",
         )
         self.missing = dict(missing)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What is wrong, and the generation that would mend it."""
+    """The problem, and the generation that repairs it."""
 
     problem: CheckpointUnusable
     generation: Generation
 
     def sentences(self, dataset: str, folder: Path) -> list[str]:
-        """Say problem and remedy, one line each."""
+        """Return problem and remedy as lines for the terminal."""
         g = self.generation
-        begins = ", ".join(f"partition {p} from offset {start}" for p, start in sorted(g.start.items()))
+        starts = ", ".join(f"partition {p} from offset {start}" for p, start in sorted(g.start.items()))
         return [
             f"found: {self.problem.what}",
-            f"remedy: generation {g.number} of bronze.{dataset} begins with batch {g.base}: {begins}",
+            f"remedy: generation {g.number} of bronze.{dataset} starts with batch {g.base}: {starts}",
             f"its checkpoint will be {g.checkpoint(folder)}; the old one stays where it is",
         ]
 
 
 def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str) -> Repair | None:
-    """Examine the dataset as its driver would; return the repair that it needs, None when it needs none.
+    """Run preflight; return the repair that the dataset needs, None when it needs none.
 
-    Errors: OffsetsExpired; TablesDisagree, TopicReplaced and others of examine.py that no checkpoint can mend.
+    Raises OffsetsExpired, and TablesDisagree and TopicReplaced, which a new generation does not repair.
     """
     refuse_lost_bronze(settings, dataset.name)
     folder = checkpoint_path(settings, dataset.name)
@@ -96,7 +95,7 @@ def _next_generation(
 
 
 def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
-    """Every generation that left a trace: in the file, as a checkpoint, in bronze."""
+    """Return the numbers of all generations in the file, the checkpoint folders and bronze."""
     found = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
     try:
         known = read_generation(folder, dataset)
@@ -108,40 +107,40 @@ def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[
 
 
 def repair(
-    settings: Settings, name: str, *, now: datetime, agreed: Callable[[], bool], tell: Callable[[str], None]
+    settings: Settings, name: str, *, now: datetime, confirm: Callable[[], bool], show: Callable[[str], None]
 ) -> bool:
-    """Say what is wrong and, when `agreed` says yes, make the new generation; return whether all is well now.
+    """Show the problem and, if `confirm` returns True, write the new generation; return whether the dataset is usable.
 
-    Errors: LeaseHeld, DatasetUnknown, NoBroker, and those of `planned_repair`; then nothing was changed.
+    Raises LeaseHeld, DatasetUnknown, NoBroker and the errors of `planned_repair`; then nothing was changed.
     """
     dataset = _dataset(settings, name)
     lease = take_lease(lease_path(settings, name), name, now)
     try:
         planned = planned_repair(settings, dataset, bootstrap_servers(settings))
         if planned is None:
-            tell(f"{name}: nothing is wrong; nothing was changed")
+            show(f"{name}: nothing to repair; nothing was changed")
             return True
         folder = checkpoint_path(settings, name)
         for sentence in planned.sentences(name, folder):
-            tell(f"{name}: {sentence}")
-        if not agreed():
-            tell(f"{name}: nothing was changed")
+            show(f"{name}: {sentence}")
+        if not confirm():
+            show(f"{name}: nothing was changed")
             return False
         write_generation(folder, planned.generation)
-        tell(f"{name}: repaired; headrace up {name} goes on from there")
+        show(f"{name}: repaired; headrace up {name} continues from there")
         return True
     finally:
         lease.release()
 
 
 def _dataset(settings: Settings, name: str) -> Dataset:
-    """As it is published, else as its folder says; unlike a driver, without making a snapshot of it."""
+    """Return the published release's declaration, else the folder's; unlike a driver it makes no snapshot."""
     publication = find_publication(settings, name)
     return released_dataset(settings, name, publication.release) if publication else declared_dataset(settings, name)
 
 
-def asked(question: str) -> bool:
-    """Ask on the terminal; no answer is a no."""
+def is_confirmed(question: str) -> bool:
+    """Ask on the terminal; no input means no."""
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -150,11 +149,13 @@ def asked(question: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`<dataset> ask|yes|dry-run`: return 0 when all is well now, 1 when it is not and was left, 2 when refused."""
+    """`<dataset> ask|yes|dry-run`: return REPAIRED (or nothing to repair), DECLINED, or REFUSED."""
     name, answer = arguments
-    agreed = {"ask": lambda: asked("make this generation?"), "yes": lambda: True, "dry-run": lambda: False}[answer]
+    confirm = {"ask": lambda: is_confirmed("create this generation?"), "yes": lambda: True, "dry-run": lambda: False}[
+        answer
+    ]
     try:
-        well = repair(load_settings(), name, now=datetime.now(UTC), agreed=agreed, tell=print)
+        well = repair(load_settings(), name, now=datetime.now(UTC), confirm=confirm, show=print)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return REFUSED

@@ -1,11 +1,11 @@
-"""The obey job: what a plan asks of the owner of a dataset's publication, done while no stream runs.
+"""Request job: executes a pending owner request while no stream runs.
 
-Reads: the order. Writes: what the stream would have written (live.py), and the answer.
-Guarantee: it holds the dataset's lease meanwhile, so it is the owner; the same as the stream between two runs.
-After a crash: the order stays; the next owner obeys it.
-Does not: refine what has come since, beyond what the order needs.
+Reads: the owner request. Writes: what the driver would write for it (`execute_request.py`), and the response.
+Guarantee: it holds the dataset's lease, so it is the only owner; the result is that of a running driver.
+After a crash: the request stays pending, and the next owner executes it.
+Does not: refine batches beyond those that the request needs.
 
-Usage: obey.py DATASET. Prints a JSON object when it failed.
+Usage: python -m spark_jobs.jobs.request_job DATASET. Prints a JSON object when it fails.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.owner_requests import pending_request, respond
 from spark_jobs.engine.active_releases import open_active_releases
+from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec
@@ -27,22 +28,23 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.lease import take_lease
 
 
-def obey(settings: Settings, dataset: str) -> None:
-    """Obey the order that waits, if one does, and answer it; LeaseHeld when a stream runs."""
+def execute_pending(settings: Settings, dataset: str) -> bool:
+    """Execute the pending request, if there is one, and respond. Raises LeaseHeld when a stream runs."""
     take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
-    order = pending_request(settings, dataset)
-    if order is None:
-        return
+    request = pending_request(settings, dataset)
+    if request is None:
+        return True
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)
-    spark = open_session(settings, f"headrace obey {order.requester}")
-    live = open_active_releases(spark, settings, declared, Table(bronze_spec(settings, dataset)))
-    respond(settings, dataset, live.execute(order))
+    spark = open_session(settings, f"headrace request of {request.requester}")
+    active = open_active_releases(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+    respond(settings, dataset, execute(active, request))
+    return True
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it; return 0 answered, 1 failed, 2 refused."""
+    """Run the job; return its exit code (`bounded_job.py`)."""
     (dataset,) = arguments
-    return run_job("obey", lambda settings: obey(settings, dataset))
+    return run_job("request", lambda settings: execute_pending(settings, dataset))
 
 
 if __name__ == "__main__":

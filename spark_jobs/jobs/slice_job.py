@@ -1,11 +1,11 @@
-"""The rebuild job: a slice of a dataset's history done again with the release that readers see (DESIGN §6).
+"""Slice job: recomputes a slice of history with the published release (docs/architecture.md §6).
 
-Reads: bronze, and Kafka where the plan says so; the tables as published. Writes: the plan's folder of rows alone.
-Guarantee: what production has, and what the same code gives now, of the same records at the same batch.
-After a crash: started again it begins anew; readers and tables saw nothing of it.
-Does not: compare for people, or change a table.
+Reads: bronze, and Kafka where the plan says so; the published tables. Writes: the plan's folder of rows only.
+Guarantee: published and recomputed rows of the same records, at the same batch.
+After a crash: the next start begins again; no table was changed.
+Does not: judge the difference, or change a table.
 
-Usage: rebuild.py DATASET PLAN. Prints one JSON object a line: what it is at, and at the end `built`.
+Usage: python -m spark_jobs.jobs.slice_job DATASET PLAN. Prints one JSON object per line: progress, then `built`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from include.reading.publication import Publication, read_publication
 from include.settings import Settings, reject_unsafe
 from include.state.atomic_files import write_atomically
 from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.engine.status_reporter import report
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
@@ -44,8 +44,8 @@ from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parqu
 from spark_jobs.storage.failpoints import Step, pass_step
 
 COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
-NOT_IN = 'anti join {other} using ("partition", "offset")'
-STRANGE = f"""
+ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
+DIFFERING = f"""
 select "partition", "offset" from kafka as k join known as b using ("partition", "offset")
 where {" or ".join(f'k."{name}" is distinct from b."{name}"' for name in COMPARED)}
 order by all limit 1
@@ -53,57 +53,60 @@ order by all limit 1
 
 
 class BronzeDiffers(Terminal):
-    """A record is another one in bronze than in Kafka; a plan never overwrites bronze."""
+    """Bronze and Kafka have different records at one offset; a plan never overwrites bronze."""
 
     def __init__(self, table: str, partition: int, offset: int) -> None:
         super().__init__(
-            f"{table}: partition {partition} offset {offset} is not the record that Kafka has; nothing was built",
+            f"{table}: partition {partition} offset {offset} differs from the record in Kafka; nothing was built",
             "headrace audit",
         )
         self.table, self.partition, self.offset = table, partition, offset
 
 
 class OtherRelease(Terminal):
-    """Readers see another release than the one that the plan is about."""
+    """The plan is about a release that is not published any more."""
 
-    def __init__(self, plan: str, planned: str, seen: str) -> None:
+    def __init__(self, plan: str, planned: str, published: str) -> None:
         super().__init__(
-            f"plan {plan} is about release {planned}, readers see {seen} now; nothing was built",
-            f"headrace plan cancel {plan}, and plan again",
+            f"plan {plan} is about release {planned}, and release {published} is published now; nothing was built",
+            f"headrace plan cancel {plan}, then plan it again",
         )
-        self.plan, self.published = plan, seen
+        self.plan, self.published = plan, published
 
 
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> dict[str, Any]:
-    """Do the plan's slice again; return the facts of it: batch, records, what differs in which table."""
+    """Recompute the plan's slice; return the content of `built.json`: batch, records, differing rows per table.
+
+    Raises OtherRelease, BronzeDiffers.
+    """
     read_at_ms, began = int(time.time() * 1000), time.monotonic()
-    said = json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
-    wanted, seen = parsed_slice(said["slice"]), read_publication(settings, dataset)
-    if seen.release != said["release"]:
-        raise OtherRelease(plan, said["release"], seen.release)
-    folder = PlanFolder(patch_path(settings, dataset, seen.release, plan))
+    plan_facts = json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
+    requested, published = parsed_slice(plan_facts["slice"]), read_publication(settings, dataset)
+    if published.release != plan_facts["release"]:
+        raise OtherRelease(plan, plan_facts["release"], published.release)
+    folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
-    versions = {name: table.version for name, table in seen.tables.items()}
-    declared = released_dataset(settings, dataset, seen.release)
-    release = pinned_release(spark, settings, declared, versions, wanted.reference)
-    records = slice_records(settings, release, wanted, seen, folder)
+    versions = {name: table.version for name, table in published.tables.items()}
+    declared = released_dataset(settings, dataset, published.release)
+    release = pinned_release(spark, settings, declared, versions, requested.reference)
+    records = slice_records(settings, release, requested, published, folder)
     steps = 1 + len(release.gold)
     report(at="silver and rejected", done=0, of=steps)
-    done = rebuild_slice(release, records, wanted, folder)
+    done = rebuild_slice(release, records, requested, folder)
     pass_step(Step.SLICE_REDONE)
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        counted = pool.map(lambda t: rebuild_gold(t, release.writer.silver, folder, seen.batch), release.gold)
+        counted = pool.map(lambda t: rebuild_gold(t, release.writer.silver, folder, published.batch), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
     built = {
         "attempt": uuid4().hex,
         "read_at_ms": read_at_ms,
-        "release": seen.release,
-        "batch": seen.batch,
+        "release": published.release,
+        "batch": published.batch,
         "records": done.core,
-        "kin": done.closure,
+        "closure": done.closure,
         "filled": rows_in_folder(folder.rows("added", release.writer.bronze.spec.name)),
         "differing": differing,
         "decided_until": done.decided_until,
@@ -115,61 +118,65 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
 
 
 def slice_records(
-    settings: Settings, release: Release, wanted: Slice, seen: Publication, folder: PlanFolder
+    settings: Settings, release: Release, requested: Slice, published: Publication, folder: PlanFolder
 ) -> list[Path]:
-    """Return files with the slice's records, each from where the plan says; what bronze lacks is kept."""
-    bronze, old, fresh = release.writer.bronze, Slice(wanted.of(BRONZE)), Slice(wanted.of(KAFKA))
+    """Return files of the slice's records, each from the source that the plan names; write what bronze lacks."""
+    bronze, old, from_kafka = release.writer.bronze, Slice(requested.of(BRONZE)), Slice(requested.of(KAFKA))
     place = folder.staging("records")
     with duckdb_session() as duck:
         records = []
         if old.spans:
-            _view_bronze(duck, "old", bronze, old, seen.batch)
+            _view_bronze(duck, "old", bronze, old, published.batch)
             records.append("select * from old")
-        if fresh.spans:
-            tiles = [t for t in batch_offsets(bronze.spec.path, seen.batch) if any(_meet(t, s) for s in fresh.spans)]
-            write_folder(kafka_records(settings, release, fresh, tiles), folder.staging("kafka"))
+        if from_kafka.spans:
+            offsets = [
+                t
+                for t in batch_offsets(bronze.spec.path, published.batch)
+                if any(_overlap(t, s) for s in from_kafka.spans)
+            ]
+            write_folder(kafka_records(settings, release, from_kafka, offsets), folder.staging("kafka"))
             duck.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
-            _view_bronze(duck, "known", bronze, fresh, seen.batch)
+            _view_bronze(duck, "known", bronze, from_kafka, published.batch)
             _refuse_other_records(duck, bronze.spec.name)
-            # What Kafka has compacted away is still in bronze, and was judged once.
-            records += ["select * from kafka", f"select * from known {NOT_IN.format(other='kafka')}"]
-        missing = f"kafka {NOT_IN.format(other='known')}" if fresh.spans else "old where false"
+            # Bronze still has the records that Kafka has compacted away.
+            records += ["select * from kafka", f"select * from known {ANTI_JOIN.format(other='kafka')}"]
+        missing = f"kafka {ANTI_JOIN.format(other='known')}" if from_kafka.spans else "old where false"
         duck.save(f"select * from {missing}", folder.rows("added", bronze.spec.name))
         duck.save(" union all ".join(records), place)
     return parquet_files(place)
 
 
-def _view_bronze(duck: DuckSession, name: str, bronze: Table, wanted: Slice, batch: int) -> None:
-    files = span_files(bronze, wanted, "partition", "offset")
+def _view_bronze(duck: DuckSession, name: str, bronze: Table, requested: Slice, batch: int) -> None:
+    files = span_files(bronze, requested, "partition", "offset")
     duck.view_table(f"{name}_files", bronze, files)
-    inside = in_spans(wanted, f"{name}_files", "partition", "offset")
+    inside = in_spans(requested, f"{name}_files", "partition", "offset")
     duck.view_query(name, f"select * from ({inside}) where _batch_id <= {batch}")
 
 
 def _refuse_other_records(duck: DuckSession, table: str) -> None:
-    """Raise BronzeDiffers for the first record of view `known` that is another one in view `kafka`."""
-    strange = duck.rows(STRANGE)
-    if strange:
-        raise BronzeDiffers(table, *strange[0])
+    """Raise BronzeDiffers for the first record of view `known` that differs in view `kafka`."""
+    differing_record = duck.rows(DIFFERING)
+    if differing_record:
+        raise BronzeDiffers(table, *differing_record[0])
 
 
-def kafka_records(settings: Settings, release: Release, wanted: Slice, tiles: Sequence[BatchOffsets]) -> DataFrame:
-    """Return the records that Kafka has in the spans, with the batch that each offset belongs to."""
+def kafka_records(settings: Settings, release: Release, requested: Slice, offsets: Sequence[BatchOffsets]) -> DataFrame:
+    """Return Kafka's records of the spans in bronze's columns, with the batch that each offset belongs to."""
     spark, bronze = release.writer.spark, release.writer.bronze
     topic = release.dataset.pipeline.topic
-    parts = [_read_kafka(settings, spark, topic, spans) for spans in _one_a_partition(wanted.spans)]
+    parts = [_read_kafka(settings, spark, topic, spans) for spans in _one_per_partition(requested.spans)]
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part)
-    known = [(tile.batch, tile.partition, tile.start, tile.end) for tile in tiles]
+    known = [(o.batch, o.partition, o.start, o.end) for o in offsets]
     batches = spark.createDataFrame(known, "_batch_id long, _part int, _start long, _end long")
     inside = "partition = _part and offset >= _start and offset < _end"
     placed = rows.join(F.broadcast(batches), F.expr(inside))
     return placed.withColumnRenamed("timestampType", "timestamp_type").select(*bronze.spec.data_schema.fieldNames())
 
 
-def _one_a_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """The source takes one range a partition: yield the spans in as many groups as that needs."""
+def _one_per_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """Yield groups of spans with one span per partition each: Spark's Kafka source takes one range per partition."""
     waiting = list(spans)
     while waiting:
         group = {span.partition: span for span in reversed(waiting)}
@@ -194,18 +201,19 @@ def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequ
     return spark.read.format("kafka").options(**options).load()
 
 
-def _meet(tile: BatchOffsets, span: Span) -> bool:
-    return tile.partition == span.partition and tile.start < span.end and span.start < tile.end
+def _overlap(offsets: BatchOffsets, span: Span) -> bool:
+    return offsets.partition == span.partition and offsets.start < span.end and span.start < offsets.end
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it; return 0 done, 1 failed, 2 refused."""
+    """Run the job; return its exit code (`bounded_job.py`)."""
     dataset, plan = arguments
 
-    def work(settings: Settings) -> None:
-        report(built=rebuild(settings, open_session(settings, f"headrace rebuild {plan}"), dataset, plan))
+    def work(settings: Settings) -> bool:
+        report(built=rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan))
+        return True
 
-    return run_job("rebuild", work)
+    return run_job("slice", work)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from include.state.owner_requests import OwnerRequest, RequestKind, pending_requ
 from spark_jobs.engine import active_releases
 from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.apply_patch import Patch
+from spark_jobs.engine.execute_request import execute
 from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.lease import Lease, take_lease
 
@@ -46,7 +47,7 @@ def life(release: SmallRelease, order: OwnerRequest, step: Step | None) -> bool:
     try:
         with locks_go_with_it(), dying_at(step):
             owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
-            answer = owner.execute(order)
+            answer = execute(owner, order)
     except Died:
         return True
     respond(release.settings, "flights", answer)
@@ -114,7 +115,7 @@ def test_what_was_decided_since_is_not_passed_over(told: History) -> None:
     assert append_decisions(release.settings, "flights", [discarded]) == 1
     submit_request(release.settings, "flights", there)
     with locks_go_with_it():
-        answer = open_active_releases(release.spark, release.settings, release.dataset, release.bronze).execute(there)
-    assert "decided about rejected records" in answer.refused
+        answer = execute(open_active_releases(release.spark, release.settings, release.dataset, release.bronze), there)
+    assert "decision about rejected records" in answer.refused
     assert answer.remedy == f"headrace plan compare {correction.plan}"
     assert visible(release) == before

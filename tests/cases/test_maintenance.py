@@ -30,7 +30,7 @@ from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
-EARLY = CompactionSize(fewest=3)
+EARLY = CompactionSize(min_files=3)
 LONG_AGO = timedelta(days=8)
 
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_half_done_keeps_its_files(told: History) -> None:
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
     known = [{file.path for file in table.files()} for table in tables]
-    compact_tables(release.settings, release.spark, [release.release], 600, CompactionSize(fewest=2))
+    compact_tables(release.settings, release.spark, [release.release], 600, CompactionSize(min_files=2))
     assert [{file.path for file in table.files()} for table in tables] == known
     release.restart()
     release.refine(5, 7)
@@ -249,10 +249,10 @@ def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFi
 
 
 def test_which_files_are_put_together() -> None:
-    size = CompactionSize(small=10, whole=12, fewest=3)
+    size = CompactionSize(small=10, target=12, min_files=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
     assert [[f.path for f in group] for group in small_groups(small, size)] == [["f0", "f1"], ["f2", "f3"]]
-    few = CompactionSize(small=10, whole=1000, fewest=3, most=2)
+    few = CompactionSize(small=10, target=1000, min_files=3, max_files=2)
     assert [len(group) for group in small_groups(small, few)] == [2, 2]
     nowhere = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
     assert [len(group) for group in small_groups(nowhere, size)] == [4], "null has two names"

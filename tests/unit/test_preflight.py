@@ -102,7 +102,7 @@ class Scene:
 
     def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
         told: list[str] = []
-        well = repair_job.repair(self.settings, "flights", now=NOW, agreed=lambda: agreed, tell=told.append)
+        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, show=told.append)
         return well, told
 
 
@@ -177,13 +177,13 @@ MENDED = {
     "ahead of bronze": (lambda s: s.plan(BATCHES, BATCHES), CheckpointDisagrees, "bronze has 3"),
     "planned too far": (lost_commits_and_planned_on, CheckpointDisagrees, "planned up to batch 5"),
     "older generation": (lambda s: s.commit(BATCHES, 2, BATCHES), CheckpointDisagrees, "bronze does not have"),
-    "generation elsewhere": (rewritten(number=2, base=3), CheckpointDisagrees, "generation 2 begins with batch 3"),
+    "generation elsewhere": (rewritten(number=2, base=3), CheckpointDisagrees, "generation 2 starts with batch 3"),
 }
 LEFT = {
     "topic made anew": (lambda s: setattr(s.kafka, "id", "topic-2"), TopicReplaced, "topic-2"),
     "Kafka lost records": (lambda s: s.kafka.ends.update({1: 39}), TablesDisagree, "Kafka only up to 39"),
     "Kafka lost a partition": (lambda s: s.kafka.ends.pop(1), TablesDisagree, "Kafka only up to nothing"),
-    "another bronze": (rewritten(bronze_id="other"), TablesDisagree, "its checkpoint wrote other"),
+    "another bronze": (rewritten(bronze_id="other"), TablesDisagree, "its checkpoint wrote table other"),
     "no bronze": (lambda s: shutil.rmtree(bronze_path(s.settings, "flights")), TablesDisagree, "is gone"),
 }
 
@@ -193,7 +193,7 @@ def test_whole_checkpoint_is_gone_on_with(scene: Scene) -> None:
     scene.plan(BATCHES, BATCHES, done=False)
     (scene.folder / "1/commits/3").unlink()
     assert scene.examine().number == 1
-    assert scene.repair() == (True, ["flights: nothing is wrong; nothing was changed"])
+    assert scene.repair() == (True, ["flights: nothing to repair; nothing was changed"])
 
 
 @pytest.mark.parametrize("name", MENDED)
@@ -236,7 +236,7 @@ def test_silver_ahead_of_bronze_is_refused(scene: Scene) -> None:
     path = silver_path(scene.settings, "flights", scene.dataset.release)
     silver = Table(replace(scene.bronze.spec, path=path))
     silver.commit(f"flights/{scene.dataset.release}/silver", BATCHES, {"batches": [0, BATCHES], "app_id": "x"}, [])
-    with pytest.raises(TablesDisagree, match="silver goes up to batch 4, bronze only up to 3"):
+    with pytest.raises(TablesDisagree, match="silver has batches up to 4, bronze only up to 3"):
         scene.examine()
 
 

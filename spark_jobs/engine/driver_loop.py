@@ -1,0 +1,137 @@
+"""The driver's main loop: restart ingest, execute owner requests, refine, advance shadow releases, drain.
+
+Reads: bronze, owner requests. Writes: silver, rejected, gold, the publication, the ledger, the status.
+Guarantee: one run or request at a time; bronze goes on while refine fails, and refine while ingest is down.
+After a crash: `open_active_releases` and the first run complete what was begun.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from include.errors import HeadraceError
+from include.ledger.ledger_writer import LedgerWriter
+from include.ledger.project_commits import project_dataset
+from include.reading.publication import PublicationAhead
+from include.settings import Settings
+from include.state.owner_requests import InvalidRequest, OwnerRequest, dismiss_invalid, pending_request, respond
+from spark_jobs.engine.active_releases import ActiveReleases
+from spark_jobs.engine.driver_progress import record_run
+from spark_jobs.engine.execute_request import execute
+from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
+from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.refine import RunReport, refined_batch
+from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.storage.delta_table import OwnershipLost
+from spark_jobs.storage.lease import Lease, LeaseLost
+
+
+@dataclass
+class DriverLoop:
+    """The running driver of a dataset. `pause`: seconds until a failed refine is retried at `retry_at`; 0 when well."""
+
+    settings: Settings
+    dataset: str
+    lease: Lease
+    active: ActiveReleases
+    supervisor: IngestSupervisor
+    ledger: LedgerWriter
+    reporter: StatusReporter
+    stop: threading.Event
+    pause: float = 0.0
+    retry_at: float = 0.0
+
+    def run(self, bootstrap: str) -> None:
+        """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
+        self.supervisor.start(bootstrap)
+        while not self.stop.is_set():
+            if not self.lease.is_held():
+                raise LeaseLost(self.dataset, self.lease.path)
+            self.supervisor.restart_ended()
+            self._execute_request()
+            if not self._refine_next() and not self._advance_shadow():
+                self.stop.wait(0.02)
+        self.reporter.report("draining")
+        self.supervisor.drain()
+
+    def _refine_next(self) -> bool:
+        """Execute the published release's next run, if there is one; return whether there was work."""
+        if time.monotonic() < self.retry_at:
+            return False
+        try:
+            # A patch that failed half way must be finished before any run.
+            self.active.finish_patch()
+            last = self.supervisor.ingest.last_batch
+            run = self.active.published.refine_next(self.settings, last, publishing=True)
+        except (OwnershipLost, PublicationAhead):
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
+            self._halt(error)
+            return False
+        if run is None:
+            return False
+        self._note_run(run)
+        return True
+
+    def _advance_shadow(self) -> bool:
+        worked = not self.active.is_patching and self.active.advance_shadow()
+        if worked:
+            project(self.ledger, self.settings, self.dataset)
+        return worked
+
+    def _execute_request(self) -> None:
+        """Execute the pending request, unless a patch must be finished first."""
+        if self.active.is_patching:
+            return
+        try:
+            request = pending_request(self.settings, self.dataset)
+        except InvalidRequest as error:
+            log_line(error.what)
+            dismiss_invalid(self.settings, self.dataset, error, refined_batch(self.active.published.release))
+            return
+        if request is not None:
+            self._respond(request)
+
+    def _respond(self, request: OwnerRequest) -> None:
+        before = self.active.published
+        response = execute(self.active, request)
+        try:
+            respond(self.settings, self.dataset, response)
+        except OSError as error:
+            log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
+        published, status = self.active.published, self.reporter.status
+        if published is not before:
+            log_line(f"plan {request.plan}: release {published.name} is published, {before.name} before")
+            status.release = published.name
+            self.pause = self.retry_at = 0.0
+            self.reporter.report("running")
+        status.shadows = [shadow.name for shadow in self.active.shadows]
+        project(self.ledger, self.settings, self.dataset)
+
+    def _halt(self, error: Exception) -> None:
+        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.retry_at = time.monotonic() + self.pause
+        batch = refined_batch(self.active.published.release)
+        log_line(
+            f"refine failed after batch {batch}: {error_reason(error)}; retry in {self.pause:.0f} s, ingest continues,"
+            f" readers keep batch {batch}. Next: headrace status",
+            error,
+        )
+        self.reporter.report("halted", error_reason(error))
+
+    def _note_run(self, run: RunReport) -> None:
+        if self.pause:
+            self.reporter.report("running")
+        self.pause = 0.0
+        record_run(self.reporter.status, run)
+        project(self.ledger, self.settings, self.dataset)
+
+
+def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
+    """Project new commits into the ledger; one that does not answer is caught up by a later call."""
+    try:
+        project_dataset(ledger, settings, dataset)
+    except HeadraceError as error:
+        log_line(f"ledger not updated, the next batch tries again: {error.what}")

@@ -1,0 +1,57 @@
+"""Progress in a driver's status: batches, rates, offsets, lag."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from include.clients.kafka import log_end_offsets
+from include.errors import HeadraceError
+from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.active_releases import ActiveReleases
+from spark_jobs.engine.ingest import Ingest
+from spark_jobs.engine.refine import RunReport, refined_batch
+from spark_jobs.engine.status_reporter import DriverStatus, StatusReporter
+from spark_jobs.layers.bronze_layer import batch_files
+
+
+def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveReleases) -> None:
+    """Update the status from tables and Kafka; a broker that does not answer leaves the lag unknown (None)."""
+    status, refined = reporter.status, refined_batch(active.published.release)
+    status.ingested_batch = ingest.last_batch
+    status.refined_batch = max(status.refined_batch, refined)
+    status.ingested = {str(p): end for p, end in ingest.ingested.items()}
+    status.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
+    try:
+        topic = ingest.dataset.pipeline.topic
+        ends = log_end_offsets(bootstrap_servers(ingest.settings), topic, timeout=2.0)
+    except HeadraceError as error:
+        reporter.waiting_for, status.lag_seconds = error.what, None
+        return
+    reporter.waiting_for = None
+    status.log_end = {str(p): end for p, end in ends.items()}
+    status.lag_seconds = lag_seconds(ingest, refined, ends, time.time())
+
+
+def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: float) -> float | None:
+    """Return the age in seconds of the oldest bronze record after batch `refined`.
+
+    0 when all of Kafka is published, None while Kafka has records that bronze lacks and no others wait.
+    """
+    unpublished = batch_files(ingest.bronze, refined + 1, sys.maxsize)
+    times: list[Any] = [file.low["timestamp"] for file in unpublished]
+    if times:
+        return float(round(max(0.0, now - min(time.timestamp() for time in times)), 3))
+    if all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()):
+        return 0.0
+    return None
+
+
+def record_run(status: DriverStatus, run: RunReport) -> None:
+    """Put a finished run into the status."""
+    seconds = sum(run.steps.values())
+    status.refined_batch = run.batches[1]
+    status.last_batch = {"rows": run.rows, "seconds": round(seconds, 3), "steps": run.steps}
+    status.rates["refine"] = round(run.rows / seconds, 1) if seconds else 0.0

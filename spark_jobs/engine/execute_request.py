@@ -1,0 +1,106 @@
+"""Executes owner requests between two runs: one function for each kind.
+
+Reads: the request. Writes: what the request names.
+Guarantee: executing a request twice has the effect of executing it once; a refused request changes nothing.
+Does not: end the driver; a request that fails is refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from include.errors import HeadraceError, Terminal
+from include.reading.amendments import amendments_size
+from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
+from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
+from spark_jobs.engine.apply_patch import APPLY, REVERT
+from spark_jobs.engine.compact_tables import compact_tables
+from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.patch_in_progress import begin_patch, read_built
+from spark_jobs.engine.refine import refined_batch, unfinished_run
+
+# Maximum publication delay during maintenance, apart from the compaction of one group of files.
+COMPACTION_SECONDS = 20.0
+
+
+class PatchOutdated(Terminal):
+    """The patch was built for something else than what is published now; `why` says what changed."""
+
+    def __init__(self, plan: str, why: str, remedy: str) -> None:
+        super().__init__(f"plan {plan}: {why}; nothing was changed", remedy)
+        self.plan, self.why = plan, why
+
+
+def execute(active: ActiveReleases, request: OwnerRequest) -> OwnerResponse:
+    """Execute a request; return the response, which has the reason when the request was refused."""
+    done: Mapping[str, Any] = {}
+    try:
+        done = EXECUTE[request.kind](active, request)
+        refused = remedy = ""
+    except HeadraceError as error:
+        refused, remedy = error.what, error.remedy
+    except Exception as error:  # noqa: BLE001  (a request that fails must not end the stream)
+        log_line(f"the {request.kind} request of {request.requester} failed", error)
+        refused, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
+    batch = refined_batch(active.published.release)
+    return OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy, done)
+
+
+def _promote(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
+    active.promote(request.release, lambda: _is_pending(active, request))
+    return {}
+
+
+def _retire(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
+    active.retire(request.release)
+    return {}
+
+
+def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
+    releases = [each.release for each in (active.published, *active.shadows)]
+    owner = active.published.lease
+    return compact_tables(active.settings, active.spark, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
+
+
+def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
+    _refuse_outdated(active, request)
+    published, settings = active.published, active.settings
+    # A patch is applied between two runs: finish the one that was begun.
+    while unfinished_run(published.release) is not None:
+        published.refine_next(settings, refined_batch(published.release), publishing=True)
+    if not _is_pending(active, request):
+        raise RequestWithdrawn(f"plan {request.plan}")
+    begin_patch(settings, published.release, request.plan, APPLY if request.kind is RequestKind.APPLY_PATCH else REVERT)
+    active.finish_patch()
+    return {}
+
+
+def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
+    plan, published = request.plan, active.published
+    if request.release != published.name:
+        why = f"it patches release {request.release}, and release {published.name} is published"
+        raise PatchOutdated(plan, why, "headrace plan list")
+    built = read_built(active.settings, published.release, plan)
+    if built["attempt"] != request.attempt:
+        raise PatchOutdated(plan, "it was built again after its approval", f"headrace plan compare {plan}")
+    # Builds of earlier versions lack the key. Reverting validates no record.
+    until = built.get("decided_until")
+    current = (None, amendments_size(active.settings, active.dataset))
+    if request.kind is RequestKind.APPLY_PATCH and until not in current:
+        why = "a decision about rejected records was made after it was built"
+        raise PatchOutdated(plan, why, f"headrace plan compare {plan}")
+
+
+def _is_pending(active: ActiveReleases, request: OwnerRequest) -> bool:
+    """A requester may withdraw its request while it is prepared."""
+    return pending_request(active.settings, active.dataset) == request
+
+
+EXECUTE: Mapping[RequestKind, Callable[[ActiveReleases, OwnerRequest], Mapping[str, Any]]] = {
+    RequestKind.PROMOTE: _promote,
+    RequestKind.RETIRE: _retire,
+    RequestKind.APPLY_PATCH: _patch,
+    RequestKind.REVERT_PATCH: _patch,
+    RequestKind.COMPACT: _compact,
+}

@@ -1,0 +1,103 @@
+"""Keeps the ingest query running: restart with back-off, wait for the broker, drain at a batch boundary."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.clients.kafka import log_end_offsets
+from include.errors import HeadraceError, Terminal
+from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.ingest import DRAINED, Ingest
+from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.status_reporter import StatusReporter
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+MAX_FAILURES = 5
+"""Failures in a row after the same batch."""
+
+
+class IngestFailed(Terminal):
+    """Ingest failed `failures` times in a row after bronze batch `batch`; `reason` is the last failure."""
+
+    def __init__(self, dataset: str, failures: int, batch: int, reason: str) -> None:
+        super().__init__(
+            f"{dataset}: ingest failed {failures} times in a row after bronze batch {batch}: {reason}; the driver ends,"
+            " and what is published stays readable",
+            f"headrace doctor, then headrace up {dataset}",
+        )
+        self.dataset, self.failures, self.batch, self.reason = dataset, failures, batch, reason
+
+
+@dataclass
+class IngestSupervisor:
+    """The ingest query, and when it is restarted (monotonic seconds)."""
+
+    ingest: Ingest
+    reporter: StatusReporter
+    query: StreamingQuery = field(init=False)
+    has_ended: bool = False
+    restart_at: float = 0.0
+    failures: int = 0
+    failed_after: int = -2
+    """Bronze batch that `failures` counts for."""
+
+    def start(self, bootstrap: str) -> None:
+        """Start the query."""
+        self.query = self.ingest.start(bootstrap)
+        self.has_ended = False
+        self.reporter.report("running")
+
+    def restart_ended(self) -> None:
+        """Start an ended query again, once its pause is over and the broker answers.
+
+        Raises IngestFailed, or the query's own Terminal error. Refine continues meanwhile.
+        """
+        if not self.has_ended and not self.query.isActive:
+            self._note_end()
+        if self.has_ended and time.monotonic() >= self.restart_at and self._broker_answers():
+            self.start(bootstrap_servers(self.ingest.settings))
+
+    def drain(self, timeout: float = 50.0) -> None:
+        """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""
+        if self.has_ended:
+            return
+        self.ingest.mute()
+        end = time.monotonic() + timeout
+        while self.query.isActive and time.monotonic() < end:
+            status = self.query.status
+            if not status["isTriggerActive"] and not status["isDataAvailable"]:
+                break
+            time.sleep(0.05)
+        self.query.stop()
+        error = self.query.exception()
+        if error is not None and DRAINED not in str(error):
+            raise error
+
+    def _note_end(self) -> None:
+        self.has_ended, batch = True, self.ingest.last_batch
+        error = self.ingest.failure or self.query.exception()
+        if isinstance(error, Terminal):
+            raise error
+        reason = error_reason(error) if error else "the query ended without an error"
+        self.failures = self.failures + 1 if self.failed_after == batch else 1
+        self.failed_after = batch
+        if self.failures > MAX_FAILURES:
+            raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason)
+        pause = min(FIRST_PAUSE * 2**self.failures, LONGEST_PAUSE)
+        self.restart_at = time.monotonic() + pause
+        log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
+        self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")
+
+    def _broker_answers(self) -> bool:
+        """An unreachable broker is waited for without limit, and does not count as a failure of ingest."""
+        try:
+            settings, topic = self.ingest.settings, self.ingest.dataset.pipeline.topic
+            log_end_offsets(bootstrap_servers(settings), topic, timeout=2.0)
+            return True
+        except HeadraceError as error:
+            self.failures, self.restart_at = 0, time.monotonic() + FIRST_PAUSE
+            self.reporter.report("waiting", error.what)
+            return False

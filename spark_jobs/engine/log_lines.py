@@ -1,0 +1,36 @@
+"""Lines of a process's log: time (UTC), text, and the end of the traceback. A full disk only loses lines."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from deltalake.exceptions import DeltaError
+
+from include.errors import HeadraceError
+
+ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+CAUSE = "Caused by: "
+
+
+def log_line(line: str, error: BaseException | None = None) -> None:
+    """Write a line to the log, followed by the last three frames of `error`'s traceback."""
+    with suppress(OSError):
+        print(f"{datetime.now(UTC).isoformat()} {line}", file=sys.stderr)
+        if error is not None:
+            traceback.print_exception(error, limit=-3, file=sys.stderr)
+
+
+def error_reason(error: BaseException) -> str:
+    """Return the reason of a failure in one line of at most 300 characters: what failed, and its root cause."""
+    if isinstance(error, HeadraceError):
+        return error.what.strip().splitlines()[0][:300]
+    text = ANSI_COLOUR.sub("", str(error)).strip() or type(error).__name__
+    lines = [line.strip(" \t↳") for line in text.splitlines()]
+    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
+    root = causes[-1] if causes else lines[-1] if isinstance(error, OSError | DeltaError) else ""
+    parts = [lines[0], root] if root and root not in lines[0] else [lines[0]]
+    return ": ".join(part[:145] if len(parts) > 1 else part[:300] for part in parts)

@@ -1,0 +1,86 @@
+"""A patch in progress: recorded before its first commit, so that no run begins before the patch is finished.
+
+Reads: `patch_in_progress.json`, the plan's `built.json` and rows. Writes: the release's tables, the publication.
+Guarantee: readers see all tables before the patch or after it.
+After a crash: the next owner finishes the patch; one that has no commit yet is dropped when it cannot be applied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from include.errors import Terminal
+from include.paths import patch_in_progress_path, patch_path
+from include.reading.publication import publish
+from include.settings import Settings
+from include.state.atomic_files import write_atomically
+from spark_jobs.engine.apply_patch import Patch, apply_patch, is_started
+from spark_jobs.engine.rebuild_slice import PlanFolder
+from spark_jobs.engine.refine import publication_of, refined_batch
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.failpoints import Step, pass_step
+
+
+class ShadowBlocksPatch(Terminal):
+    """The patch fills a gap in bronze, and shadow release `shadow` would lack those records."""
+
+    def __init__(self, plan: str, shadow: str) -> None:
+        super().__init__(
+            f"plan {plan} fills a gap in bronze, whose records shadow release {shadow} would lack; nothing was changed",
+            "headrace plan list, headrace plan retire PLAN (the plan of that release), then the same command again",
+        )
+        self.plan, self.shadow = plan, shadow
+
+
+def read_built(settings: Settings, release: Release, plan: str) -> dict[str, Any]:
+    """Return what the plan's build recorded (`built.json`). Raises Terminal when the build is not complete."""
+    path = patch_path(settings, release.dataset.name, release.dataset.release, plan) / "built.json"
+    try:
+        built: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return built
+    except FileNotFoundError as error:
+        raise Terminal(f"plan {plan} has no complete build ({path})", f"headrace plan compare {plan}") from error
+
+
+def has_patch_in_progress(settings: Settings, release: Release) -> bool:
+    """Whether a patch of the release was begun and is not finished."""
+    return _marker(settings, release).exists()
+
+
+def begin_patch(settings: Settings, release: Release, plan: str, way: int) -> None:
+    """Record the patch of `plan`; `way` is APPLY or REVERT of `apply_patch.py`."""
+    write_atomically(_marker(settings, release), json.dumps({"plan": plan, "way": way}))
+
+
+def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequence[str]) -> None:
+    """Apply the recorded patch, if there is one, and publish.
+
+    Raises MovedOn, ShadowBlocksPatch and others; then the record is removed unless a table has a commit of the patch.
+    """
+    marker = _marker(settings, release)
+    try:
+        recorded = json.loads(marker.read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    plan, dataset = recorded["plan"], release.dataset
+    folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
+    built = read_built(settings, release, plan)
+    patch = Patch(plan, folder, built["batch"], recorded["way"])
+    try:
+        if built["filled"] and shadows:
+            raise ShadowBlocksPatch(plan, shadows[0])
+        apply_patch(release, patch, refined_batch(release), epoch)
+    except Exception:
+        if not is_started(release, patch):
+            marker.unlink()
+        raise
+    publish(settings, publication_of(settings, release, refined_batch(release)))
+    pass_step(Step.CORRECTION_PUBLISHED)
+    marker.unlink()
+
+
+def _marker(settings: Settings, release: Release) -> Path:
+    return patch_in_progress_path(settings, release.dataset.name, release.dataset.release)
