@@ -21,7 +21,9 @@ from include.reading.publication import find_publication, publish, published_tab
 from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
-from spark_jobs.engine.refine import RunReport, publication_of, refine, refined_batch, unfinished_run
+from spark_jobs.engine.next_run import refined_batch, unfinished_run
+from spark_jobs.engine.refine import RunReport, refine
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.storage.delta_table import Table

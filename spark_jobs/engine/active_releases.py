@@ -24,16 +24,10 @@ from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch, unfinished_run
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
-from spark_jobs.engine.refine import (
-    RunReport,
-    last_epoch,
-    next_run,
-    publication_of,
-    refine,
-    refined_batch,
-    unfinished_run,
-)
+from spark_jobs.engine.refine import RunReport, refine
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import Lease, take_lease

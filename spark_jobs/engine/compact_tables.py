@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 from include.paths import warehouse
 from include.reading.publication import read_publication
 from include.settings import Settings
-from spark_jobs.engine.refine import publication_of, refined_batch, unfinished_run
+from spark_jobs.engine.next_run import refined_batch, unfinished_run
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import Table

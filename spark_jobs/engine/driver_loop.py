@@ -22,7 +22,8 @@ from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
-from spark_jobs.engine.refine import RunReport, refined_batch
+from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
 from spark_jobs.storage.lease import Lease, LeaseLost

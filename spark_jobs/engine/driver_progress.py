@@ -12,7 +12,8 @@ from include.errors import HeadraceError
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.refine import RunReport, refined_batch
+from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import DriverStatus, StatusReporter
 from spark_jobs.layers.bronze_layer import batch_files
 

@@ -18,8 +18,9 @@ from include.reading.publication import publish
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 from spark_jobs.engine.apply_patch import Patch, apply_patch, is_started
+from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.engine.refine import publication_of, refined_batch
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.failpoints import Step, pass_step
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
 from spark_jobs.layers.find_duplicates import ORIGINALS, candidate_files, find_duplicates, identity_columns
-from spark_jobs.layers.rejected_rows import rejected_rows_sql
+from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_writer import PLACE, PLACES, REJECTED, SilverWriter
 from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files

@@ -21,7 +21,8 @@ from include.reading.publication import Publication, publication_json, read_publ
 from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.refine import publication_of, refined_batch
+from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec

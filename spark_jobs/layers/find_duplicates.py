@@ -1,4 +1,4 @@
-"""Each identity once: which of several records is the event, and which are its copies (adr-0001)."""
+"""Each identity once: which of several records is the event, and which are its duplicates (adr-0001)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def candidate_files(writer: SilverWriter, written: Sequence[Path]) -> list[DataF
     """Return silver's files that may hold an identity of the rows in `written`.
 
     A file is left out by its bounds on the identity itself, and by event time: the horizon is the producer's promise
-    how far apart the copies of an event can lie. Bounds are those of the row groups, so that one old record does not
+    how far apart the duplicates of an event can lie. Bounds are those of the row groups, so that one old record does not
     open all of silver.
     """
     time, horizon = writer.dataset.pipeline.event_time, writer.dataset.pipeline.horizon
@@ -46,18 +46,18 @@ def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: s
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
-    """Make table `copies`: coordinates of the rows of `fresh` whose identity stands earlier there or in `known`.
+    """Make table `duplicates`: coordinates of the rows of `fresh` whose identity stands earlier there or in `known`.
 
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). A hash of the identity finds
     the few suspects; they alone are compared in full, so a collision costs time and nothing else.
     """
     identity = identity_columns(dataset)
     columns = f"hash({identity}) as _mark, {identity}, {', '.join(COORDINATES)}"
-    duck.create_table("copies", COPIES.format(identity=identity, columns=columns, fresh=fresh, known=known))
+    duck.create_table("duplicates", COPIES.format(identity=identity, columns=columns, fresh=fresh, known=known))
 
 
-ORIGINALS = "select * from accepted anti join copies using (_partition, _offset)"
-"""SQL for the rows of a view `accepted` that are no copies."""
+ORIGINALS = "select * from accepted anti join duplicates using (_partition, _offset)"
+"""SQL for the rows of a view `accepted` that are no duplicates."""
 COPIES = """
 with fresh as (select {columns}, true as _fresh from {fresh}),
 earlier as (select {columns}, false as _fresh from {known}),

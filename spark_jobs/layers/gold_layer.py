@@ -10,6 +10,7 @@ Does not: read silver of untouched grains.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,8 @@ from spark_jobs.layers.additive_gold import additive_rows, merged_additive
 from spark_jobs.layers.gold_windows import window_end, window_of
 from spark_jobs.layers.latest_gold import latest_rows, merged_latest
 from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
-from spark_jobs.layers.silver_writer import MONTH
+from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.silver_writer import MONTH, SilverWriter
 from spark_jobs.storage.data_files import Bound, DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.failpoints import Step, pass_step
@@ -61,10 +63,19 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"))
 
 
-def commit_gold(
+def commit_gold(targets: Sequence[GoldTable], writer: SilverWriter, silver: Sequence[DataFile], run: RefineRun) -> None:
+    """Commit a run to every gold table; `silver` are silver's files of the run as committed. Raises OwnershipLost."""
+    facts = run.facts(writer.dataset)
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        for _ in pool.map(lambda target: _commit_table(target, writer.silver, silver, run.last, facts), targets):
+            pass
+    pass_step(Step.ALL_GOLD_COMMITTED, run.last)
+
+
+def _commit_table(
     target: GoldTable, silver: Table, fresh: Sequence[DataFile], batch: int, facts: Mapping[str, Any]
 ) -> None:
-    """Bring the table on by the silver files `fresh`, which are those of the run that ends with `batch`."""
+    """Merge the silver files `fresh`, which are those of the run that ends with `batch`, into one table."""
     table = target.table
     if table.committed(target.app_id) >= batch:
         return

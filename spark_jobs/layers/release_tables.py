@@ -32,10 +32,6 @@ class Release:
         """The dataset as this release declares it."""
         return self.writer.dataset
 
-    def app_id(self, table: str) -> str:
-        """The app id of the release's commits to `silver` or `rejected`."""
-        return f"{self.dataset.name}/{self.dataset.release}/{table}"
-
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open the tables of a release, creating those that are missing; nothing else is written."""
@@ -48,7 +44,7 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
     """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
     beginning, writer = release.dataset.release_start, release.writer
-    if beginning is None or writer.rejected.committed(release.app_id("rejected")) >= beginning.batch - 1:
+    if beginning is None or writer.rejected.committed(release.writer.app_id("rejected")) >= beginning.batch - 1:
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}

@@ -1,10 +1,9 @@
-"""Silver and rejected: bronze batches judged, each identity once (DESIGN §4, step 4).
+"""Silver and rejected: bronze batches validated, each identity once (docs/architecture.md §4, step 4).
 
-Reads: the bronze files of batches [a, b], and what silver already has of the same identities.
+Reads: the bronze files of batches [a, b], and silver's rows with the same identities.
 Writes: `silver.<dataset>` and `rejected.<dataset>`, one commit each, idempotent by (app id, b).
 Guarantee: every bronze row is in silver or in rejected, exactly once, or nothing is committed.
-After a crash: the same [a, b] is judged again against silver as it was before a, with the same verdicts.
-Does not: drop a record, whatever its time.
+After a crash: the same [a, b] is validated again against silver as it was before a, with the same verdicts.
 """
 
 from __future__ import annotations
@@ -12,25 +11,29 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.find_duplicates import ORIGINALS, candidate_files, find_duplicates
-from spark_jobs.layers.rejected_counts import rejected_counts
-from spark_jobs.layers.rejected_rows import rejected_rows_sql
+from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_writer import MONTH, Inheritance, SilverWriter
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
 @dataclass(frozen=True)
 class ValidatedBatch:
-    """A run's files, written and not yet committed, and its counts."""
+    """Files of a run, written and not yet committed, and its counts."""
 
     silver: list[DataFile]
     rejected: list[DataFile]
@@ -39,73 +42,88 @@ class ValidatedBatch:
     dispositions: dict[str, int]
     warnings: Counts
     decided_until: int = 0
-    """How far the list of decisions reached that the records were judged by."""
+    """Length of the list of decisions (bytes) by which the records were validated."""
 
     @property
     def accepted(self) -> int:
-        """Rows for silver."""
+        """Rows of silver."""
         return sum(file.rows for file in self.silver)
 
 
-def validate_batches(
-    writer: SilverWriter,
-    first: int,
-    last: int,
-    epoch: int,
-    committed: Sequence[DataFile] | None = None,
-    decided_until: int | None = None,
-) -> ValidatedBatch:
-    """Judge bronze batches [first, last] and write the files of both tables; RowsUnaccounted when rows are missing.
+def commit_silver(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
+    """Commit a run to silver, then to rejected; return silver's files of the run as committed.
 
-    `committed` are silver's files of this run when silver has them already: they are never written again, and
-    `decided_until` says by which decisions they were judged, so that rejected is judged by the same.
+    What is committed already is recognised and not written again: silver's commit then says by which decisions its
+    records were validated, so that rejected is completed by the same. Raises RowsUnaccounted, OwnershipLost.
     """
-    until = writer.decisions.until() if decided_until is None else decided_until
-    folder, inheritance = f"b{last:08d}-{epoch}", writer.inheritance
-    if inheritance is not None and first < inheritance.until:
-        result = _inherited(writer, inheritance, (first, last), folder, committed)
+    silver, rejected = writer.app_id("silver"), writer.app_id("rejected")
+    if writer.rejected.committed(rejected) < run.last:
+        committed, until = None, writer.decisions.until()
+        if writer.silver.committed(silver) >= run.last:
+            committed = _files_of_run(writer, run)
+            until = int(metadata_of(commit_of(writer.silver, silver, run.last)).get("decided_until", 0))
+        batch = _validated_batch(writer, run, committed, until)
+        if committed is None:
+            writer.silver.commit(silver, run.last, _silver_metadata(writer, run, batch), batch.silver)
+            pass_step(Step.SILVER_COMMITTED, run.last)
+        writer.rejected.commit(rejected, run.last, _rejected_metadata(writer, run, batch), batch.rejected)
+        pass_step(Step.REJECTED_COMMITTED, run.last)
+    return _files_of_run(writer, run)
+
+
+def _files_of_run(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
+    return [file for file in writer.silver.files() if file.overlaps("_batch_id", *run.batches)]
+
+
+def _validated_batch(
+    writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
+) -> ValidatedBatch:
+    """Write the run's files of both tables, but not silver's when they are `committed`; raises RowsUnaccounted."""
+    inheritance = writer.inheritance
+    if inheritance is not None and run.first < inheritance.until:
+        batch = _inherited(writer, inheritance, run, committed)
     else:
-        result = _validated(writer, (first, last), folder, committed, until)
-    validate_balance(writer.silver.spec.name, (first, last), result)
-    pass_step(Step.SILVER_WRITTEN, last)
-    return result
+        batch = _validated(writer, run, committed, until)
+    validate_balance(writer.silver.spec.name, run.batches, batch)
+    pass_step(Step.SILVER_WRITTEN, run.last)
+    return batch
 
 
 def _validated(
-    writer: SilverWriter, batches: tuple[int, int], folder: str, committed: Sequence[DataFile] | None, until: int
+    writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
 ) -> ValidatedBatch:
-    sources = batch_files(writer.bronze, *batches)
+    sources = batch_files(writer.bronze, *run.batches)
     records = [writer.bronze.spec.path / file.path for file in sources]
-    files = validate_files(writer, records, batches, writer.staging, until)
+    files = validate_files(writer, records, run.batches, writer.staging, until)
     with duckdb_session() as duck:
-        _view(duck, writer, files, batches[0])
+        _view(duck, writer, files, run.first)
         find_duplicates(duck, writer.dataset, "accepted", "known")
-        rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, folder)
-        silver = duck.write(ORIGINALS, writer.silver, folder) if committed is None else list(committed)
+        rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
+        silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     shutil.rmtree(writer.staging, ignore_errors=True)
     return ValidatedBatch(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings, until)
 
 
 def _view(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first: int) -> None:
-    """Make views `accepted` and `invalid` of what was judged, and `known` of what silver had before batch `first`."""
+    """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`."""
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
     earlier = [f for f in candidate_files(writer, files.accepted) if f.overlaps("_batch_id", 0, first - 1)]
-    duck.view_table("near", writer.silver, earlier)
-    duck.view_query("known", f"select * from near where _batch_id < {first}")
+    duck.view_table("candidates", writer.silver, earlier)
+    duck.view_query("known", f"select * from candidates where _batch_id < {first}")
 
 
 def _inherited(
     writer: SilverWriter,
     inheritance: Inheritance,
-    batches: tuple[int, int],
-    folder: str,
+    run: RefineRun,
     committed: Sequence[DataFile] | None,
 ) -> ValidatedBatch:
-    """The rows that the release before had of these batches, as they are; new columns are null."""
-    if batches[1] >= inheritance.until:
-        why = f"batches before {inheritance.until} are taken over, later ones judged: a run cannot do both"
+    """Return the base release's rows of these batches, unchanged; new columns are null."""
+    batches, folder = run.batches, run.folder
+    if run.last >= inheritance.until:
+        why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
     rejected = _inherited_rows(writer, inheritance.rejected, writer.rejected, "first_seen", batches, folder)
     time = writer.dataset.pipeline.event_time
@@ -132,8 +150,44 @@ def _inherited_rows(
 
 
 def validate_balance(name: str, batches: tuple[int, int], validated: ValidatedBatch) -> None:
-    """Rows in = silver + rejected."""
+    """Raise RowsUnaccounted unless rows in = silver + rejected."""
     rejected = sum(file.rows for file in validated.rejected)
     if validated.rows_in != validated.accepted + rejected:
         why = f"{validated.rows_in} records came in, {validated.accepted} are accepted and {rejected} rejected"
         raise RowsUnaccounted(name, batches, why)
+
+
+def _silver_metadata(writer: SilverWriter, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
+    times = _latest_events(writer.silver, batch.silver, writer.dataset.pipeline.event_time)
+    return {
+        **run.facts(writer.dataset),
+        "table": writer.silver.spec.name,
+        "app_id": writer.app_id("silver"),
+        "rows": batch.accepted,
+        "rows_in": batch.rows_in,
+        "decided_until": batch.decided_until,
+        "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
+    }
+
+
+def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dict[str, datetime]:
+    """Return the greatest event time of each partition; a file may hold rows of several, so bounds do not tell."""
+    latest: dict[str, datetime] = {}
+    for file in files:
+        rows = pq.read_table(silver.spec.path / file.path, columns=["_partition", column], partitioning=None)
+        for found in rows.group_by("_partition").aggregate([(column, "max")]).to_pylist():
+            partition, high = str(found["_partition"]), found[f"{column}_max"]
+            latest[partition] = max(latest.get(partition, high), high)
+    return latest
+
+
+def _rejected_metadata(writer: SilverWriter, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
+    return {
+        **run.facts(writer.dataset),
+        "table": writer.rejected.spec.name,
+        "app_id": writer.app_id("rejected"),
+        "rows": sum(file.rows for file in batch.rejected),
+        "reasons": batch.reasons,
+        "dispositions": batch.dispositions,
+        "warnings": batch.warnings,
+    }

@@ -16,8 +16,8 @@ from include.paths import rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
-from spark_jobs.layers.amended_records import RecordDecisions
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
@@ -70,6 +70,10 @@ class SilverWriter:
     decisions: RecordDecisions
     counting: WarningCounter
     inheritance: Inheritance | None = None
+
+    def app_id(self, table: str) -> str:
+        """Return the app id of the release's commits to `silver` or `rejected`."""
+        return f"{self.dataset.name}/{self.dataset.release}/{table}"
 
 
 def open_silver_writer(

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from include.reading.amendments import Amendment, Coordinates
 from spark_jobs.contract.warning_counts import Counts, summed_counts
-from spark_jobs.layers.amended_records import validate_with_decisions, without_decisions
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import VersionRange
 from spark_jobs.layers.silver_writer import PLACES, SilverWriter, dated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files, validate_types

@@ -16,9 +16,10 @@ from include.reading.publication import publish, read_publication
 from include.settings import Settings
 from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.engine.apply_patch import APPLY, Patch, apply_patch
+from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
-from spark_jobs.engine.refine import publication_of, refined_batch
+from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.jobs.slice_job import slice_records
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.layers.silver_code import load_transformation

@@ -1,4 +1,4 @@
-"""Rejected rows counted by reason and disposition, from the files that were just written: no job of its own."""
+"""Rejected: the rows of records that are not in silver, and their counts by reason and disposition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from include.catalog.dataset import Dataset
+from include.reading.published_sql import sql_literal
+from spark_jobs.layers.silver_writer import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
+
+
+def rejected_rows_sql(dataset: Dataset) -> str:
+    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
+    identity = sql_literal(", ".join(dataset.pipeline.identity))
+    reason = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
+    invalid = _rows(dataset, "invalid", "invalid", "_reasons")
+    return f"{invalid} union all {_rows(dataset, 'duplicates', 'duplicate', reason)}"
+
+
+def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
+    version, month = sql_literal(dataset.contract.version), MONTH_IN_SQL.format(time="_timestamp")
+    return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
+
+
+ROWS = """
+select
+    _topic, _partition, _offset, _batch_id,
+    '{disposition}' as disposition,
+    {reasons} as reasons,
+    {version} as contract_version,
+    _timestamp as first_seen,
+    {month} as _month
+"""
 
 
 def rejected_counts(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:

@@ -1,0 +1,33 @@
+"""The publication that a release's tables amount to at a batch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from include.paths import warehouse
+from include.reading.publication import Publication, TableVersion
+from include.settings import Settings
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.table_commits import bronze_commit, commit_of, latest_patch, metadata_of
+
+
+def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
+    """Return the publication of the versions in which each table got `batch`, or the last patch after it."""
+    writer, root = release.writer, warehouse(settings)
+    in_bronze = bronze_commit(writer.bronze, batch)
+    own = {writer.silver: release.writer.app_id("silver"), writer.rejected: release.writer.app_id("rejected")}
+    own |= {target.table: target.app_id for target in release.gold}
+    commits = {writer.bronze: latest_patch(writer.bronze, in_bronze)}
+    commits |= {table: latest_patch(table, commit_of(table, app_id, batch)) for table, app_id in own.items()}
+    latest = max(commit.timestamp_ms for commit in commits.values())
+    return Publication(
+        dataset=release.dataset.name,
+        release=release.dataset.release,
+        batch=batch,
+        published_at=datetime.fromtimestamp(latest / 1000, UTC),
+        offsets={int(p): span[1] for p, span in metadata_of(in_bronze)["offsets"].items()},
+        tables={
+            table.spec.name: TableVersion(str(table.spec.path.relative_to(root)), commit.version)
+            for table, commit in commits.items()
+        },
+    )

@@ -1,0 +1,37 @@
+"""One run of refine as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from include.catalog.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class RefineRun:
+    """One pass over bronze batches [first, last], by the owner with this `epoch`."""
+
+    first: int
+    last: int
+    epoch: int
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """First and last batch."""
+        return self.first, self.last
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder for the run's files in each table."""
+        return f"b{self.last:08d}-{self.epoch}"
+
+    def facts(self, dataset: Dataset) -> dict[str, Any]:
+        """Return the metadata that each commit of the run carries."""
+        return {
+            "dataset": dataset.name,
+            "release": dataset.release,
+            "code": dataset.release,
+            "epoch": self.epoch,
+            "batches": [self.first, self.last],
+        }
