@@ -38,6 +38,7 @@ select
     {version} as contract_version,
     _timestamp as first_seen,
     {month} as _month
+from {view}
 """
 
 
