@@ -20,8 +20,8 @@ def identity_columns(dataset: Dataset) -> str:
 def candidate_files(writer: SilverWriter, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold an identity of the rows in `written`.
 
-    A file is left out by its bounds on the identity itself, and by event time: the horizon is the producer's promise
-    how far apart the duplicates of an event can lie. Bounds are those of the row groups, so that one old record does not
+    A file is pruned by its bounds on the identity, and by event time: the horizon is the producer's promise
+    how far apart duplicates of an event lie. Bounds are those of row groups, so that one old record does not
     open all of silver.
     """
     time, horizon = writer.dataset.pipeline.event_time, writer.dataset.pipeline.horizon
