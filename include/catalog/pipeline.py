@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo
 from pydantic.dataclasses import dataclass
 
-from include.catalog.yaml_declarations import Document, Duration, raise_problems, shown
+from include.catalog.yaml_declarations import Document, Duration, Unfit, raise_problems, shown
 
 MeasureFunction = Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct"]
 WindowUnit = Literal["hour", "day", "month"]
@@ -34,7 +34,7 @@ def _measures(value: Any) -> Any:
         return value
     for name, item in value.items():
         if not isinstance(item, dict) or len(item) != 1:
-            raise ValueError(f"{name} must have one function and its expression, like {{sum: x}}, is {shown(item)}")
+            raise Unfit(f"must have one function and its expression, like {{sum: x}}, is {shown(item)}", name)
     return [{"name": name, "function": f, "expression": e} for name, item in value.items() for f, e in item.items()]
 
 

@@ -165,9 +165,9 @@ class Document:
             return
         for name, value in node.value:
             below = (*key, str(name.value))
-            if below in self._lines:
-                self.check([(below, f"stands twice: in lines {self.line(below)} and {name.start_mark.line + 1}")])
-            self._lines[below] = name.start_mark.line + 1
+            first, self._lines[below] = self._lines.get(below), name.start_mark.line + 1
+            if first is not None:
+                self.check([(below, f"stands twice: in lines {first} and {self.line(below)}")])
             if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
                 self.check([(below, "must be a text: write the key in quotes")])
             self._index(value, below)
@@ -196,9 +196,10 @@ def parsed_duration(value: object) -> timedelta:
     match = DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"must be a count and second, minute, hour or day, like '2 days', is {shown(value)}")
-    if len(match[1]) > 12 or (found := timedelta(seconds=int(match[1]) * SECONDS[match[2]])) > LONGEST_DURATION:
+    seconds = int(match[1]) * SECONDS[match[2]] if len(match[1]) <= 12 else None
+    if seconds is None or seconds > LONGEST_DURATION.total_seconds():
         raise ValueError(f"must be at most {LONGEST_DURATION.days} days, is {shown(value)}")
-    return found
+    return timedelta(seconds=seconds)
 
 
 def accepted_names(names: Iterable[tuple[Key, str]]) -> Iterator[Finding]:
@@ -237,7 +238,7 @@ def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
         tag, allowed = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags", "")
         return (*key, tag), f"must be {allowed}, is {shown(error['ctx']['tag'])}" if allowed else "is required"
     if kind == "value_error":
-        return key, str(error["ctx"]["error"])
+        return (*key, *getattr(error["ctx"]["error"], "key", ())), str(error["ctx"]["error"])
     return key, f"{error['msg'].replace('Input should', 'must', 1)}, is {shown(error['input'])}"
 
 

@@ -1,4 +1,4 @@
-"""`headrace contract`: is a contract right, and what would its change mean?"""
+"""`headrace contract`: check what is declared, and show what a changed contract means for readers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from include.quality.contract_check import ContractCheck
 
-app = typer.Typer(no_args_is_help=True, help="Contracts: what records and tables are promised to be.")
+app = typer.Typer(no_args_is_help=True, help="Contracts: check what is declared for records and tables.")
 COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}
 
 
 @app.callback()
 def contracts() -> None:
-    """Contracts: what records and tables are promised to be."""
+    """Contracts: check what is declared for records and tables."""
 
 
 @app.command()
@@ -27,17 +27,17 @@ def check(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
-    """Check contracts against the standard, and judge how they differ from what readers see; exit 1: not good."""
+    """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
     from include.quality.contract_check import check_contracts
     from include.settings import load_settings
 
     checks = check_contracts(load_settings(), dataset)
     if as_json:
-        typer.echo(json.dumps([asdict(each) | {"good": each.is_good} for each in checks], indent=1))
+        typer.echo(json.dumps([asdict(each) | {"valid": each.is_valid} for each in checks], indent=1))
     else:
         for each in checks:
             _show(Console(soft_wrap=True), each)
-    if not all(each.is_good for each in checks):
+    if not all(each.is_valid for each in checks):
         raise typer.Exit(1)
 
 
@@ -45,7 +45,7 @@ def check(
 def rules(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
 ) -> None:
-    """List the rules of contracts, where each is judged and what it does; then the expectations there are."""
+    """List the rules of contracts, what each validates and its action; then all known expectations."""
     from include.catalog.dataset import dataset_names, declared_dataset
     from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
     from include.settings import load_settings
@@ -69,10 +69,10 @@ def rules(
 
 
 def _show(console: Console, each: ContractCheck) -> None:
-    mark = "[green]good[/]" if each.is_good else "[red]not good[/]"
+    mark = "[green]valid[/]" if each.is_valid else "[red]not valid[/]"
     console.print(f"[bold]{each.dataset}[/] {each.version or ''}: {mark}", highlight=False)
-    for refusal in each.problems:
-        console.print(f"  {refusal}", highlight=False, markup=False)
+    for line in filter(None, [*each.problems, each.not_checked]):
+        console.print(f"  {line}", highlight=False, markup=False)
     for change in each.changes:
         colour = COLOURS[change.kind]
         console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}", highlight=False)

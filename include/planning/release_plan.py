@@ -13,10 +13,10 @@ from include.catalog.dataset import (
     DatasetUnknown,
     ReleaseStart,
     dataset_names,
-    declared_dataset,
     released_dataset,
     snapshot_dataset,
 )
+from include.catalog.dataset_checks import checked_dataset
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
 from include.catalog.release_diff import release_changes
@@ -129,7 +129,7 @@ def plan_release(
     with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
-        declared, seen = declared_dataset(settings, dataset), read_publication(settings, dataset)
+        declared, seen = checked_dataset(settings, dataset), read_publication(settings, dataset)
         base = released_dataset(settings, dataset, seen.release)
         beginning = _beginning(settings, seen, point)
         if declared.code == base.code and beginning is None and base.release_start is None:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset
+from include.catalog.dataset import DatasetUnknown, dataset_names, misnamed_folders
+from include.catalog.dataset_checks import validate_datasets
 from include.errors import Terminal, Transient
 from include.paths import log_path
 from include.process_control.child_process import launch
@@ -100,8 +101,9 @@ def up(
     Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `refuse_unstartable`, and NotStarted
     for the first process that did not come (the other streams are waited for first).
     """
-    for name in datasets:
-        declared_dataset(settings, name)
+    for problem in misnamed_folders(settings):
+        report(f"left out: {problem}")
+    validate_datasets(settings, datasets)
     with exclusive_command(settings):
         upgrade_state(settings, report)
         before = observe_processes(settings, list(datasets))

@@ -1,22 +1,25 @@
-"""A contract as its folder says it, against the standard and against the release that readers see."""
+"""A dataset's folder checked as a whole, its contract against the standard and against the published release."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include.catalog.contract import Contract
 from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
-from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset
+from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, misnamed_folders, released_dataset
+from include.catalog.dataset_checks import dataset_problems
 from include.quality.odcs_standard import contract_problems
+from include.quality.quality_packages import QualityNotInstalled
 from include.reading.publication import find_publication
 from include.settings import Settings
 
 
 @dataclass(frozen=True)
 class ContractCheck:
-    """What is wrong with a contract (`problems`), and how it differs from that of `base`, the release readers see.
+    """What is wrong with a dataset's folder, and how its contract differs from that of `base`, the published release.
 
-    `base` is None when nothing is published; `wanted_version` what its changes deserve, None where nobody can say.
+    `base` is None when nothing is published; `required_version` is the least version for the changes, None when the
+    version is not of the form 1.2.3. `not_checked` says which checks were left out, and why.
     """
 
     dataset: str
@@ -26,29 +29,40 @@ class ContractCheck:
     changes: tuple[ContractChange, ...] = ()
     required_version: str | None = None
     is_version_enough: bool = True
+    not_checked: str = ""
 
     @property
-    def is_good(self) -> bool:
-        """Whether it could be released as it is."""
+    def is_valid(self) -> bool:
+        """Whether the folder could be released as it is."""
         return not self.problems and self.is_version_enough
 
 
 def check_contracts(settings: Settings, only: str | None = None) -> list[ContractCheck]:
-    """Check every declared contract, or just one; DatasetUnknown, QualityNotInstalled."""
+    """Check every declared dataset, or just one; raises DatasetUnknown.
+
+    Without the packages of the group `quality`, the standard's schema and Great Expectations' own checks are left out.
+    """
     known = dataset_names(settings)
-    if only is not None and only not in known:
+    misnamed = [ContractCheck(each.file.name, None, (str(each),)) for each in misnamed_folders(settings)]
+    if only is not None and only not in (*known, *(each.dataset for each in misnamed)):
         raise DatasetUnknown(only, known)
-    return [_checked(settings, name) for name in known if only in (None, name)]
+    checks = [_checked(settings, name) for name in known if only in (None, name)]
+    return [*checks, *(each for each in misnamed if only in (None, each.dataset))]
 
 
 def _checked(settings: Settings, name: str) -> ContractCheck:
-    wrong = tuple(contract_problems(settings.datasets / name))
-    if wrong:
-        return ContractCheck(name, None, wrong)
-    fresh, seen = declared_dataset(settings, name).contract, find_publication(settings, name)
-    if seen is None:
-        return ContractCheck(name, fresh.version, ())
-    return compared_contract(name, seen.release, released_dataset(settings, name, seen.release).contract, fresh)
+    if problems := dataset_problems(settings, name):
+        return ContractCheck(name, None, tuple(map(str, problems)))
+    not_checked = ""
+    try:
+        wrong = tuple(contract_problems(settings.datasets / name))
+    except QualityNotInstalled as error:
+        wrong, not_checked = (), f"without the standard's schema and Great Expectations' checks: {error.what}"
+    fresh, published = declared_dataset(settings, name).contract, find_publication(settings, name)
+    if wrong or published is None:
+        return ContractCheck(name, fresh.version, wrong, not_checked=not_checked)
+    base = released_dataset(settings, name, published.release).contract
+    return replace(compared_contract(name, published.release, base, fresh), not_checked=not_checked)
 
 
 def compared_contract(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:

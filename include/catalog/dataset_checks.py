@@ -1,0 +1,56 @@
+"""All checks of declared folders, without Spark: for `contract check`, before processes start and plans are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from include.catalog.dataset import Dataset, dataset_names, declared_dataset
+from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
+from include.settings import Settings
+
+
+def checked_dataset(settings: Settings, name: str) -> Dataset:
+    """Return the dataset as its folder declares it now; raises DatasetUnknown, and DeclarationRefused as a whole."""
+    dataset, problems = _checked(settings, name)
+    if dataset is None or problems:
+        raise DeclarationRefused(problems)
+    return dataset
+
+
+def dataset_problems(settings: Settings, name: str) -> list[Problem]:
+    """Return all problems of a dataset's folder, by file and line; raises DatasetUnknown."""
+    return sorted(_checked(settings, name)[1])
+
+
+def validate_datasets(settings: Settings, names: Iterable[str]) -> None:
+    """Raise DeclarationRefused with the problems of all these datasets; DatasetUnknown."""
+    if problems := [problem for name in names for problem in dataset_problems(settings, name)]:
+        raise DeclarationRefused(problems)
+
+
+def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Problem]]:
+    # sqlglot takes half a second to import: only those who check need it.
+    from include.catalog.sql_checks import silver_code_problems, sql_problems
+
+    try:
+        dataset = declared_dataset(settings, name)
+    except DeclarationRefused as error:
+        return None, list(error.problems)
+    pipeline = Document(dataset.folder / "pipeline.yaml")
+    code = silver_code_problems(dataset.folder / "silver.py", [table.name for table in dataset.pipeline.reference])
+    problems = [*code, *sql_problems(pipeline, dataset.pipeline, dataset.contract)]
+    return dataset, [*problems, *_taken_names(settings, dataset, pipeline)]
+
+
+def _taken_names(settings: Settings, dataset: Dataset, pipeline: Document) -> Iterator[Problem]:
+    """Yield the gold tables that another dataset declares too: readers know a gold table by its name alone."""
+    for other in dataset_names(settings):
+        if other == dataset.name:
+            continue
+        gold = Document(settings.datasets / other / "pipeline.yaml", strict=False).value
+        theirs = gold.get("gold") if isinstance(gold, dict) else None
+        for table in dataset.pipeline.gold:
+            if isinstance(theirs, dict) and table.name in theirs:
+                key = ("gold", table.name)
+                why = f"dataset {other} has a gold table of this name; names are unique over all datasets"
+                yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)

@@ -1,0 +1,172 @@
+"""SQL of a pipeline, parsed as Spark's dialect without Spark: syntax, the kind of statement, and the columns named.
+
+What silver's columns are is known for certain only when `silver.py` has run, so a driver checks again before it creates
+tables (`spark_jobs/layers/silver_code.py`). Here a column is known when the contract, a reference table or any text
+in `silver.py` names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokens import TokenType
+
+from include.catalog.contract import Contract
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, grain_columns
+from include.catalog.pipeline_checks import COORDINATES
+from include.catalog.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
+
+WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def silver_code_problems(path: Path, reference: Iterable[str]) -> Iterator[Problem]:
+    """Yield what is wrong with `silver.py` that shows without running it."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        yield Problem(path, 1, "", "is missing")
+        return
+    except (SyntaxError, ValueError) as error:
+        yield Problem(path, getattr(error, "lineno", None) or 1, "", f"{type(error).__name__}: {error}")
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield Problem(path, node.lineno, "", "imports relatively; silver.py is loaded alone, without its folder")
+    named = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "silver"]
+    if not named:
+        if not any(isinstance(node, ast.Assign | ast.Import | ast.ImportFrom) and _binds(node) for node in tree.body):
+            yield Problem(path, 1, "", "must define a function silver(accepted: DataFrame, …) -> DataFrame")
+        return
+    arguments = named[-1].args
+    parameters = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    expected = ["accepted", *reference]
+    if arguments.kwarg is None and set(parameters[1:]) != set(expected[1:]):
+        why = f"silver() must have the parameters {', '.join(expected)}, has {', '.join(parameters) or 'none'}"
+        yield Problem(path, named[-1].lineno, "", why)
+
+
+def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
+    """Yield the SQL of a pipeline that does not parse, or names columns that silver cannot have."""
+    known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
+    for gold in declared.gold:
+        for key, expression, columns in _expressions(gold, known):
+            for _, why in _expression_findings(key, expression, columns):
+                yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        if isinstance(gold, QueryGold):
+            file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
+            for line, why in _query_findings(gold, known):
+                yield Problem(file, line, "", why)
+
+
+def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str, set[str] | None]]:
+    """Yield key, SQL and known columns of each expression of a gold table."""
+    place: Key = ("gold", gold.name)
+    yield (*place, "partition"), gold.partition, set(grain_columns(gold))
+    yield from (((*place, "keys", n), name, silver) for n, name in enumerate(gold.keys))
+    if isinstance(gold, AdditiveGold):
+        for measure in gold.measures:
+            if (measure.function, measure.expression) != ("count", "*"):
+                yield (*place, "measures", measure.name, measure.function), measure.expression, silver
+    if isinstance(gold, LatestGold):
+        yield from (((*place, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
+        yield from (((*place, "columns", name), expression, silver) for name, expression in gold.columns)
+    else:
+        yield (*place, "window", "column"), gold.window.column, silver
+    if isinstance(gold, QueryGold):
+        yield (*place, "touched_by"), gold.touched_by, silver
+
+
+def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:
+    """Yield why a text is no SQL expression over these columns; `known` is None where they cannot be known."""
+    try:
+        trees = _parsed(expression)
+    except SqlglotError as error:
+        yield key, f"is not an SQL expression of Spark: {_reason(error)}, is {shown(expression)}"
+        return
+    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
+        yield key, f"must be one SQL expression, is {shown(expression)}"
+        return
+    if "measures" in key and (nested := next(trees[0].find_all(exp.AggFunc, exp.Window), None)):
+        yield key, f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
+    yield from ((key, why) for why in _unknown_columns(trees[0], known))
+
+
+def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[int, str]]:
+    """Yield line and reason where a query cannot be the query of a gold table."""
+    try:
+        trees = _parsed(gold.query)
+    except SqlglotError as error:
+        line = error.errors[0].get("line") if isinstance(error, ParseError) and error.errors else 1
+        yield int(line or 1), f"is not SQL of Spark: {_reason(error)}"
+        return
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        kinds = ", ".join(tree.key for tree in trees) or "nothing"
+        yield 1, f"must hold one query and no other statement, holds {kinds}"
+        return
+    query = trees[0]
+    ours = {"silver", *(cte.alias.lower() for cte in query.find_all(exp.CTE))}
+    for table in query.find_all(exp.Table):
+        if table.name and table.name.lower() not in ours:
+            yield 1, f"reads {table.name}; a query of a gold table reads silver alone"
+    grain, names = list(grain_columns(gold)), query.named_selects
+    if "*" not in names and names[: len(grain)] != grain:
+        yield 1, f"the query's columns must begin with {', '.join(grain)}, are {', '.join(names)}"
+    aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
+    aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
+    known = None if silver is None else silver | {gold.window.name} | aliases
+    yield from ((1, why) for why in _unknown_columns(query, known))
+
+
+def _parsed(sql: str) -> list[Any]:
+    """Return the statements of a text; raises SqlglotError."""
+    kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
+    # The parser forgives a parenthesis that some functions leave open.
+    if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
+        raise ParseError("parentheses are not balanced")
+    return [tree for tree in sqlglot.parse(sql, dialect="spark") if tree is not None]
+
+
+def _unknown_columns(tree: Any, known: set[str] | None) -> Iterator[str]:
+    if known is None:
+        return
+    bound = {name.name.lower() for each in tree.find_all(exp.Lambda) for name in each.expressions}
+    usable = {name.lower() for name in known} | bound
+    for name in dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)):
+        if name.lower() not in usable:
+            yield f"{name!r} is not a column; columns: {', '.join(sorted(known))}"
+
+
+def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> set[str] | None:
+    """Return the names that silver's columns may have; None when `silver.py` makes up names as it runs."""
+    known = {column.name for column in contract.columns} | set(COORDINATES)
+    known |= {name for table in pipeline.reference for name, _ in table.columns}
+    try:
+        tree = ast.parse(silver.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    nodes = list(ast.walk(tree))
+    documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    if any(isinstance(node, ast.JoinedStr | ast.Mod | ast.Add) for node in nodes):
+        return None
+    constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in documented]
+    texts = [node.value for node in constants if isinstance(node.value, str)]
+    keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
+    return known | keywords | {word for text in texts for word in WORDS.findall(text)}
+
+
+def _binds(node: ast.Assign | ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id == "silver" for target in node.targets)
+    return any((alias.asname or alias.name) == "silver" for alias in node.names)
+
+
+def _reason(error: SqlglotError) -> str:
+    return ANSI_COLOUR.sub("", " ".join(str(error).split()))[:200]
