@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deaths import Died, dying_at
 from histories import History
 from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNERS_OWN, Visible, from_scratch, lower_distance, visible
 

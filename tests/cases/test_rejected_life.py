@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from deaths import Died, dying_at
 from histories import History, copy_of
 from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
 from small_events import departed
 from small_release import Record, SmallRelease, small_release
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers import Answers, answers, assert_accounted, assert_same, payload_verdicts
-from deaths import Died, deaths, dying_at
 from deliveries import Batch, Sent, cut, days_of, deliveries, parity_seed, shuffled, verdicts
 from oracle import ORACLE, differences
 from pyspark.sql import SparkSession
+from simulated_deaths import Died, crash_order, dying_at
 from small_release import SmallRelease, small_release
 
 from include.producers.injected_faults import Shares
@@ -117,7 +117,7 @@ def test_crash_restarted_at_every_step(case: Case, another: SmallRelease) -> Non
     """Each life of the process ends at another step; the next finishes what was begun, with fresh handles."""
     # A life that dies at the last step uses up a run of two batches at most: enough for a death at every step.
     batches = cut(case.sent, 22, case.rng)
-    ends = deaths(case.rng, rounds=1)
+    ends = crash_order(case.rng, rounds=1)
     print("dies at", [step.value for step in ends])
     for step in [*ends, None]:
         try:

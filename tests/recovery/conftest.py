@@ -1,4 +1,4 @@
-"""One broker for all recovery tests, and a dataset of its own for each test."""
+"""One broker for all recovery tests, and one dataset per test."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from site_of_recovery import Site, close_broker, open_broker
+from recovery_site import Site, close_broker, open_broker
 
 from include.settings import Settings
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def broker_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A state folder with a running broker; its path has a space on purpose."""
     root = tmp_path_factory.mktemp("recovery ground")
     (root / "datasets").mkdir()
@@ -25,9 +25,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 @pytest.fixture
-def site(ground: Settings, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A dataset of the test's own, named after its function."""
-    place = Site(ground, re.sub(r"[^a-z0-9_]", "_", request.node.name.removeprefix("test_"))[:40])
+def site(broker_settings: Settings, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A dataset named after the test."""
+    place = Site(broker_settings, re.sub(r"[^a-z0-9_]", "_", request.node.name.removeprefix("test_"))[:40])
     place.prepare()
     yield place
-    place.end()
+    place.kill_all()

@@ -1,4 +1,4 @@
-"""What the recovery tests send, and what must come of it: plain Python and SQL, none of it the project's code."""
+"""Records that the recovery tests send, and the expected rows: plain Python and SQL, none of it the project's code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GOLD = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A record as it goes into the topic, and what becomes of it: `silver`, `duplicate` or the rule it breaks."""
+    """A record of the topic; `fate`: `silver`, `duplicate` or the rule that rejects it."""
 
     key: str
     value: str
@@ -44,7 +44,7 @@ class Sent:
 
 
 def readings(first: int, count: int) -> list[Sent]:
-    """Return the readings `first` and following, 1 in 40 twice, and 1 broken record to 50."""
+    """Return `count` readings from number `first` on; 1 in 40 twice, and an invalid record for every 50."""
     plain = [_reading(number) for number in range(first, first + count)]
     twice = [Sent(item.key, item.value, "duplicate", item.reading) for item in plain[7::40]]
     broken = [_broken(number) for number in range(first, first + count, 50)]
@@ -70,7 +70,7 @@ def _broken(number: int) -> Sent:
 
 
 def wrong_rows(warehouse: Path, dataset: str, sent: Sequence[Sent]) -> str:
-    """Compare the published tables with what must come of `sent`; return the first difference, "" for none."""
+    """Return the first difference between the published tables and the expected rows of `sent`, "" for none."""
     published = json.loads((warehouse / dataset / "publication.json").read_text("utf-8"))
     tables = {name: _rows(warehouse / t["path"], t["version"]) for name, t in published["tables"].items()}
     silver = pl.DataFrame([item.reading for item in sent if item.fate == "silver"])
@@ -97,7 +97,7 @@ def _difference(name: str, found: pl.DataFrame, wanted: pl.DataFrame) -> str:
 
 
 def _lines(frame: pl.DataFrame) -> Counter[tuple[str, ...]]:
-    """Rows as texts, so that equal values of different widths are equal."""
+    """Return rows as texts: equal values of different widths are equal."""
     times = pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime("%Y-%m-%dT%H:%M:%S%.6f")
     return Counter(tuple(map(str, row)) for row in frame.with_columns(times).iter_rows())
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged or lost: the driver refuses it by name, and `headrace repair` gets it going again."""
+"""A damaged or lost checkpoint: the driver refuses it and names the file, and `headrace repair` repairs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from site_of_recovery import Site
+from recovery_site import Site
 
 from include.clients.delta_log import commits
 from include.paths import bronze_path
@@ -40,13 +40,13 @@ DAMAGES: list[Callable[[Path], Path]] = [
 
 @pytest.mark.timeout(600)
 def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) -> None:
-    driver = site.drive()
+    driver = site.start_driver()
     site.send()
-    site.await_published(driver)
+    site.wait_published(driver)
     whole = site.command("repair", site.dataset)
     assert (whole.returncode, f"owned by process {driver.process.pid}" in whole.stderr) == (REFUSED, True)
     driver.send(signal.SIGTERM)
-    assert driver.ended() == 0
+    assert driver.wait() == 0
     site.send()
 
     kept = tmp_path / "kept"
@@ -55,11 +55,11 @@ def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) 
         shutil.rmtree(site.checkpoint)
         shutil.copytree(kept, site.checkpoint)
         path = damage(site.checkpoint)
-        refused = site.drive()
-        assert refused.ended() == REFUSED, path
-        assert str(path) in refused.said()
-        assert f"headrace repair {site.dataset}" in refused.said()
-        assert site.word()["state"] == "failed"
+        refused = site.start_driver()
+        assert refused.wait() == REFUSED, path
+        assert str(path) in refused.log_text()
+        assert f"headrace repair {site.dataset}" in refused.log_text()
+        assert site.status()["state"] == "failed"
 
     told = site.command("repair", site.dataset, "--dry-run")
     assert (told.returncode, "generation.json" in told.stdout, "generation 2" in told.stdout) == (DECLINED, True, True)
@@ -67,9 +67,9 @@ def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) 
     assert site.command("repair", site.dataset, "--yes").returncode == 0
     again = site.command("repair", site.dataset)
     assert (again.returncode, "nothing to repair" in again.stdout) == (0, True)
-    successor = site.drive()
-    site.await_published(successor)
+    successor = site.start_driver()
+    site.wait_published(successor)
     written = {commit.app_id for commit in commits(bronze_path(site.settings, site.dataset)) if commit.app_id}
     assert written == {f"{site.dataset}/bronze/1", f"{site.dataset}/bronze/2"}
     assert (site.checkpoint / "1").is_dir()
-    site.refuse_any_loss()
+    site.assert_nothing_lost()

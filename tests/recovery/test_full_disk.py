@@ -1,4 +1,4 @@
-"""The disk under the state folder fills up: nothing is lost, the reason is told, and it goes on when there is room."""
+"""A full disk under the state folder: no record is lost, the status names it, and the driver continues later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from site_of_recovery import Driver, Site, await_that
+from recovery_site import Driver, Site, wait_until
 
 from include.paths import run_path
 from include.settings import Settings
@@ -57,20 +57,20 @@ def in_own_namespace(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def cramped(ground: Settings, small_disk: Path) -> Iterator[Site]:
+def cramped(broker_settings: Settings, small_disk: Path) -> Iterator[Site]:
     """A dataset whose state folder, all but the broker, lies on the small disk."""
-    settings = ground.model_copy(update={"state": small_disk / "state"})
+    settings = broker_settings.model_copy(update={"state": small_disk / "state"})
     copy = run_path(settings, BROKER)
     copy.parent.mkdir(parents=True)
-    shutil.copyfile(run_path(ground, BROKER), copy)
+    shutil.copyfile(run_path(broker_settings, BROKER), copy)
     site = Site(settings, "cramped")
     site.prepare()
     yield site
-    site.end()
+    site.kill_all()
 
 
 def fill(disk: Path) -> Path:
-    """Take all the room there is, also what a driver gives back meanwhile; return the file that has it."""
+    """Fill the disk, also with blocks that a driver frees meanwhile; return the file."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
@@ -81,13 +81,13 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def await_told(site: Site, driver: Driver) -> None:
-    await_that(lambda: FULL in (site.word().get("reason") or ""), "the driver says that the disk is full", driver)
-    assert site.word()["state"] in ("waiting", "halted", "failed")
+def wait_disk_full(site: Site, driver: Driver) -> None:
+    wait_until(lambda: FULL in (site.status().get("reason") or ""), "the status names the full disk", driver)
+    assert site.status()["state"] in ("waiting", "halted", "failed")
 
 
 @pytest.mark.timeout(900)
-def test_full_disk_loses_nothing_and_is_reported(request: pytest.FixtureRequest) -> None:
+def test_driver_survives_a_full_disk_loses_nothing_and_is_reported(request: pytest.FixtureRequest) -> None:
     if is_small(SHARED_MEMORY) or os.geteuid() == 0:
         fill_twice(request.getfixturevalue("cramped"), request.getfixturevalue("small_disk"))
     else:
@@ -96,24 +96,24 @@ def test_full_disk_loses_nothing_and_is_reported(request: pytest.FixtureRequest)
 
 def fill_twice(cramped: Site, small_disk: Path) -> None:
     """Fill the disk under a running driver, and again under one that is then killed."""
-    driver = cramped.drive()
+    driver = cramped.start_driver()
     cramped.send()
-    cramped.await_published(driver)
+    cramped.wait_published(driver)
 
     ballast = fill(small_disk)
     cramped.send()
-    await_told(cramped, driver)
+    wait_disk_full(cramped, driver)
     assert not cramped.is_published()
     ballast.unlink()
-    cramped.await_published(driver)
-    cramped.await_state("running", driver)
+    cramped.wait_published(driver)
+    cramped.wait_state("running", driver)
 
     ballast = fill(small_disk)
     cramped.send()
-    await_told(cramped, driver)
+    wait_disk_full(cramped, driver)
     driver.send(signal.SIGKILL)
-    driver.ended()
+    driver.wait()
     ballast.unlink()
-    successor = cramped.drive()
-    cramped.await_published(successor)
-    cramped.refuse_any_loss()
+    successor = cramped.start_driver()
+    cramped.wait_published(successor)
+    cramped.assert_nothing_lost()

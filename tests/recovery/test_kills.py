@@ -1,4 +1,4 @@
-"""SIGKILL after each numbered step, one driver after the other on the same tables, while the feed goes on."""
+"""SIGKILL after each numbered step: one driver after the other on the same tables, while records come in."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import signal
 
 import pytest
 from readings import readings
-from site_of_recovery import Site
+from recovery_site import Site
 
 from spark_jobs.storage.failpoints import Step
 
-# One batch for each `send`, so that it is known which batch a driver dies in.
+# One batch per `send`, so that the batch in which a driver dies is known.
 TOGETHER = json.dumps({"minOffsetsPerTrigger": str(len(readings(0, 200)))})
 AT_START = (Step.LEASED, Step.EXAMINED)
-# What is written and not committed is covered, step by step, by the parity test that dies inside one process.
+# Steps between write and commit are covered by the parity test that simulates deaths in one process.
 AT_WORK = (
     Step.BRONZE_COMMITTED,
     Step.SILVER_COMMITTED,
@@ -25,7 +25,7 @@ AT_WORK = (
 
 
 def lose_last_commit(site: Site) -> None:
-    """Spark's note that its last batch is done is gone."""
+    """Remove Spark's commit file of the last batch."""
     commits = site.checkpoint / "1" / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
@@ -33,34 +33,34 @@ def lose_last_commit(site: Site) -> None:
 
 def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site) -> None:
     site.send(200)
-    driver = site.drive(f"kill:{Step.SILVER_COMMITTED}:0")
-    assert driver.ended() == -signal.SIGKILL
-    successor = site.drive()
-    site.await_published(successor)
+    driver = site.start_driver(f"kill:{Step.SILVER_COMMITTED}:0")
+    assert driver.wait() == -signal.SIGKILL
+    successor = site.start_driver()
+    site.wait_published(successor)
     successor.send(signal.SIGTERM)
-    assert successor.ended() == 0
-    site.refuse_any_loss()
+    assert successor.wait() == 0
+    site.assert_nothing_lost()
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(900)
-def test_killed_after_each_step(site: Site) -> None:
+def test_driver_killed_after_each_step(site: Site) -> None:
     site.send(200)
     for step in AT_START:
-        assert site.drive(f"kill:{step}").ended() == -signal.SIGKILL, step
+        assert site.start_driver(f"kill:{step}").wait() == -signal.SIGKILL, step
     for step in AT_WORK:
         fresh = site.publication()["batch"] + (1 if site.is_published() else 2)
-        driver = site.drive(f"kill:{step}:{fresh}", HEADRACE_KAFKA_OPTIONS=TOGETHER)
-        # What the one before left undone is finished first; then new records bring this one to its step.
-        site.await_published(driver)
+        driver = site.start_driver(f"kill:{step}:{fresh}", HEADRACE_KAFKA_OPTIONS=TOGETHER)
+        # It completes what its predecessor left; then new records bring it to its own step.
+        site.wait_published(driver)
         assert site.publication()["batch"] == fresh - 1, step
         site.send(200)
-        assert driver.ended() == -signal.SIGKILL, step
+        assert driver.wait() == -signal.SIGKILL, step
     lose_last_commit(site)
-    driver = site.drive()
-    site.await_state("running", driver)
+    driver = site.start_driver()
+    site.wait_state("running", driver)
     site.send(200)
-    site.await_published(driver)
+    site.wait_published(driver)
     driver.send(signal.SIGTERM)
-    assert driver.ended() == 0
-    site.refuse_any_loss()
+    assert driver.wait() == 0
+    site.assert_nothing_lost()

@@ -1,4 +1,4 @@
-"""One driver through what can happen around it: a transformation out of order, a broker that dies, orders to stop."""
+"""One driver through outages: a failing transformation, a killed broker, SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from site_of_recovery import Driver, Site, await_that, open_broker
+from recovery_site import Driver, Site, open_broker, wait_until
 
 from include.paths import snapshot_path
 from include.settings import Settings
@@ -20,89 +20,89 @@ TROUBLE = re.compile(r"\bERROR\b|Traceback|Exception")
 
 
 @pytest.fixture(scope="module")
-def at_work(ground: Settings) -> Iterator[Site]:
-    """A dataset whose driver runs, from one test of this module to the next."""
-    site = Site(ground, "outages")
+def running_site(broker_settings: Settings) -> Iterator[Site]:
+    """A dataset whose driver runs throughout this module."""
+    site = Site(broker_settings, "outages")
     site.prepare()
-    site.drive()
+    site.start_driver()
     yield site
-    site.end()
+    site.kill_all()
 
 
 def running(site: Site) -> Driver:
-    """Return the site's driver, started again when the last test ended it."""
-    driver = site.drivers[-1] if site.drivers[-1].process.poll() is None else site.drive()
-    site.await_state("running", driver)
+    """Return the site's driver, restarted if the previous test ended it."""
+    driver = site.drivers[-1] if site.drivers[-1].process.poll() is None else site.start_driver()
+    site.wait_state("running", driver)
     return driver
 
 
 @pytest.mark.timeout(600)
-def test_refine_out_of_order_does_not_stop_bronze(at_work: Site) -> None:
-    driver = running(at_work)
-    at_work.send()
-    at_work.await_published(driver)
-    release = snapshot_path(at_work.settings, at_work.dataset, at_work.publication()["release"])
+def test_failing_refine_does_not_stop_bronze(running_site: Site) -> None:
+    driver = running(running_site)
+    running_site.send()
+    running_site.wait_published(driver)
+    release = snapshot_path(running_site.settings, running_site.dataset, running_site.publication()["release"])
     (release / "broken").touch()
-    before = at_work.word()["ingested_batch"]
-    at_work.send()
-    said = at_work.await_state("halted", driver)
+    before = running_site.status()["ingested_batch"]
+    running_site.send()
+    said = running_site.wait_state("halted", driver)
     assert said["reason"] == "the transformation is out of order"
-    await_that(lambda: at_work.word()["ingested_batch"] > before, "bronze has the batch", driver)
-    at_work.send()
-    await_that(lambda: at_work.word()["ingested_batch"] > before + 1, "bronze has the next batch", driver)
-    shown = json.loads(at_work.command("status", "--json").stdout)["datasets"][at_work.dataset]
+    wait_until(lambda: running_site.status()["ingested_batch"] > before, "bronze has the batch", driver)
+    running_site.send()
+    wait_until(lambda: running_site.status()["ingested_batch"] > before + 1, "bronze has the next batch", driver)
+    shown = json.loads(running_site.command("status", "--json").stdout)["datasets"][running_site.dataset]
     assert (shown["state"], shown["reason"]) == ("halted", "the transformation is out of order")
-    assert not at_work.is_published()
+    assert not running_site.is_published()
     (release / "broken").unlink()
-    at_work.await_published(driver)
-    at_work.await_state("running", driver)
-    at_work.refuse_any_loss()
+    running_site.wait_published(driver)
+    running_site.wait_state("running", driver)
+    running_site.assert_nothing_lost()
 
 
 @pytest.mark.timeout(600)
-def test_broker_killed_and_brought_back(at_work: Site) -> None:
-    driver = running(at_work)
-    at_work.send()
-    broker = read_run_file(at_work.settings, BROKER)
+def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
+    driver = running(running_site)
+    running_site.send()
+    broker = read_run_file(running_site.settings, BROKER)
     assert broker is not None
     send(broker, signal.SIGKILL)
     assert wait_gone(broker, 20)
-    said = at_work.await_state("waiting", driver)
+    said = running_site.wait_state("waiting", driver)
     assert "broker" in said["reason"]
     assert said["lag_seconds"] is None
-    open_broker(at_work.settings)
-    at_work.send()
-    at_work.await_published(driver)
-    at_work.await_state("running", driver)
-    at_work.refuse_any_loss()
+    open_broker(running_site.settings)
+    running_site.send()
+    running_site.wait_published(driver)
+    running_site.wait_state("running", driver)
+    running_site.assert_nothing_lost()
 
 
 @pytest.mark.timeout(600)
-def test_told_to_stop_under_load_and_idle(at_work: Site) -> None:
-    driver = running(at_work)
+def test_sigterm_drains_under_load_and_idle(running_site: Site) -> None:
+    driver = running(running_site)
     enough = threading.Event()
 
-    def feed() -> None:
+    def sending() -> None:
         while not enough.is_set():
-            at_work.send(40)
+            running_site.send(40)
 
-    feeding = threading.Thread(target=feed)
-    before = at_work.word()["ingested_batch"]
-    since = len(driver.said())
+    feeding = threading.Thread(target=sending)
+    before = running_site.status()["ingested_batch"]
+    since = len(driver.log_text())
     feeding.start()
     try:
-        await_that(lambda: at_work.word()["ingested_batch"] > before + 1, "bronze goes on", driver)
+        wait_until(lambda: running_site.status()["ingested_batch"] > before + 1, "bronze goes on", driver)
         driver.send(signal.SIGTERM)
-        assert driver.ended() == 0
+        assert driver.wait() == 0
     finally:
         enough.set()
         feeding.join()
-    assert at_work.word()["state"] == "stopped"
-    assert not TROUBLE.search(driver.said()[since:]), driver.said()[since:]
+    assert running_site.status()["state"] == "stopped"
+    assert not TROUBLE.search(driver.log_text()[since:]), driver.log_text()[since:]
 
-    successor = at_work.drive()
-    at_work.await_published(successor)
+    successor = running_site.start_driver()
+    running_site.wait_published(successor)
     successor.send(signal.SIGTERM)
-    assert successor.ended() == 0
-    assert not TROUBLE.search(successor.said()), successor.said()
-    at_work.refuse_any_loss()
+    assert successor.wait() == 0
+    assert not TROUBLE.search(successor.log_text()), successor.log_text()
+    running_site.assert_nothing_lost()

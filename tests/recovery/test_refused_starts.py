@@ -1,4 +1,4 @@
-"""What must not start at all: it ends with 2 before any JVM starts, and names what is wrong."""
+"""Refused starts: the driver ends with 2 before any JVM starts, and names the problem."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from site_of_recovery import Site
+from recovery_site import Site
 
 REFUSED = 2
-# Every JVM says in its first line that it has seen this variable.
+# Every JVM prints this variable in its first line.
 TALKATIVE = {"JAVA_TOOL_OPTIONS": "-Dheadrace.test=1"}
 JVM_STARTED = "Picked up JAVA_TOOL_OPTIONS"
 WRONG = {
@@ -25,31 +25,31 @@ NAMED = {
 
 
 @pytest.mark.parametrize("key", WRONG)
-def test_bad_setting(site: Site, key: str) -> None:
-    driver = site.drive(**TALKATIVE, **{key: WRONG[key]})
+def test_invalid_setting_is_refused(site: Site, key: str) -> None:
+    driver = site.start_driver(**TALKATIVE, **{key: WRONG[key]})
     command = site.command("up", site.dataset, **TALKATIVE, **{key: WRONG[key]})
-    assert driver.ended() == REFUSED
+    assert driver.wait() == REFUSED
     assert command.returncode == REFUSED
-    for said in (driver.said(), command.stderr):
+    for said in (driver.log_text(), command.stderr):
         assert NAMED.get(key, key) in said
         assert "Traceback" not in said
         assert JVM_STARTED not in said
-    assert site.word() == {}
+    assert site.status() == {}
 
 
-def test_no_java(site: Site, tmp_path: Path) -> None:
+def test_missing_java_is_refused(site: Site, tmp_path: Path) -> None:
     nowhere = {"PATH": str(tmp_path), "JAVA_HOME": ""}
-    driver = site.drive(**nowhere)
-    assert driver.ended() == REFUSED
-    assert "Java: " in driver.said()
-    assert "Traceback" not in driver.said()
-    assert "Java: " in site.word()["reason"]
+    driver = site.start_driver(**nowhere)
+    assert driver.wait() == REFUSED
+    assert "Java: " in driver.log_text()
+    assert "Traceback" not in driver.log_text()
+    assert "Java: " in site.status()["reason"]
     other = site.command("up", site.dataset, **nowhere, HEADRACE_STATE=str(tmp_path / "another state"))
     assert other.returncode == REFUSED
     assert "Java: " in other.stderr
 
 
-def test_no_broker(site: Site, tmp_path: Path) -> None:
-    driver = site.drive(HEADRACE_STATE=str(tmp_path / "another state"))
-    assert driver.ended() == REFUSED
-    assert "no broker is running" in driver.said()
+def test_missing_broker_is_refused(site: Site, tmp_path: Path) -> None:
+    driver = site.start_driver(HEADRACE_STATE=str(tmp_path / "another state"))
+    assert driver.wait() == REFUSED
+    assert "no broker is running" in driver.log_text()

@@ -1,4 +1,4 @@
-"""Rejected records come back beside a running stream: through deaths of the job and of the driver, and once only."""
+"""Rejected records are reinstated while a stream runs, once, also after kills of job and driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from site_of_recovery import Driver, Site
+from recovery_site import Driver, Site
 
 pytestmark = pytest.mark.extended
 
@@ -47,36 +47,36 @@ def fixed(site: Site, record: dict[str, Any]) -> None:
 
 def stopped(driver: Driver) -> None:
     driver.send(signal.SIGTERM)
-    assert driver.ended() == 0
+    assert driver.wait() == 0
 
 
 @pytest.mark.timeout(900)
-def test_rejected_records_come_back_once(site: Site) -> None:
-    driver = site.drive()
+def test_rejected_records_are_reinstated_once(site: Site) -> None:
+    driver = site.start_driver()
     site.send(200)
-    site.await_published(driver)
+    site.wait_published(driver)
     name = ("--dataset", site.dataset)
     one, other, third, *_ = rejected(site, "--reason", "type", "--status", "open")
     fixed(site, one)
     assert [r["status"] for r in rejected(site, *where(one))] == ["fixed"]
 
-    # The job dies in the middle, then the driver while it corrects: the same plan goes on.
+    # The job dies in the middle, then the driver during the patch: the same plan continues.
     again = ("rejected", "reinstate", *name, *where(one), "--yes")
     died = site.command(*again, HEADRACE_FAILPOINT="kill:slice.records-redone")
     assert died.returncode == REFUSED, died.stdout
     (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
     assert (plan["kind"], plan["stage"]) == ("reinstate", "planned")
     stopped(driver)
-    driver = site.drive("kill:correction.silver-committed")
-    site.await_state("running", driver)
+    driver = site.start_driver("kill:correction.silver-committed")
+    site.wait_state("running", driver)
     cut = site.command("plan", "apply", plan["id"], "--yes")
-    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
-    driver = site.drive()
+    assert (cut.returncode, driver.wait()) == (REFUSED, -signal.SIGKILL), cut.stdout
+    driver = site.start_driver()
     done = site.command("plan", "apply", plan["id"], "--yes")
     assert done.returncode == 0, done.stderr
     site.send(50)
-    site.await_published(driver)
-    site.refuse_any_loss()
+    site.wait_published(driver)
+    site.assert_nothing_lost()
     shown = json.loads(site.command("rejected", "show", *name, *place_of(one), "--json").stdout)
     assert shown["status"] == "reinstated"
     assert [said["act"] for said in shown["decisions"]] == ["fix", "reinstate"]
@@ -91,7 +91,7 @@ def test_rejected_records_come_back_once(site: Site) -> None:
     assert [r["status"] for r in rejected(site, *where(other))] == ["discarded"]
     back = site.command("rejected", "reinstate", *name, *where(other), "--yes")
     assert back.returncode == 0, back.stderr
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     assert [r["status"] for r in rejected(site, *where(third))] == ["open"]
     unknown = site.command("rejected", "fix", *name, *place_of(one), "--payload", "{}", "--why", "once more")
     assert (unknown.returncode, "is no rejected record" in unknown.stderr) == (REFUSED, True)

@@ -1,4 +1,4 @@
-"""Backfill and replay beside a running stream: verified, refused, filled from Kafka across the seam, killed, undone."""
+"""Backfill and replay while a stream runs: verified, refused, filled from Kafka and bronze, killed, rolled back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from polling import Poll
-from site_of_recovery import Driver, Site, await_that
+from polling_reader import PollingReader
+from recovery_site import Driver, Site, wait_until
 
 from include.clients.kafka import delete_records_before, log_start_offsets
 from include.paths import verified_path, warehouse
@@ -32,69 +32,71 @@ def run(site: Site, *words: str, **more: str) -> dict[str, Any]:
     return found
 
 
-def lose(site: Site, table: str, where: str) -> None:
-    """Somebody deletes rows of a table by hand."""
+def delete_rows(site: Site, table: str, where: str) -> None:
+    """Delete rows of a table by hand."""
     seen = tables_of(site.settings, read_publication(site.settings, site.dataset))
     DeltaTable(str(seen[table].path)).delete(where)
 
 
-def forget(site: Site, partition: int, before: int) -> None:
-    """Kafka deletes the records below an offset, as its retention does."""
+def expire_records(site: Site, partition: int, before: int) -> None:
+    """Delete Kafka's records below an offset, as its retention does."""
     delete_records_before(site.bootstrap, site.dataset, {partition: before})
-    await_that(lambda: log_start_offsets(site.bootstrap, site.dataset)[partition] == before, "Kafka forgets")
+    wait_until(
+        lambda: log_start_offsets(site.bootstrap, site.dataset)[partition] == before, "Kafka has expired the records"
+    )
 
 
 def published_again(site: Site, driver: Driver | None = None) -> Driver:
-    """Let a stream publish more, so that readers see what the tables are now."""
-    driver = driver or site.drive()
+    """Let a driver publish another batch, so that readers see the tables' current state."""
+    driver = driver or site.start_driver()
     site.send(200)
-    site.await_published(driver)
+    site.wait_published(driver)
     return driver
 
 
 def stopped(driver: Driver) -> None:
     driver.send(signal.SIGTERM)
-    assert driver.ended() == 0
+    assert driver.wait() == 0
 
 
 def offsets(ranges: dict[int, Sequence[int]]) -> str:
     return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
 
 
-def applied_through_deaths(site: Site, driver: Driver, plan: str) -> Driver:
-    """The job dies in the middle and the driver with it, the driver dies while it corrects; nothing is half done.
+def apply_despite_kills(site: Site, driver: Driver, plan: str) -> Driver:
+    """Kill job and driver during the build, and the driver during the patch; return a running driver.
 
-    Readers see what was lost, and then all that was sent: never one layer without the other.
+    Readers see the state with lost rows, then all rows that were sent: never a mix of both.
     """
     died = site.command("plan", "apply", plan, "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
     assert died.returncode == REFUSED, died.stdout
     driver.send(signal.SIGKILL)
-    driver.ended()
-    driver = site.drive("kill:correction.silver-committed")
-    site.await_state("running", driver)
+    driver.wait()
+    driver = site.start_driver("kill:correction.silver-committed")
+    site.wait_state("running", driver)
     cut = site.command("plan", "apply", plan, "--yes")
-    assert (cut.returncode, driver.ended()) == (REFUSED, -signal.SIGKILL), cut.stdout
+    assert (cut.returncode, driver.wait()) == (REFUSED, -signal.SIGKILL), cut.stdout
     litres = sum(item.reading["litres"] for item in site.sent if item.fate == "silver")
-    poll = Poll(site)
+    poll = PollingReader(site)
     poll.states = (poll.read(), (litres, litres))
     assert poll.states[0][0] < litres
-    with poll.going_on():
-        driver = site.drive()
+    with poll.polling():
+        driver = site.start_driver()
         done = site.command("plan", "apply", plan, "--yes")
     assert done.returncode == 0, done.stderr
-    poll.refuse_mixes()
+    poll.assert_no_mixes()
     assert site.command("plan", "apply", plan, "--yes").returncode == REFUSED
     back = site.command("plan", "rollback", plan)
     assert (back.returncode, "gap" in back.stderr) == (REFUSED, True)
     published_again(site, driver)
     audited = site.command("audit", "--dataset", site.dataset)
     assert audited.returncode == 0, audited.stdout
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     return driver
 
 
 @pytest.mark.timeout(900)
-def test_slices_beside_the_stream(site: Site) -> None:
+def test_slices_while_streaming(site: Site) -> None:
     driver = published_again(site)
     published_again(site, driver)
     before, name = site.publication(), ("--dataset", site.dataset)
@@ -117,13 +119,13 @@ def test_slices_beside_the_stream(site: Site) -> None:
 
     # Rows of silver and bronze are lost; the audit sees it as soon as readers do.
     stopped(driver)
-    lose(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 60 and offset < 90")
-    lose(site, f"silver.{site.dataset}", "_partition = 0 and _offset >= 50 and _offset < 70")
+    delete_rows(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 60 and offset < 90")
+    delete_rows(site, f"silver.{site.dataset}", "_partition = 0 and _offset >= 50 and _offset < 70")
     driver = published_again(site)
     assert site.command("audit", *name).returncode == 1
 
     # Half of it is no longer in Kafka, and that half is in bronze: across the seam, or not at all.
-    forget(site, 0, 58)
+    expire_records(site, 0, 58)
     refused = site.command("replay", "plan", *name, "--offsets", offsets({0: (40, 100)}), "--source", "kafka")
     assert (refused.returncode, "offsets 40 to 57" in refused.stderr) == (REFUSED, True), refused.stderr
     refused = site.command("backfill", "plan", *name, *DAY)
@@ -137,11 +139,11 @@ def test_slices_beside_the_stream(site: Site) -> None:
     apart = run(site, "replay", "plan", *name, "--offsets", offsets({0: (100, 120)}))
     assert site.command("plan", "cancel", apart["id"]).returncode == 0
 
-    driver = applied_through_deaths(site, driver, plan["id"])
+    driver = apply_despite_kills(site, driver, plan["id"])
 
     # What is nowhere fails the plan and is named.
     stopped(driver)
-    lose(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 30 and offset < 35")
+    delete_rows(site, f"bronze.{site.dataset}", "partition = 0 and offset >= 30 and offset < 35")
     driver = published_again(site)
     nowhere = site.command("replay", "plan", *name, "--batches", "0..0")
     assert (nowhere.returncode, "partition 0 offsets 30 to 34" in nowhere.stderr) == (REFUSED, True), nowhere.stderr
@@ -149,11 +151,11 @@ def test_slices_beside_the_stream(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_correction_without_a_stream_and_back(site: Site) -> None:
+def test_patch_without_a_stream_is_rolled_back(site: Site) -> None:
     driver = published_again(site)
     stopped(driver)
     name = ("--dataset", site.dataset)
-    lose(site, f"gold.{site.dataset}_hours", "device = 'd3'")
+    delete_rows(site, f"gold.{site.dataset}_hours", "device = 'd3'")
     driver = published_again(site)
     stopped(driver)
     wrong = site.publication()
@@ -164,11 +166,11 @@ def test_a_correction_without_a_stream_and_back(site: Site) -> None:
     (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
     applied = site.command("plan", "apply", plan["id"], "--yes")
     assert applied.returncode == 0, applied.stderr
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     assert site.publication()["batch"] == wrong["batch"]
     back = site.command("plan", "rollback", plan["id"])
     assert back.returncode == 0, back.stderr
     # Gold is computed from silver: what was wrong in gold alone does not come back.
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     assert not list((warehouse(site.settings) / site.dataset).glob("*/patch_in_progress.json"))
     assert "identical" in site.command("ledger", "rebuild").stdout

@@ -1,20 +1,20 @@
-"""A release that begins at a batch, with a table more and one less: history before it stays as it was."""
+"""A release from a batch on that adds a table and removes one: history before that batch stays as it was."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from releases import REFUSED, double_litres, the_plan
-from site_of_recovery import Site
+from recovery_site import Site
+from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
 from include.reading import pinned
 
 pytestmark = pytest.mark.extended
 
 
-def a_table_more_and_one_less(site: Site) -> None:
-    """What the second release declares: days instead of peaks."""
+def add_days_and_remove_peaks(site: Site) -> None:
+    """Declare days instead of peaks."""
     path = site.settings.datasets / site.dataset / "pipeline.yaml"
     head, peaks, _ = path.read_text("utf-8").partition(f"  {site.dataset}_peaks:")
     assert peaks
@@ -37,21 +37,21 @@ def litres_by_batch(site: Site) -> dict[int, int]:
 
 
 @pytest.mark.timeout(900)
-def test_release_from_a_batch_on_with_a_table_more_and_one_less(site: Site) -> None:
-    driver = site.drive()
+def test_release_from_a_batch_adds_and_removes_a_table(site: Site) -> None:
+    driver = site.start_driver()
     for _ in range(3):
         site.send(100)
-        site.await_published(driver)
+        site.wait_published(driver)
     before, point = litres_by_batch(site), site.publication()["batch"]
-    double_litres(site)
-    a_table_more_and_one_less(site)
+    ship_doubled_litres(site)
+    add_days_and_remove_peaks(site)
     release = ("release", "run", "--dataset", site.dataset, "--yes")
     refused = site.command(*release, "--from-batch", str(point + 100))
     assert (refused.returncode, "is not published" in refused.stderr) == (REFUSED, True)
 
     killed = site.command(*release, "--from-batch", str(point), HEADRACE_FAILPOINT="kill:4.silver-committed")
     assert killed.returncode == REFUSED, killed.stdout
-    plan = the_plan(site)["id"]
+    plan = only_plan(site)["id"]
     assert site.command("plan", "apply", plan, "--yes").returncode == 0
     after = litres_by_batch(site)
     assert after == {batch: litres * (2 if batch >= point else 1) for batch, litres in before.items()}
@@ -68,11 +68,11 @@ def test_release_from_a_batch_on_with_a_table_more_and_one_less(site: Site) -> N
     balanced = site.command("audit", "--dataset", site.dataset)
     assert balanced.returncode == 0, balanced.stdout
 
-    # It goes on by its own rules, and the way back has all tables of before.
+    # New records follow the new rules, and a rollback publishes all former tables.
     site.send(100)
-    site.await_published(driver)
+    site.wait_published(driver)
     assert site.command("plan", "rollback", plan).returncode == 0
     assert f"gold.{site.dataset}_peaks" in pinned(site.settings).tables
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     nothing = site.command("release", "plan", "--dataset", site.dataset, "--from-batch", str(point))
     assert (nothing.returncode, "is kept fresh" in nothing.stderr) == (REFUSED, True)

@@ -1,4 +1,4 @@
-"""Deaths of a process, acted in this one: at a step an exception ends the work, and nothing is committed after it."""
+"""Deaths of a process, simulated in this one: an exception at a step, and no commit after it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spark_jobs.storage import failpoints
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import Step
 
-# Steps 1 and 2 are the driver's alone: tests/recovery kills a real one there.
-MORTAL = [step for step in Step if step.value[0] in "3456"]
+# Steps 1 and 2 exist in a driver only: tests/recovery kills a real one there.
+CRASH_STEPS = [step for step in Step if step.value[0] in "3456"]
 
 
 class Died(BaseException):
-    """The process is dead. No Exception, so that nothing takes it for an error to be handled."""
+    """The process is dead. A BaseException, so that no error handling catches it."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
     left = passes
     dead = False
     commit = Table.commit
-    # Held here: the module that defines it is one of those that are patched.
+    # Read before the patch, which also covers the module that defines it.
     alive = failpoints.pass_step
 
     def pass_step(passed: Step, batch: int = 0) -> None:
@@ -51,11 +51,11 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
         yield
 
 
-def deaths(rng: np.random.Generator, rounds: int) -> list[Step]:
-    """Return every mortal step once, in an order that `rounds` runs of refine, and one more, can go through."""
-    of_round = rng.integers(0, rounds, size=len(MORTAL))
+def crash_order(rng: np.random.Generator, rounds: int) -> list[Step]:
+    """Return every step of CRASH_STEPS once, in an order that `rounds` + 1 runs of refine can pass."""
+    of_round = rng.integers(0, rounds, size=len(CRASH_STEPS))
     return [step for number in range(rounds) for step in _picked(of_round, number)]
 
 
 def _picked(of_round: Sequence[int] | Any, number: int) -> list[Step]:
-    return [step for step, chosen in zip(MORTAL, of_round, strict=True) if chosen == number]
+    return [step for step, chosen in zip(CRASH_STEPS, of_round, strict=True) if chosen == number]

@@ -1,4 +1,4 @@
-"""Readers while something moves: silver and gold are read again and again, each time as one publication has them."""
+"""Reads silver and gold of one publication repeatedly while a test changes what is published."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from site_of_recovery import Site
+from recovery_site import Site
 
 from include.reading import pinned
 
 Sums = tuple[int, int]
-"""Litres in silver, and in gold by the hour."""
+"""Sum of litres in silver, and in gold's hours."""
 
 
-class Poll:
-    """Each read must show one of the allowed states of both layers, never a mix of them."""
+class PollingReader:
+    """Each read must return one of the allowed states of both layers, never a mix."""
 
     def __init__(self, site: Site, *states: Sums) -> None:
         self.site, self.states = site, states
@@ -31,7 +31,7 @@ class Poll:
         return silver, gold
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def polling(self) -> Iterator[None]:
         enough = threading.Event()
 
         def poll() -> None:
@@ -49,6 +49,6 @@ class Poll:
                 enough.set()
             reading.result()
 
-    def refuse_mixes(self) -> None:
-        """Every read showed an allowed state, and each of them was seen."""
+    def assert_no_mixes(self) -> None:
+        """Assert that every read returned an allowed state, and that each state was read."""
         assert set(self.reads) == set(self.states), (set(self.reads), self.states)

@@ -1,4 +1,4 @@
-"""Tables kept small beside the stream, and by a job of its own that is killed half way: nothing is lost or doubled."""
+"""Compaction by a running stream, and by a job that is killed half way: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from site_of_recovery import Site
+from recovery_site import Site
 
 from include.planning.plan import REPLAY, Plan, Prediction, Stage
 from include.planning.plan_journal import record_stage, save_plan
@@ -16,7 +16,7 @@ from include.reading.publication import read_publication
 pytestmark = pytest.mark.extended
 
 LEFT_ALONE, REFUSED = 1, 2
-# As many as a partition must have before they are put together.
+# More small files than a partition must have to be compacted.
 BATCHES = 9
 
 
@@ -28,26 +28,26 @@ def maintained(site: Site) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_maintained_beside_the_stream_and_through_deaths(site: Site) -> None:
-    driver = site.drive()
+def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
+    driver = site.start_driver()
     for _ in range(BATCHES):
         site.send(20)
-        site.await_published(driver)
+        site.wait_published(driver)
     driver.send(signal.SIGTERM)
-    assert driver.ended() == 0
+    assert driver.wait() == 0
 
-    # By a job of its own: killed between the new file and its commit, nothing of it is seen.
+    # The job is killed between the new file and its commit: readers see no change.
     before = read_publication(site.settings, site.dataset)
     wish = {"HEADRACE_FAILPOINT": "kill:maintain.put-together"}
     killed = site.command("maintain", "--dataset", site.dataset, **wish)
     assert (killed.returncode, "ended with -9" in killed.stdout) == (LEFT_ALONE, True), killed.stderr
     assert read_publication(site.settings, site.dataset) == before
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
     assert any(table["now"] < table["files"] for table in maintained(site).values())
-    site.refuse_any_loss()
+    site.assert_nothing_lost()
 
-    # A plan that is open looks at versions: its tables are left alone.
-    driver = site.drive()
+    # An open plan reads table versions: its tables are not compacted.
+    driver = site.start_driver()
     release = before.release
     plan = Plan(
         f"replay-{site.dataset}-1", REPLAY, site.dataset, release, release, before.published_at, "ann", 0.0, [],
@@ -58,16 +58,16 @@ def test_maintained_beside_the_stream_and_through_deaths(site: Site) -> None:
     assert (left.returncode, plan.id in left.stdout) == (LEFT_ALONE, True)
     record_stage(site.settings, plan.id, Stage.CANCELLED, "ann")
 
-    # By the stream, between two runs: it goes on with what it has put together.
+    # The stream compacts between two runs, and continues with the compacted files.
     site.send(20)
-    site.await_published(driver)
+    site.wait_published(driver)
     for _ in range(BATCHES):
         site.send(20)
-        site.await_published(driver)
+        site.wait_published(driver)
     again = maintained(site)
     assert any(table["now"] < table["files"] for table in again.values())
     assert driver.process.poll() is None
     site.send(20)
-    site.await_published(driver)
-    site.refuse_any_loss()
+    site.wait_published(driver)
+    site.assert_nothing_lost()
     assert "identical" in site.command("ledger", "rebuild").stdout

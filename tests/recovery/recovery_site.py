@@ -1,4 +1,4 @@
-"""A place to be struck: a state folder with a real broker, and drivers as processes that are ended in any case."""
+"""A dataset in a state folder with a real broker, and its drivers as processes that are always ended."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from include.state.process_states import stream_name
 from include.state.run_files import RunFile, write_run_file
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
-# A driver of these tests lives for seconds: the optimising compiler costs it more than it gains.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-AT_MOST = 300.0
+# Drivers of these tests run for seconds: the optimising compiler costs more than it gains.
+FAST_START_JVM = "-XX:TieredStopAtLevel=1"
+TIMEOUT = 300.0
 
 
 @dataclass
 class Driver:
-    """A driver's process, a session of its own together with its JVM; `since`: the size of its log before it."""
+    """A driver's process, in a session with its JVM; `since`: the size of the log before its start."""
 
     process: subprocess.Popen[bytes]
     log: Path
     since: int
 
-    def ended(self, within: float = AT_MOST) -> int:
-        """Return the exit code (negative: the signal), waiting for it."""
+    def wait(self, within: float = TIMEOUT) -> int:
+        """Wait for the end; return the exit code (negative: the signal)."""
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver did not end within {within:.0f} s\n{self.said()[-4000:]}") from None
+            raise AssertionError(f"the driver did not end within {within:.0f} s\n{self.log_text()[-4000:]}") from None
 
-    def said(self) -> str:
-        """Return what this driver wrote into its log."""
+    def log_text(self) -> str:
+        """Return the log lines of this driver."""
         with self.log.open("rb") as file:
             file.seek(self.since)
             return file.read().decode(errors="replace")
@@ -65,11 +65,11 @@ class Driver:
         self.process.send_signal(number)
 
     def is_stopped(self) -> bool:
-        """Whether the Python process holds still."""
+        """Whether the Python process is suspended (SIGSTOP)."""
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
-    def end(self) -> None:
-        """End process and JVM, in whatever state they are."""
+    def kill(self) -> None:
+        """Kill the process and its JVM."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(20)
@@ -83,10 +83,10 @@ class Site:
     dataset: str
     sent: list[Sent] = field(default_factory=list)
     drivers: list[Driver] = field(default_factory=list)
-    numbered: int = 0
+    sent_count: int = 0
 
     def prepare(self) -> None:
-        """Make the dataset's folder and its topic."""
+        """Create the dataset's folder and topic."""
         copy_dataset(TEMPLATE, self.settings.datasets / self.dataset, self.dataset)
         ensure_topic(self.bootstrap, self.dataset, 2)
 
@@ -107,24 +107,24 @@ class Site:
             "HEADRACE_STATE": str(self.settings.state),
             "HEADRACE_DATASETS": str(self.settings.datasets),
             "HEADRACE_DRIVER_MEMORY": "1g",
-            "HEADRACE_DRIVER_JVM": SHORT_LIVED,
+            "HEADRACE_DRIVER_JVM": FAST_START_JVM,
             "HEADRACE_TRIGGER_SECONDS": "0.25",
             "PYTHONUNBUFFERED": "1",
         }
         return plain | mine | dict(more)
 
-    def drive(self, failpoint: str = "", **more: str) -> Driver:
+    def start_driver(self, failpoint: str = "", **more: str) -> Driver:
         """Start a driver, as `headrace up` would; `failpoint` is HEADRACE_FAILPOINT in its environment alone."""
         name = stream_name(self.dataset)
         since, log = log_size(self.settings, name), log_path(self.settings, name)
         log.parent.mkdir(parents=True, exist_ok=True)
-        wishes = {"HEADRACE_FAILPOINT": failpoint} if failpoint else {}
+        variables = {"HEADRACE_FAILPOINT": failpoint} if failpoint else {}
         argv = driver_command(self.dataset)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 argv,
                 cwd=CLONE,
-                env=self.environment(wishes | more),
+                env=self.environment(variables | more),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -136,25 +136,25 @@ class Site:
         write_run_file(self.settings, RunFile(name, process.pid, started, argv))
         return driver
 
-    def second_driver(self) -> Driver:
-        """Start another driver by hand: the run file stays the first one's."""
+    def start_second_driver(self) -> Driver:
+        """Start another driver; the run file stays that of the first."""
         path = run_path(self.settings, stream_name(self.dataset))
         mine = path.read_bytes()
-        second = self.drive()
+        second = self.start_driver()
         path.write_bytes(mine)
         return second
 
     def send(self, count: int = 200) -> None:
-        """Send the next `count` readings, with the duplicates and broken records that go with them."""
-        fresh = readings(self.numbered, count)
+        """Send the next `count` readings, with their duplicates and invalid records."""
+        fresh = readings(self.sent_count, count)
         rows = [(item.key.encode(), item.value.encode(), None) for item in fresh]
         schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
         produce(self.bootstrap, self.dataset, pl.DataFrame(rows, schema=schema, orient="row"))
-        self.numbered += count
+        self.sent_count += count
         self.sent += fresh
 
     def command(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run `headrace …` and return how it ended."""
+        """Run `headrace …`; return exit code and output."""
         return subprocess.run(
             [sys.executable, "-m", "include.cli.main", *words],
             cwd=CLONE,
@@ -162,12 +162,12 @@ class Site:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=AT_MOST,
+            timeout=TIMEOUT,
             check=False,
         )
 
-    def word(self) -> dict[str, Any]:
-        """Return what the driver said last of itself."""
+    def status(self) -> dict[str, Any]:
+        """Return the driver's last status, {} for none."""
         try:
             said = json.loads(status_path(self.settings, stream_name(self.dataset)).read_text("utf-8"))
         except (FileNotFoundError, ValueError):
@@ -187,58 +187,60 @@ class Site:
         ends = log_end_offsets(self.bootstrap, self.dataset)
         return {str(p): end for p, end in ends.items()} == self.publication()["offsets"]
 
-    def await_published(self, driver: Driver, within: float = AT_MOST) -> None:
+    def wait_published(self, driver: Driver, within: float = TIMEOUT) -> None:
         """Wait until everything in the topic is published by `driver`."""
-        await_that(self.is_published, f"{self.dataset} is published", driver, within)
+        wait_until(self.is_published, f"{self.dataset} is published", driver, within)
 
-    def await_state(self, state: str, driver: Driver, within: float = AT_MOST) -> dict[str, Any]:
-        """Wait until `driver` says that it is in `state`; return all it said."""
+    def wait_state(self, state: str, driver: Driver, within: float = TIMEOUT) -> dict[str, Any]:
+        """Wait until `driver` reports `state`; return its status."""
         mine = driver.process.pid
-        await_that(
-            lambda: self.word().get("pid") == mine and self.word().get("state") == state,
+        wait_until(
+            lambda: self.status().get("pid") == mine and self.status().get("state") == state,
             f"{self.dataset} is {state}",
             driver,
             within,
         )
-        return self.word()
+        return self.status()
 
-    def refuse_any_loss(self) -> None:
-        """The audit is balanced, the rows are those that must come of what was sent, each commit was made once."""
+    def assert_nothing_lost(self) -> None:
+        """Assert a balanced audit, the rows that the sent records must give, and each commit once."""
         audit = audit_dataset(self.settings, self.dataset, partial(open_topic, self.bootstrap))
         assert audit.balanced, [finding.sentence() for finding in audit.findings[:5]]
         assert not (wrong := wrong_rows(warehouse(self.settings), self.dataset, self.sent)), wrong
         assert not (wrong := repeated_commits(warehouse(self.settings) / self.dataset)), wrong
 
-    def end(self) -> None:
-        """End every driver that was started here."""
+    def kill_all(self) -> None:
+        """Kill every driver of this site."""
         for driver in self.drivers:
-            driver.end()
+            driver.kill()
 
 
 def copy_dataset(template: Path, place: Path, name: str) -> None:
-    """Copy a dataset's folder; its own name, wherever it stands, becomes `name`."""
+    """Copy a dataset's folder and replace its name by `name` in all files."""
     for path in sorted(p for p in template.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
         copy = place / path.relative_to(template)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(path.read_text("utf-8").replace(template.name, name), "utf-8")
 
 
-def await_that(holds: Callable[[], bool], what: str, driver: Driver | None = None, within: float = AT_MOST) -> None:
-    """Wait until `holds`; AssertionError with the driver's log when it ends before, or after `within` seconds."""
+def wait_until(holds: Callable[[], bool], what: str, driver: Driver | None = None, within: float = TIMEOUT) -> None:
+    """Wait until `holds`; AssertionError with the driver's log if it ends before, or after `within` seconds."""
     end = time.monotonic() + within
     while not holds():
         gone = driver is not None and driver.process.poll() is not None
         late = time.monotonic() > end
         if (gone and not holds()) or late:
-            said = driver.said()[-4000:] if driver else ""
+            said = driver.log_text()[-4000:] if driver else ""
             how = f"the driver ended with {driver.process.returncode}" if gone and driver else f"{within:.0f} s passed"
             raise AssertionError(f"{how} before {what}\n{said}")
         time.sleep(0.1)
 
 
 def repeated_commits(tables: Path) -> str:
-    """Look through every table's log: versions of an app id strictly ascend, epochs never descend, batches follow
-    each other without a gap; return the first line that is wrong, "" for none."""
+    """Return the first violation in the tables' logs, "" for none.
+
+    Versions of an app id ascend strictly, epochs never descend, and batches have no gap.
+    """
     for log in sorted(tables.rglob("_delta_log")):
         versions: dict[str, int] = {}
         epoch, last = 0, -1
@@ -246,7 +248,7 @@ def repeated_commits(tables: Path) -> str:
             actions = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             known = [a["commitInfo"] for a in actions if "commitInfo" in a]
             said = json.loads(known[0].get("userMetadata") or "{}") if known else {}
-            # A plan's correction belongs to no batch.
+            # A patch belongs to no batch.
             said = {} if "plan" in said else said
             for transaction in (a["txn"] for a in actions if "txn" in a):
                 if transaction["version"] <= versions.get(transaction["appId"], -1):
@@ -262,9 +264,9 @@ def repeated_commits(tables: Path) -> str:
 
 
 def open_broker(settings: Settings) -> None:
-    """Start a broker in the state folder, by hand, without a runner."""
+    """Start a broker in the state folder without a runner."""
     run = start_broker(settings)
-    await_that(lambda: answers(run), "the broker answers", within=90)
+    wait_until(lambda: answers(run), "the broker answers", within=90)
 
 
 def close_broker(settings: Settings) -> None:

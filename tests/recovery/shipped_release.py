@@ -1,24 +1,24 @@
-"""What the tests of releases share: a wrong rule to ship, and the plan that ships it."""
+"""A release with a wrong rule, and its plan."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from site_of_recovery import Site
+from recovery_site import Site
 
 REFUSED = 2
 
 
-def double_litres(site: Site) -> None:
-    """The wrong rule that is shipped: every litre counts twice, in silver and so in all gold."""
+def ship_doubled_litres(site: Site) -> None:
+    """Change the dataset's folder so that every litre counts twice, in silver and so in all gold."""
     path = site.settings.datasets / site.dataset / "silver.py"
     text = path.read_text("utf-8")
     assert "return accepted" in text
     path.write_text(text.replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)'))
 
 
-def the_plan(site: Site) -> dict[str, Any]:
+def only_plan(site: Site) -> dict[str, Any]:
     (found,) = [
         plan for plan in json.loads(site.command("plan", "list", "--json").stdout) if plan["dataset"] == site.dataset
     ]
