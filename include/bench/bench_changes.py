@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from include.bench.bench_events import Supply
 from include.bench.bench_latency import Latency, measure_latency
 from include.bench.bench_state import DATASET, Say
-from include.catalog.history_slice import BRONZE
 from include.planning import plan_stages
-from include.planning.plan import PlanRecord, Stage
-from include.planning.release_plan import plan_release
-from include.planning.slice_plan import ReplayRange, plan_replay
+from include.planning.plan import PlanRecord
+from include.planning.plan_stages import SilentReporter
+from include.planning.release_plan import ReleaseParameters, plan_release
+from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.planning.stage_results import SliceBuilt, Stage
 from include.reading import pinned
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -81,19 +82,19 @@ def measure_changing(
 
 def measure_rebuild(settings: Settings) -> Rebuild:
     """Plan and build a replay of every batch from bronze, then drop it."""
-    began = time.monotonic()
+    began, user = time.monotonic(), getpass.getuser()
     record = _planned(settings)
     planned = time.monotonic() - began
-    built = plan_stages.build(settings, record, getpass.getuser(), lambda _: None)
-    plan_stages.cancel(settings, built, getpass.getuser())
-    facts = built.facts_of(Stage.BUILT)
-    said = facts["built"]
-    return Rebuild(int(said["records"]), float(facts["seconds"]), float(said["seconds"]), planned)
+    record = plan_stages.run_plan(settings, record, SilentReporter(), lambda _: user, user, Stage.BUILT)
+    plan_stages.cancel(settings, record, user)
+    built = record.last(SliceBuilt)
+    return Rebuild(built.records, built.seconds, built.job_seconds, planned)
 
 
 def _planned(settings: Settings) -> PlanRecord:
-    wanted = ReplayRange(batches=(0, read_publication(settings, DATASET).batch))
-    return plan_replay(settings, DATASET, wanted, BRONZE, getpass.getuser(), datetime.now(UTC))
+    last = read_publication(settings, DATASET).batch
+    parameters = ReplayParameters(by="batches", first_batch=0, last_batch=last, source="bronze")
+    return plan_replay(settings, DATASET, parameters, getpass.getuser(), datetime.now(UTC))
 
 
 @contextmanager
@@ -150,10 +151,8 @@ def measure_moves(settings: Settings) -> Iterator[Move]:
     with (folder / DATASET / "pipeline.yaml").open("a", encoding="utf-8") as pipeline:
         pipeline.write("# another release\n")
     changed, by = settings.model_copy(update={"datasets": folder}), getpass.getuser()
-    record = plan_release(changed, DATASET, by, datetime.now(UTC))
-    record = plan_stages.build(settings, record, by, lambda _: None)
-    record, _ = plan_stages.compare_built(settings, record, by, lambda _: None)
-    record = plan_stages.approve(settings, record, by)
+    record = plan_release(changed, DATASET, ReleaseParameters(), by, datetime.now(UTC))
+    record = plan_stages.run_plan(settings, record, SilentReporter(), lambda _: by, by, Stage.APPROVED)
     acts: tuple[tuple[str, Act], ...] = (("promote", plan_stages.apply), ("roll back", plan_stages.roll_back))
     for name, act in acts:
         poll, began = _Poll(settings), time.monotonic()

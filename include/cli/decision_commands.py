@@ -1,4 +1,4 @@
-"""`headrace rejected fix`, `discard` and `reinstate`: what is to become of rejected records."""
+"""`headrace rejected fix`, `discard` and `reinstate`: decide about rejected records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from include.cli.option_types import Offset, Offsets, Partition
+from include.cli.option_types import Offset, Offsets, Partition, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
 from include.cli.rejected_command import Column, Reason, Since, Status, Until
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from include.reading.rejected_records import RejectedFilter
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
-Why = Annotated[str, typer.Option("--why", help="Why; kept with the decision.")]
+Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
 
 
 def fix_rejected(
@@ -35,7 +35,7 @@ def fix_rejected(
         ),
     ] = None,
 ) -> None:
-    """Give one record a payload that is judged instead of its own, which stays in bronze as it came."""
+    """Give one record a payload that is validated instead of its own; bronze keeps the original."""
     from include.planning.rejected_decisions import fix
     from include.settings import load_settings
 
@@ -44,7 +44,7 @@ def fix_rejected(
     data = payload.encode() if payload is not None else _read(payload_file)
     new = fix(load_settings(), dataset, {(partition, offset): data}, _who(why))
     console = Console()
-    console.print("fixed" if new else "it has this fix already", highlight=False)
+    console.print("fixed" if new else "the record has this fix already", highlight=False)
     again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
     console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
 
@@ -60,12 +60,12 @@ def discard_rejected(
     offsets: Offsets = None,
     yes: Annotated[bool, YES] = False,
 ) -> None:
-    """Decide that records stay out, also when later code or contracts would accept them."""
+    """Discard records: they stay out of silver, also when later code or contracts would accept them."""
     from include.planning.rejected_decisions import discard
     from include.settings import load_settings
 
     wanted = _wanted(reason, column, status, since, until, offsets)
-    if not approver(yes)(f"Keep these records of {dataset} out for good, until they are reinstated?"):
+    if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
         raise typer.Exit(1)
     count = discard(load_settings(), dataset, wanted, _who(why))
     Console().print(f"{count:,} records discarded", highlight=False)
@@ -73,7 +73,7 @@ def discard_rejected(
 
 def reinstate_rejected(
     dataset: Dataset,
-    why: Annotated[str, typer.Option("--why", help="Why; kept with the decision.")] = "judged again",
+    why: Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")] = "validated again",
     reason: Reason = None,
     column: Column = None,
     status: Status = None,
@@ -84,15 +84,16 @@ def reinstate_rejected(
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Judge records again, with their fixes and the code that readers see; what keeps the contract now comes in.
+    """Validate records again, with their fixes and the published release; valid ones are added to silver.
 
-    A plan like any other: built beside, compared, approved, applied by the tables' owner. Discarded records take part
-    only when --status discarded or --offsets names them.
+    It is a plan like any other: built, compared, approved, applied. Discarded records are included only when
+    --status discarded or --offsets names them.
     """
-    from include.planning.rejected_decisions import plan_reinstate
+    from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
 
     wanted = _wanted(reason, column, status, since, until, offsets)
-    plan_and_run(lambda settings: plan_reinstate(settings, dataset, wanted, _who(why), threshold), yes, json_)
+    parameters = validated(ReinstateParameters, records=wanted, threshold=threshold)
+    plan_and_run(lambda settings: plan_reinstate(settings, dataset, parameters, _who(why)), yes, json_)
 
 
 def _wanted(
@@ -103,7 +104,7 @@ def _wanted(
     until: datetime | None,
     offsets: dict[int, tuple[int, int]] | None,
 ) -> RejectedFilter:
-    """Return which records are meant; typer.BadParameter when nothing is said."""
+    """Return the filter. Raises typer.BadParameter without any."""
     from include.reading.rejected_records import STATUSES, RejectedFilter
 
     said = (reason, column, status, since, until, offsets)

@@ -1,4 +1,4 @@
-"""`headrace demo-change`: a wrong rule shipped, seen, taken back; three days replayed; every record accounted for."""
+"""`headrace demo-change`: ships a wrong rule, rolls it back, replays three days, and accounts for every record."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from include.cli.plan_command import current_user, show_plan
 
 if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
+    from include.planning.plan_stages import PlanStage
     from include.settings import Settings
 
 DEATHS = 2
 
 
 def demo_change() -> None:
-    """Change the flights of the demo as code is changed, with the feed running: ship, compare, promote, undo, replay.
+    """Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.
 
     Needs `make demo` before. Exit code 0: the last audit is balanced; 1: it is not; 2: refused.
     """
@@ -55,34 +56,80 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     from include.demo.demo_changes import DATASET, RULE, with_wrong_rule
     from include.planning import plan_stages
     from include.planning.plan_journal import plan_lock
-    from include.planning.release_plan import plan_release
+    from include.planning.release_plan import ReleaseParameters, plan_release
 
-    _chapter(console, "1  Somebody ships a change of include/datasets/flights/silver.py, while new flights come in")
+    _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
     _ask(console, settings)
-    record = plan_release(with_wrong_rule(settings), DATASET, *current_user())
+    record = plan_release(with_wrong_rule(settings), DATASET, ReleaseParameters(), *current_user())
     show_plan(console, record)
+    chapters = {
+        "compare": "2  What would change, at the same bronze batch",
+        "approve": "3  Approved all the same; noticed; rolled back",
+    }
     with plan_lock(settings, record.plan.id):
-        record = _timed(console, "built beside production", lambda: _built(console, settings, record))
-        _chapter(console, "2  What would change, at the same bronze batch")
-        record, found = plan_stages.compare_built(settings, record, "demo", _silent)
-        show_comparison(console, found.as_json(), samples=False)
-        _chapter(console, "3  Approved all the same; noticed; taken back")
-        plan_stages.approve(settings, record, "demo")
-        record = _timed(
-            console, "readers see it", lambda: plan_stages.apply(settings, _fresh(settings, record), "demo")
-        )
+        reporter = StoryReporter(console, settings, chapters)
+        record = plan_stages.run_plan(settings, record, reporter, lambda _: "demo", "demo")
         _ask(console, settings)
-        record = _timed(console, "taken back", lambda: plan_stages.roll_back(settings, record, "demo"))
+        began = time.monotonic()
+        record = plan_stages.roll_back(settings, record, "demo")
+        _print_seconds(console, "rolled back", began, record)
         _ask(console, settings)
         plan_stages.retire(settings, record, "demo")
 
 
+class StoryReporter:
+    """Tells a run of a plan as chapters of the demo; `on_built` is called when the build is complete."""
+
+    def __init__(
+        self,
+        console: Console,
+        settings: Settings,
+        chapters: Mapping[str, str],
+        on_built: Callable[[], None] = lambda: None,
+        *,
+        tables: bool = True,
+    ) -> None:
+        self._console, self._settings, self._chapters = console, settings, chapters
+        self._on_built, self._tables, self._began = on_built, tables, 0.0
+        self._status = console.status("build")
+
+    def begin(self, stage: PlanStage) -> None:
+        """Print the chapter that begins with the stage."""
+        self._began = time.monotonic()
+        if stage.name in self._chapters:
+            _chapter(self._console, self._chapters[stage.name])
+        if stage.name == "build":
+            self._status.start()
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Show how far the build is."""
+        if "of" in facts:
+            self._status.update(f"build: {facts['at']}, {facts['done']} of {facts['of']}")
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Print the result of the stage."""
+        from include.planning.plan_journal import load_comparison
+
+        if stage.name == "build":
+            self._status.stop()
+            self._on_built()
+        if stage.name in ("build", "apply"):
+            _print_seconds(self._console, {"build": "built", "apply": "published"}[stage.name], self._began, record)
+        found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
+        if found is not None and self._tables:
+            show_comparison(self._console, found, samples=False)
+        elif found is not None:
+            rows = sum(table["new_rows"] for table in found["tables"])
+            text = f"  {rows:,} rows of {len(found['tables'])} tables compared: [bold]{found['verdict']}[/]"
+            self._console.print(text, highlight=False)
+
+
 def _replay_three_days(console: Console, settings: Settings) -> None:
     from include.demo.demo_changes import DATASET, DAYS, forget, three_days
-    from include.planning import plan_stages
     from include.planning.plan_journal import plan_lock
-    from include.planning.slice_plan import AUTO, ReplayRange, plan_replay
+    from include.planning.plan_stages import run_plan
+    from include.planning.replay_plan import ReplayParameters, plan_replay
     from include.reading import pinned
     from include.state.broker_address import bootstrap_servers
 
@@ -91,23 +138,20 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     )
     days = three_days(pinned(settings))
     forget(bootstrap_servers(settings), days)
-    record = plan_replay(settings, DATASET, ReplayRange(offsets=days.offsets), AUTO, *current_user())
+    record = plan_replay(settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), *current_user())
     show_plan(console, record)
-    with plan_lock(settings, record.plan.id):
-        killed: list[int] = []
-        killer = threading.Thread(target=_kill_driver, args=(settings, killed))
-        killer.start()
-        record = _built(console, settings, record)
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_driver, args=(settings, killed))
+
+    def on_built() -> None:
         killer.join()
         deaths = ", ".join(f"kill -9 {pid}" for pid in killed)
-        console.print(f"  done again, while the stream's driver died and was brought back: {deaths}", highlight=False)
-        record, found = plan_stages.compare_built(settings, record, "demo", _silent)
-        rows = sum(table.new_rows for table in found.tables)
-        console.print(
-            f"  {rows:,} rows of {len(found.tables)} tables compared: [bold]{found.verdict}[/]", highlight=False
-        )
-        plan_stages.approve(settings, record, "demo")
-        plan_stages.apply(settings, _fresh(settings, record), "demo")
+        console.print(f"  meanwhile the stream's driver was killed and restarted: {deaths}", highlight=False)
+
+    with plan_lock(settings, record.plan.id):
+        killer.start()
+        reporter = StoryReporter(console, settings, {}, on_built, tables=False)
+        record = run_plan(settings, record, reporter, lambda _: "demo", "demo")
     console.print(f"  {record.plan.id}: applied, {record.plan.about}", highlight=False, soft_wrap=True)
 
 
@@ -151,18 +195,6 @@ def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
         time.sleep(0.2)
 
 
-def _built(console: Console, settings: Settings, record: PlanRecord) -> PlanRecord:
-    from include.planning import plan_stages
-
-    with console.status("building beside production") as shown:
-
-        def say(said: Mapping[str, Any]) -> None:
-            if "of" in said:
-                shown.update(f"building beside production: {said['at']}, {said['done']} of {said['of']}")
-
-        return plan_stages.build(settings, record, "demo", say)
-
-
 def _ask(console: Console, settings: Settings) -> None:
     from include.demo.demo_changes import NIGHT, number
     from include.reading import pinned
@@ -172,19 +204,6 @@ def _ask(console: Console, settings: Settings) -> None:
     )
 
 
-def _timed(console: Console, what: str, act: Callable[[], PlanRecord]) -> PlanRecord:
-    began = time.monotonic()
-    record = act()
-    at = record.events[-1].facts.get("batch")
-    console.print(f"  {what} after {time.monotonic() - began:.1f} s, at bronze batch {at}", highlight=False)
-    return record
-
-
-def _fresh(settings: Settings, record: PlanRecord) -> PlanRecord:
-    from include.planning.plan_journal import load_plan
-
-    return load_plan(settings, record.plan.id)
-
-
-def _silent(_: object) -> None:
-    """Say nothing: the story is one screen."""
+def _print_seconds(console: Console, what: str, began: float, record: PlanRecord) -> None:
+    batch = getattr(record.events[-1].result, "batch", None)
+    console.print(f"  {what} after {time.monotonic() - began:.1f} s, at bronze batch {batch}", highlight=False)

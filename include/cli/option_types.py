@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel, ValidationError
 
 from include import strict_values
 from include.strict_values import MAX_OFFSET, MAX_PARTITION
 
 Value = TypeVar("Value")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
@@ -41,3 +43,16 @@ Offsets = Annotated[
 ]
 Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
 Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
+
+
+def validated(model: type[Model], **options: Any) -> Model:
+    """Return a command's options as a parameter model; options that were not given are left out.
+
+    Raises typer.BadParameter with the first wrong option.
+    """
+    try:
+        return model.model_validate({name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        raise typer.BadParameter(f"{name}: {first['msg']}" if name else first["msg"]) from error

@@ -1,4 +1,4 @@
-"""`headrace plan`: what is to change in history, how far it is, and the way back."""
+"""`headrace plan`: list, show, explain, approve, apply, cancel, reject, compare, roll back and retire plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,14 +22,14 @@ from include.cli.produce_command import INTERRUPTED
 from include.cli.query_command import wide_console
 
 if TYPE_CHECKING:
-    from include.planning.comparison import Comparison
     from include.planning.plan import PlanRecord
+    from include.planning.plan_stages import PlanStage
     from include.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Plans: changes of history, from the intention to the way back.")
+app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
 JSON = typer.Option("--json", help="Print JSON.")
-YES = typer.Option("--yes", help="Approve without asking.")
+YES = typer.Option("--yes", help="Approve without a question.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
 )
@@ -41,18 +40,20 @@ Planner = Callable[["Settings"], "PlanRecord"]
 
 @app.callback()
 def plan() -> None:
-    """Plans: changes of history, from the intention to the way back."""
+    """Plans: change history, from planning to rollback."""
 
 
 @app.command("list")
 def list_(json_: Annotated[bool, JSON] = False) -> None:
-    """List every plan and how far it is."""
-    from include.planning.plan_journal import all_plans
+    """List all plans and their stages."""
+    from include.planning.plan_journal import all_plans, record_json
     from include.settings import load_settings
 
-    records = all_plans(load_settings())
+    settings = load_settings()
+    records = all_plans(settings)
+    _warn_unreadable(settings)
     if json_:
-        typer.echo(json.dumps([as_json(record) for record in records], indent=1))
+        typer.echo(json.dumps([record_json(record) for record in records], indent=1))
         return
     table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
     for column in table.columns:
@@ -60,7 +61,7 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
     for r in records:
         p = r.plan
         verdict = str(_verdict(r))
-        table.add_row(p.id, r.stage, p.asked or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
+        table.add_row(p.id, r.stage, p.requested or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
     wide_console().print(
         table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D"
     )
@@ -68,15 +69,14 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
 
 @app.command()
 def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
-    """Show a plan, what happened to it, and its comparison."""
-    from include.planning.plan_journal import comparison_path, load_plan
+    """Show a plan, its events and its comparison."""
+    from include.planning.plan_journal import comparison_path, load_comparison, load_plan, record_json
     from include.settings import load_settings
 
     settings = load_settings()
-    record, path = load_plan(settings, plan), comparison_path(settings, plan, "json")
-    compared = json.loads(path.read_text("utf-8")) if path.is_file() else None
+    record, compared = load_plan(settings, plan), load_comparison(settings, plan)
     if json_:
-        typer.echo(json.dumps(as_json(record) | {"comparison": compared}, indent=1))
+        typer.echo(json.dumps(record_json(record) | {"comparison": compared}, indent=1))
         return
     console = Console()
     show_plan(console, record)
@@ -89,93 +89,98 @@ def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None
 
 @app.command()
 def explain(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
-    """Say what a plan would do, what it is predicted to take, and which stages are behind it."""
-    from include.planning.plan_journal import load_plan
+    """Show what a plan changes, its predicted cost, and its stages: completed, and to be executed."""
+    from include.planning.plan_journal import load_plan, record_json
     from include.settings import load_settings
 
     record = load_plan(load_settings(), plan)
     if json_:
-        typer.echo(json.dumps(as_json(record), indent=1))
+        typer.echo(json.dumps(record_json(record), indent=1))
         return
     show_plan(Console(), record)
 
 
 @app.command()
 def approve(plan: Annotated[str, ID]) -> None:
-    """Say that the change is wanted as the comparison shows it."""
+    """Approve the change as the comparison shows it; `plan apply` then publishes it."""
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         record = plan_stages.approve(settings, record, current_user()[0])
-        _tell_stage(console, record)
+        _print_stage(console, record)
 
 
 @app.command()
 def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
-    """Do what is left of a plan: build, compare, ask for approval, let readers see it."""
+    """Run the remaining stages: build, compare, request approval, publish."""
     with _work(plan) as (console, settings, record):
         run_through(console, settings, record, approver(yes))
 
 
 @app.command()
 def cancel(plan: Annotated[str, ID]) -> None:
-    """Drop a plan that is not applied; readers never saw anything of it."""
+    """Drop a plan that is not applied; nothing of it was ever published."""
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
 
 
 @app.command()
 def reject(plan: Annotated[str, ID]) -> None:
-    """Say that the change is not wanted, now that it is compared."""
+    """Reject the change after its comparison."""
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.reject(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.reject(settings, record, current_user()[0]))
 
 
 @app.command()
 def compare(plan: Annotated[str, ID]) -> None:
-    """Build up to what readers see by now, and compare again."""
-    with _work(plan) as (console, settings, record):
-        _compared(console, settings, _built(console, settings, record, current_user()[0]))
+    """Build up to what is published now, and compare again."""
+    from include.planning.plan_stages import rebuild
+
+    with _work(plan) as (console, settings, record), TerminalReporter(console, settings) as reporter:
+        rebuild(settings, record, reporter, current_user()[0])
 
 
 @app.command()
 def rollback(plan: Annotated[str, ID]) -> None:
-    """Let readers see what they saw before the plan was applied, as fresh as it is now."""
+    """Publish the state from before the plan again, as current as it is now."""
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.roll_back(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.roll_back(settings, record, current_user()[0]))
 
 
 @app.command()
 def retire(plan: Annotated[str, ID]) -> None:
-    """Stop keeping the release that readers do not see fresh; its tables stay."""
+    """Stop maintaining the release that is not published; its tables stay."""
     from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
-        _tell_stage(console, plan_stages.retire(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.retire(settings, record, current_user()[0]))
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
-    """Plan, and say what the plan is; nothing is done."""
+    """Create a plan and show it; nothing is executed."""
+    from include.planning.plan_journal import record_json
     from include.settings import load_settings
 
     record = planned(load_settings())
     if json_:
-        typer.echo(json.dumps(as_json(record), indent=1))
+        typer.echo(json.dumps(record_json(record), indent=1))
         return
     console = Console()
     show_plan(console, record)
-    console.print(f"next: [bold]headrace plan apply {record.plan.id}[/]   (builds, compares, asks)", highlight=False)
+    console.print(
+        f"next: [bold]headrace plan apply {record.plan.id}[/]   (builds, compares, requests approval)", highlight=False
+    )
 
 
 def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
-    """Plan, and bring the plan through all its stages."""
-    from include.planning.plan_journal import plan_lock
+    """Create a plan and run all its stages."""
+    from include.planning.plan_journal import plan_lock, record_json
     from include.settings import load_settings
 
     settings = load_settings()
@@ -185,52 +190,85 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
     with plan_lock(settings, record.plan.id):
         record = run_through(console, settings, record, approver(yes))
     if json_:
-        typer.echo(json.dumps(as_json(record), indent=1))
+        typer.echo(json.dumps(record_json(record), indent=1))
 
 
-def run_through(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
-    """Bring a plan from where it is to `applied`; exit code 1 when it is not approved, 130 after Ctrl-C."""
+def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Ask) -> PlanRecord:
+    """Run the plan's remaining stages; exit code 1 when it is not approved, 130 after Ctrl-C."""
+    from include.planning.plan import validate_stage
+    from include.planning.plan_stages import NotApproved, remaining_stages, run_plan
+    from include.planning.stage_results import Applied, Stage
+
+    user, name = current_user()[0], record.plan.id
+    question = f"Publish the result of {record.plan.about} to the readers of {record.plan.dataset}?"
+    if not remaining_stages(record):
+        validate_stage(record, Stage.APPLIED)
     try:
-        return _through_all_stages(console, settings, record, ask)
+        with TerminalReporter(console, settings) as reporter:
+            record = run_plan(settings, record, reporter, lambda _: user if approve(question) else None, user)
+    except NotApproved as error:
+        console.print(f"not approved: what readers see is unchanged. {error.remedy}", highlight=False)
+        raise typer.Exit(NOT_APPROVED) from None
     except KeyboardInterrupt:
-        name = record.plan.id
-        console.print(
-            f"stopped: nothing is lost. headrace plan apply {name} goes on, headrace plan show {name} says where it is",
-            highlight=False,
-            soft_wrap=True,
-        )
+        text = f"stopped: nothing is lost. headrace plan apply {name} continues, headrace plan show {name} shows it"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _through_all_stages(console: Console, settings: Settings, record: PlanRecord, ask: Ask) -> PlanRecord:
-    from include.planning import plan_stages
-    from include.planning.contract_checks import refuse_held
-    from include.planning.plan import Stage
-
-    by = current_user()[0]
-    if record.stage is Stage.PLANNED:
-        record = _built(console, settings, record, by)
-    if record.stage is Stage.BUILT:
-        record = _compared(console, settings, record)
-    if record.stage is Stage.COMPARED:
-        refuse_held(record)
-        question = f"Let readers of {record.plan.dataset} see it as it came out, {record.plan.about}?"
-        if plan_stages.needs_approval(record) and not ask(question):
-            console.print(f"not approved: readers see what they saw. headrace plan approve {record.plan.id}")
-            raise typer.Exit(NOT_APPROVED)
-        record = plan_stages.approve(settings, record, by if plan_stages.needs_approval(record) else "policy")
-    record = plan_stages.apply(settings, record, by)
-    _tell_stage(console, record)
-    if record.facts_of(Stage.APPLIED).get("changed") == 0:
-        console.print("equal: what readers see is what the same records give again", highlight=False)
+    if record.last(Applied).changed == 0:
+        console.print("equal: the recomputed rows are the published rows", highlight=False)
     else:
-        console.print(f"the way back: [bold]headrace plan rollback {record.plan.id}[/]", highlight=False)
+        console.print(f"to roll back: [bold]headrace plan rollback {name}[/]", highlight=False)
     return record
 
 
+class TerminalReporter:
+    """Shows a run of a plan: a progress bar for the stage at work, a line for each completed stage."""
+
+    def __init__(self, console: Console, settings: Settings) -> None:
+        self._console, self._settings = console, settings
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("", total=None, visible=False)
+
+    def __enter__(self) -> TerminalReporter:
+        """Use it as a context; the bar is removed at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+    def begin(self, stage: PlanStage) -> None:
+        """Show a bar, unless the stage may ask a question."""
+        self._bar.reset(self._task, total=None, description=stage.name, visible=True)
+        if stage.name in ("build", "compare"):
+            self._bar.start()
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Advance the bar."""
+        if "of" in facts:
+            self._bar.update(
+                self._task, completed=facts["done"], total=facts["of"], description=f"build: {facts['at']}"
+            )
+        elif "comparing" in facts:
+            self._bar.update(self._task, description=f"compare {facts['comparing']}")
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Print the completed stage, after the comparison also its tables."""
+        from include.planning.plan_journal import comparison_path, load_comparison
+
+        self._bar.stop()
+        _print_stage(self._console, record)
+        found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
+        if found is not None:
+            show_comparison(self._console, found)
+            path = comparison_path(self._settings, record.plan.id, "html")
+            self._console.print(f"page: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
 def show_plan(console: Console, record: PlanRecord) -> None:
-    """Print what a plan is about."""
+    """Print what a plan changes, its predicted cost and its stages."""
     from include.planning.explain_plan import cost
+    from include.planning.plan_stages import stage_lines
 
     p = record.plan
     console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False, soft_wrap=True)
@@ -238,31 +276,25 @@ def show_plan(console: Console, record: PlanRecord) -> None:
     for change in p.changes:
         kind = f"[{colours[change.kind]}]{change.kind:12}[/]"
         console.print(f"  {kind} {change.table}: {escape(change.why)}", highlight=False, soft_wrap=True)
-    for line in cost(p):
+    for line in (*cost(p), *stage_lines(record)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def current_user() -> tuple[str, datetime]:
-    """Return who is at the keyboard, and when."""
+    """Return the name of the user, and the time."""
     return getpass.getuser(), datetime.now(UTC)
 
 
 def approver(yes: bool) -> Ask:
-    """Return what answers a question: always yes, or a person at a terminal; without one it is no."""
+    """Return a function that asks a question: `yes` answers it; without a terminal the answer is no."""
     return lambda question: yes or (sys.stdin.isatty() and typer.confirm(question))
 
 
-def as_json(record: PlanRecord) -> dict[str, Any]:
-    """Return a plan and its events as JSON values."""
-    said: dict[str, Any] = {**asdict(record.plan), "stage": record.stage, "events": [asdict(e) for e in record.events]}
-    found: dict[str, Any] = json.loads(json.dumps(said, default=lambda v: v.isoformat()))
-    return found
-
-
 def _verdict(record: PlanRecord) -> str:
-    from include.planning.plan import Stage
+    from include.planning.stage_results import Compared
 
-    return str(record.facts_of(Stage.COMPARED).get("verdict", ""))
+    compared = record.find(Compared)
+    return "" if compared is None else compared.verdict
 
 
 @contextmanager
@@ -275,43 +307,16 @@ def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
         yield Console(), settings, load_plan(settings, plan)
 
 
-def _tell_stage(console: Console, record: PlanRecord) -> None:
-    facts = record.events[-1].facts
-    at = f" at bronze batch {facts['batch']}" if "batch" in facts else ""
-    took = f", {facts['seconds']} s" if "seconds" in facts else ""
+def _print_stage(console: Console, record: PlanRecord) -> None:
+    result = record.events[-1].result
+    batch, seconds = getattr(result, "batch", None), getattr(result, "seconds", None)
+    at = f" at bronze batch {batch}" if batch is not None else ""
+    took = f", {seconds} s" if seconds else ""
     console.print(f"{record.plan.id}: [bold]{record.stage}[/]{at}{took}", highlight=False)
 
 
-def _built(console: Console, settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    from include.planning import plan_stages
+def _warn_unreadable(settings: Settings) -> None:
+    from include.planning.plan_journal import PlanUnreadable, unreadable_plans
 
-    columns = (TextColumn("building beside production: {task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def say(said: Mapping[str, Any]) -> None:
-            if "of" in said:
-                bar.update(task, completed=said["done"], total=said["of"], description=said["at"])
-
-        record = plan_stages.build(settings, record, by, say)
-    _tell_stage(console, record)
-    return record
-
-
-def _compared(console: Console, settings: Settings, record: PlanRecord) -> PlanRecord:
-    from include.planning import plan_stages
-
-    with console.status("comparing") as shown:
-        record, found = plan_stages.compare_built(
-            settings, record, current_user()[0], lambda said: shown.update(f"comparing {said.get('comparing', '')}")
-        )
-    _show_found(console, settings, record, found)
-    return record
-
-
-def _show_found(console: Console, settings: Settings, record: PlanRecord, found: Comparison) -> None:
-    from include.planning.plan_journal import comparison_path
-
-    show_comparison(console, found.as_json())
-    path = comparison_path(settings, record.plan.id, "html")
-    console.print(f"page: {path}", highlight=False, markup=False, soft_wrap=True)
+    for found in unreadable_plans(settings):
+        Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(found)), highlight=False, markup=False)

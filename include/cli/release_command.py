@@ -7,23 +7,21 @@ from typing import Annotated
 
 import typer
 
-from include.cli.option_types import utc_time
+from include.cli.option_types import utc_time, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.strict_values import MAX_OFFSET
 
-app = typer.Typer(no_args_is_help=True, help="Change a dataset's code beside production, compare, then let it be seen.")
+app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
 DATASET = typer.Option("--dataset", help="The dataset whose folder was changed.")
 BATCH = typer.Option(
     "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch that is done anew. [default: all]"
 )
-SINCE = typer.Option(
-    "--from-timestamp", parser=utc_time, metavar="TIME", help="The same, as the first time in Kafka, UTC."
-)
+SINCE = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="The same, by Kafka time, UTC.")
 
 
 @app.callback()
 def release() -> None:
-    """Change a dataset's code beside production, compare, then let it be seen."""
+    """Ship a changed dataset folder: build, compare, publish."""
 
 
 @app.command()
@@ -34,7 +32,7 @@ def plan(
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Say what shipping the folder would change and take; no table is touched."""
+    """Show what shipping the folder would change and cost; no table is touched."""
     plan_only(_release(dataset, batch, since, threshold), json_)
 
 
@@ -47,13 +45,12 @@ def run(
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Plan, build, compare, ask, apply. Stopped or killed: `headrace plan apply ID` goes on with it."""
+    """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
     plan_and_run(_release(dataset, batch, since, threshold), yes, json_)
 
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-    from include.planning.release_plan import ReleaseStartPoint, plan_release
+    from include.planning.release_plan import ReleaseParameters, plan_release
 
-    if batch is not None and since is not None:
-        raise typer.BadParameter("give one of --from-batch and --from-timestamp")
-    return lambda settings: plan_release(settings, dataset, *current_user(), threshold, ReleaseStartPoint(batch, since))
+    parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
+    return lambda settings: plan_release(settings, dataset, parameters, *current_user())

@@ -1,22 +1,18 @@
-"""`headrace backfill` and `headrace replay`: do a part of history again, compare, and correct what differs."""
+"""`headrace backfill` and `headrace replay`: recompute a slice of history, compare, and patch what differs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from include.cli.option_types import Offsets, batch_range, utc_time
+from include.cli.option_types import Offsets, batch_range, utc_time, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.strict_values import BatchRange
 
-if TYPE_CHECKING:
-    from include.planning.slice_plan import ReplayRange
-
-backfill = typer.Typer(no_args_is_help=True, help="Do the events of a range of time again, and verify or correct them.")
-replay = typer.Typer(no_args_is_help=True, help="Do Kafka records again, and fill what bronze lacks of them.")
+backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
+replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and fill what bronze lacks of them.")
 DATASET = typer.Option("--dataset", help="The dataset whose history it is.")
 SINCE = typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
 UNTIL = typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC.")
@@ -35,12 +31,12 @@ REFERENCE = typer.Option(
 
 @backfill.callback()
 def backfills() -> None:
-    """Do the events of a range of time again, and verify or correct them."""
+    """Recompute the events of a range of time, and verify or patch them."""
 
 
 @replay.callback()
 def replays() -> None:
-    """Do Kafka records again, and fill what bronze lacks of them."""
+    """Recompute Kafka records, and fill what bronze lacks of them."""
 
 
 @backfill.command("plan")
@@ -52,7 +48,7 @@ def plan_backfill(
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Say which records would be done again and what that takes; no table is touched."""
+    """Show which records would be recomputed, and the cost; no table is touched."""
     plan_only(_backfill(dataset, since, until, reference, threshold), json_)
 
 
@@ -66,7 +62,7 @@ def run_backfill(
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Plan, build, compare; equal: verified; different: ask, and correct. Killed: `headrace plan apply ID` goes on."""
+    """Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues."""
     plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_)
 
 
@@ -82,8 +78,9 @@ def plan_replay(
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Say which records would be done again, read where, and what that takes; no table is touched."""
-    plan_only(_replay(dataset, _wanted(offsets, after, before, batches), source, reference, threshold), json_)
+    """Show which records would be recomputed from which source, and the cost; no table is touched."""
+    options = {"source": source, "reference": reference, "threshold": threshold}
+    plan_only(_replay(dataset, offsets, (after, before), batches, **options), json_)
 
 
 @replay.command("run")
@@ -99,46 +96,33 @@ def run_replay(
     yes: Annotated[bool, YES] = False,
     json_: Annotated[bool, JSON] = False,
 ) -> None:
-    """Plan, build, compare, ask, correct. Stopped or killed: `headrace plan apply ID` goes on with it."""
-    plan_and_run(_replay(dataset, _wanted(offsets, after, before, batches), source, reference, threshold), yes, json_)
+    """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
+    options = {"source": source, "reference": reference, "threshold": threshold}
+    plan_and_run(_replay(dataset, offsets, (after, before), batches, **options), yes, json_)
 
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
-    from include.planning.slice_plan import REFERENCES
-    from include.planning.slice_plan import plan_backfill as planned
+    from include.planning.backfill_plan import BackfillParameters, plan_backfill
 
-    refuse_other("--reference", reference, REFERENCES)
-    return lambda settings: planned(settings, dataset, since, until, *current_user(), threshold, reference)
-
-
-def _replay(dataset: str, wanted: ReplayRange, source: str, reference: str, threshold: float) -> Planner:
-    from include.planning.slice_plan import REFERENCES, SOURCES
-    from include.planning.slice_plan import plan_replay as planned
-
-    refuse_other("--source", source, SOURCES)
-    refuse_other("--reference", reference, REFERENCES)
-    return lambda settings: planned(settings, dataset, wanted, source, *current_user(), threshold, reference)
+    parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
+    return lambda settings: plan_backfill(settings, dataset, parameters, *current_user())
 
 
-def refuse_other(option: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise typer.BadParameter for a value that is none of the allowed ones."""
-    if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
+def _replay(
+    dataset: str,
+    offsets: Offsets,
+    times: tuple[datetime | None, datetime | None],
+    batches: BatchRange | None,
+    **options: Any,
+) -> Planner:
+    from include.planning.replay_plan import ReplayParameters, plan_replay
 
-
-def _wanted(
-    offsets: Offsets, after: datetime | None, before: datetime | None, batches: BatchRange | None
-) -> ReplayRange:
-    """Return what is asked for, of exactly one kind; typer.BadParameter otherwise."""
-    from include.planning.slice_plan import ReplayRange
-
-    times = after is not None or before is not None
-    if sum((offsets is not None, times, batches is not None)) != 1:
+    given = {"offsets": offsets, "time": times[0] or times[1], "batches": batches}
+    by = [name for name, value in given.items() if value is not None]
+    if len(by) != 1:
         raise typer.BadParameter("give one of --offsets, --from-timestamp with --to-timestamp, --batches")
-    if offsets is not None:
-        return ReplayRange(offsets=offsets)
+    ranges: dict[str, Any] = {"offsets": offsets, "start": times[0], "end": times[1]}
     if batches is not None:
-        return ReplayRange(batches=(batches.first, batches.last))
-    if after is None or before is None:
-        raise typer.BadParameter("--from-timestamp and --to-timestamp belong together")
-    return ReplayRange(times=(after, before))
+        ranges |= {"first_batch": batches.first, "last_batch": batches.last}
+    parameters = validated(ReplayParameters, by=by[0], **ranges, **options)
+    return lambda settings: plan_replay(settings, dataset, parameters, *current_user())

@@ -1,8 +1,8 @@
-"""The first task of a plan's run: what was asked for is judged, then planned; a dry run ends here.
+"""The first task of a plan's run: validates the params and creates the plan; a dry run ends here.
 
 Reads / Writes: what the planners of `include.planning` do: a plan's file, no table.
-Guarantee: one run is one plan: a retry, or a task that was cleared, finds the plan that was made before.
-After a crash: the plan was written whole, or not at all.
+Guarantee: one run has one plan: a retry or a cleared task finds the existing plan.
+After a crash: the plan is written completely or not at all.
 Does not: decide anything about history; `include.planning` does.
 """
 
@@ -21,16 +21,15 @@ from include.operators.triggers import PlanClosed
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.operators.run_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
     from include.planning.plan import PlanRecord
     from include.settings import Settings
 
-# A plan that waits for its approval over a weekend is no reason to fail; one that nobody will ever close is.
+# A plan may wait for its approval over a weekend; one that nobody closes for longer is an error.
 PATIENCE = timedelta(days=3)
 
 
 class NoRange(Terminal):
-    """A run by hand that names neither a range nor a partition."""
+    """A manual run has neither a range nor a partition."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -40,99 +39,104 @@ class NoRange(Terminal):
 
 
 class NoDay(Terminal):
-    """The partition of a run is no day."""
+    """The partition of a run is not a day."""
 
     def __init__(self, partition: str) -> None:
         super().__init__(
-            f"partition {partition!r} is no day; nothing was planned", "trigger it with a partition key like 2013-01-02"
+            f"partition {partition!r} is not a day; nothing was planned",
+            "trigger it with a partition key like 2013-01-02",
         )
         self.partition = partition
 
 
 class MakePlan(BaseOperator):
-    """Judge what the run was asked for, and plan it. Returns the plan's id, what it is about, how many records."""
+    """Validate the run's params and create its plan. Returns the plan's id, description and number of records."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Plan; ParamsRefused and the planner's own errors fail the task for good."""
+        """Create the plan. ParamsRefused and the planner's Terminal errors fail the task without a retry."""
         from include.planning.explain_plan import explanation
 
         with airflow_errors():
             record, dry_run = self.planned(load_settings(), context)
         self.log.info("\n".join(explanation(record)))
-        said = {"plan": record.plan.id, "about": record.plan.about, "records": record.plan.predicted.records}
+        outcome = {"plan": record.plan.id, "about": record.plan.about, "records": record.plan.predicted.records}
         if dry_run:
-            self._drop(record, context, said)
-        return said
+            self._drop(record, context, outcome)
+        return outcome
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
-        """Return the run's plan, made now or before, and whether it was only to be explained."""
+        """Return the run's plan, and whether this is a dry run."""
         raise NotImplementedError
 
-    def _drop(self, record: PlanRecord, context: Context, said: Mapping[str, Any]) -> None:
+    def _drop(self, record: PlanRecord, context: Context, outcome: Mapping[str, Any]) -> None:
         from include.planning.plan_stages import cancel
 
         if record.is_open:
             cancel(load_settings(), record, f"{triggered_by(context)} (dry run)")
-        context["ti"].xcom_push("return_value", dict(said))
-        self.log.info("dry run: nothing is built")
+        context["ti"].xcom_push("return_value", dict(outcome))
+        self.log.info("dry run: the plan is cancelled, nothing is built")
         raise DownstreamTasksSkipped(tasks=list(self.downstream_task_ids))
 
 
 class PlanRelease(MakePlan):
-    """Plan to let readers see the dataset as its folder says now."""
+    """Plan to publish the dataset as its folder declares it now."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a release."""
-        from include.operators.run_parameters import ReleaseParameters, validated_params
+        from include.operators.run_parameters import ReleaseRun, validated_params
         from include.planning.release_plan import plan_release
 
-        asked: ReleaseParameters = validated_params(ReleaseParameters, run_params(context))
-        who, wish = (triggered_by(context), datetime.now(UTC), asked.threshold), origin(context)
-        return plan_release(settings, self.dataset, *who, origin=wish), asked.dry_run
+        params = validated_params(ReleaseRun, run_params(context))
+        return plan_release(settings, self.dataset, params.plan, *_author(context)), params.dry_run
 
 
 class PlanReplay(MakePlan):
-    """Plan to do Kafka records again; another open plan of the same records refuses it."""
+    """Plan to recompute Kafka records. Fails while an open plan has the same records."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a replay."""
-        from include.operators.run_parameters import ReplayParameters, validated_params
-        from include.planning.slice_plan import plan_replay
+        from include.operators.run_parameters import ReplayRun, validated_params
+        from include.planning.replay_plan import plan_replay
 
-        asked: ReplayParameters = validated_params(ReplayParameters, run_params(context))
-        who = (triggered_by(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
-        return plan_replay(settings, self.dataset, asked.wanted, asked.source, *who), asked.dry_run
+        params = validated_params(ReplayRun, run_params(context))
+        return plan_replay(settings, self.dataset, params.plan, *_author(context)), params.dry_run
 
 
 class PlanBackfill(MakePlan):
-    """Plan to do a day again, or a range of event time; an open plan of the same records is waited for."""
+    """Plan to recompute a day or a range of event time. Waits while an open plan has the same records."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
-        """Plan a backfill of what was asked, else of the run's partition; skip where nothing was published."""
-        from include.operators.run_parameters import BackfillParameters, validated_params
-        from include.planning.release_plan import PlanConflict
-        from include.planning.slice_plan import RangeEmpty, plan_backfill
+        """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
+        from include.operators.run_parameters import BackfillRun, validated_params
+        from include.planning.backfill_plan import plan_backfill
+        from include.planning.plan_preconditions import PlanConflict
+        from include.planning.slice_plan import RangeEmpty
 
-        asked: BackfillParameters = validated_params(BackfillParameters, run_params(context))
-        since, until = (asked.start, asked.end) if asked.start and asked.end else day_of(context)
-        who = (triggered_by(context), datetime.now(UTC), asked.threshold, asked.reference, origin(context))
+        params = validated_params(BackfillRun, run_params(context))
+        since, until = (params.start, params.end) if params.start and params.end else day_of(context)
         try:
-            return plan_backfill(settings, self.dataset, since, until, *who), asked.dry_run
+            plan = plan_backfill(settings, self.dataset, params.plan(since, until), *_author(context))
         except PlanConflict as error:
             self.log.info("%s: waiting until it is closed", error.what)
             raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute", timeout=PATIENCE) from error
         except RangeEmpty as error:
-            if asked.start is not None:
+            if params.start is not None:
                 raise
             raise AirflowSkipException(error.what) from error
+        return plan, params.dry_run
+
+
+def _author(context: Context) -> tuple[str, datetime, str]:
+    """Return who triggered the run, the time, and the run's origin."""
+    return triggered_by(context), datetime.now(UTC), origin(context)
 
 
 def day_of(context: Context) -> tuple[datetime, datetime]:
-    """Return the day of the run's partition, half-open; NoRange, NoDay."""
+    """Return the day of the run's partition as [start, end). Raises NoRange, NoDay."""
     run = context["dag_run"]
     if run.partition_date is None and not run.partition_key:
         raise NoRange

@@ -1,14 +1,16 @@
-"""The stages of a plan as tasks: each finds its plan by the run that it belongs to, and does what is left of its stage.
+"""The stages of a plan as tasks: each finds the plan of its run and runs it up to the task's stage.
 
 Reads / Writes: what `include.planning.plan_stages` does.
-Guarantee: work that is done is not done again, work that another process is still at is waited for; a task succeeds
-when the tables say what it says.
-After a crash: a build's process ends with its task; the next try goes on, or begins the build anew.
+Guarantee: completed stages are not executed again; a stage that another process executes is waited for; a task succeeds
+when the tables confirm it.
+After a crash: a build's process ends with its task; the next try continues the build, or builds anew.
 Does not: decide anything about history; `include.planning` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseOperator, Context
@@ -19,15 +21,16 @@ from include.operators.run_context import airflow_errors, origin, run_params, tr
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord, Stage
+    from include.planning.plan import PlanRecord
+    from include.planning.plan_stages import PlanStage
     from include.settings import Settings
 
-# A process that a killed task left behind may still be at work on the plan.
+# A process that a killed task left behind may still be working on the plan.
 LOCK_TIMEOUT = 1800.0
 
 
 class NoPlan(Terminal):
-    """The run has no plan: its first task did not make one."""
+    """The run has no plan: its first task did not create one."""
 
     def __init__(self, run: str) -> None:
         super().__init__(f"run {run} has no plan; nothing was done", "clear the run's first task, or trigger a new run")
@@ -35,50 +38,73 @@ class NoPlan(Terminal):
 
 
 class PlanEnded(Terminal):
-    """The run's plan was rejected, cancelled or taken back, by whomever."""
+    """The run's plan was rejected, cancelled or rolled back."""
 
     def __init__(self, plan: str, stage: str) -> None:
-        super().__init__(f"plan {plan} is {stage}; nothing was done", "trigger a new run: it makes a new plan")
+        super().__init__(f"plan {plan} is {stage}; nothing was done", "trigger a new run: it creates a new plan")
         self.plan, self.stage = plan, stage
 
 
 class NothingApplied(Terminal):
-    """No plan of the dataset is applied, so none can be taken back."""
+    """No plan of the dataset is applied, so none can be rolled back."""
 
     def __init__(self, dataset: str) -> None:
-        super().__init__(f"{dataset}: no plan is applied; nothing was taken back", "headrace plan list")
+        super().__init__(f"{dataset}: no plan is applied; nothing was rolled back", "headrace plan list")
         self.dataset = dataset
 
 
 class OtherDataset(Terminal):
-    """The plan that was named is about another dataset."""
+    """The requested plan belongs to another dataset."""
 
     def __init__(self, plan: str, dataset: str) -> None:
-        super().__init__(f"plan {plan} is not about {dataset}; nothing was taken back", "headrace plan list")
+        super().__init__(f"plan {plan} is not about {dataset}; nothing was rolled back", "headrace plan list")
         self.plan, self.dataset = plan, dataset
 
 
-def plan_of(settings: Settings, wish: str) -> PlanRecord:
-    """Return the plan of a run; NoPlan."""
+def plan_of(settings: Settings, run: str) -> PlanRecord:
+    """Return the plan of an Airflow run. Raises NoPlan."""
     from include.planning.plan_journal import find_plan
 
-    record = find_plan(settings, wish)
+    record = find_plan(settings, run)
     if record is None:
-        raise NoPlan(wish)
+        raise NoPlan(run)
     return record
 
 
-class PlanStage(BaseOperator):
-    """A stage of the run's plan, done unless it is behind the plan already."""
+class LogReporter:
+    """Writes a run of a plan into the task's log."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def begin(self, stage: PlanStage) -> None:
+        """Log the stage that begins."""
+        self._log.info("%s: %s", stage.name, stage.description)
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Log the progress of the stage's job."""
+        self._log.info("%s", dict(facts))
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Log the plan's new stage."""
+        self._log.info("plan %s is %s", record.plan.id, record.stage)
+
+
+class RunPlan(BaseOperator):
+    """Runs the plan of the run up to a stage; stages that are completed are not executed again."""
+
+    upto: str
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do the stage under the plan's lock; return what the plan says of it."""
-        from include.planning.plan import OPEN, Stage
+        """Run the remaining stages under the plan's lock; return the result."""
+        from include.planning.plan import OPEN
         from include.planning.plan_journal import load_plan, plan_lock
+        from include.planning.plan_stages import run_plan
+        from include.planning.stage_results import Stage
 
         settings = load_settings()
         with airflow_errors():
@@ -87,105 +113,99 @@ class PlanStage(BaseOperator):
                 record = load_plan(settings, plan)
                 if record.stage not in (*OPEN, Stage.APPLIED):
                     raise PlanEnded(plan, record.stage)
-                return self.work(settings, record, triggered_by(context))
+                reporter, by = LogReporter(self.log), triggered_by(context)
+                # Approval is the task before this one: nobody approves here.
+                record = run_plan(settings, record, reporter, lambda _: None, by, Stage(self.upto))
+                return {"plan": plan, **self.outcome(settings, record)}
 
-    def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
-        """Do what is left of the stage."""
+    def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
+        """Return what the task returns, next to the plan's id."""
         raise NotImplementedError
 
-    def is_done(self, record: PlanRecord, stage: Stage) -> bool:
-        """Tell whether the plan has come so far, and say so."""
-        done = list(type(stage)).index(record.stage) >= list(type(stage)).index(stage)
-        if done:
-            self.log.info("plan %s is %s already: nothing is done again", record.plan.id, record.stage)
-        return done
+
+class BuildPlan(RunPlan):
+    """Build the plan beside production, by a job that is a process of this task."""
+
+    upto = "built"
+
+    def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
+        """Return the result of the build."""
+        from include.planning.stage_results import Built, result_json
+
+        return result_json(record.last(Built))
 
 
-class BuildPlan(PlanStage):
-    """Build beside production what the plan is about."""
+class ComparePlan(RunPlan):
+    """Compare the build with what is published."""
 
-    def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
-        """Run the plan's job as a process of this task, and log how far it is."""
-        from include.planning.plan import Stage
-        from include.planning.plan_stages import build
-
-        if not self.is_done(record, Stage.BUILT):
-            record = build(settings, record, by, lambda said: self.log.info("%s", dict(said)))
-        return {"plan": record.plan.id, **record.facts_of(Stage.BUILT)}
-
-
-class ComparePlan(PlanStage):
-    """Compare what was built with what readers see."""
-
+    upto = "compared"
     operator_extra_links = (ComparisonLink(),)
 
-    def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
-        """Compare; the page is kept beside the plan."""
-        from include.planning.plan import Stage
+    def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
+        """Return the result of the comparison, and the path of its page."""
         from include.planning.plan_journal import comparison_path
-        from include.planning.plan_stages import compare_built
+        from include.planning.stage_results import Compared, result_json
 
-        if not self.is_done(record, Stage.COMPARED):
-            record, _ = compare_built(settings, record, by, lambda said: self.log.info("%s", dict(said)))
-        page = str(comparison_path(settings, record.plan.id, "html"))
-        return {"plan": record.plan.id, **record.facts_of(Stage.COMPARED), "page": page}
+        page = comparison_path(settings, record.plan.id, "html")
+        return {**result_json(record.last(Compared)), "page": str(page)}
 
 
-class ApplyPlan(PlanStage):
-    """Let readers see the plan's outcome, all tables in one move."""
+class ApplyPlan(RunPlan):
+    """Publish the plan's outcome, all tables in one commit."""
 
+    upto = "applied"
     operator_extra_links = (ComparisonLink(),)
 
-    def work(self, settings: Settings, record: PlanRecord, by: str) -> dict[str, Any]:
-        """Have the owner of the tables apply it, then look at the tables."""
-        from include.planning.confirm_applied import confirm
-        from include.planning.plan import Stage
-        from include.planning.plan_stages import apply
-
-        if not self.is_done(record, Stage.APPLIED):
-            record = apply(settings, record, by)
-        return dict(confirm(settings, record))
+    def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
+        """Return what the tables say of the applied plan."""
+        return confirmed(settings, record)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Apply, and tell those who wait for the tables: under the run's partition where it has one."""
-        said = super().execute(context)
+        """Apply, and emit the asset events, under the run's partition if it has one."""
+        outcome = super().execute(context)
         partition = context["dag_run"].partition_key
         for asset in self.outlets:
             if isinstance(asset, Asset):
-                context["outlet_events"][asset].extra = dict(said)
+                context["outlet_events"][asset].extra = dict(outcome)
                 if partition:
                     context["outlet_events"][asset].add_partitions(partition)
-        return said
+        return outcome
+
+
+def confirmed(settings: Settings, record: PlanRecord) -> dict[str, Any]:
+    """Return what the tables say of an applied or rolled back plan. Raises NotConfirmed."""
+    from include.planning.plan_stages import confirm
+
+    return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}
 
 
 class RollBack(BaseOperator):
-    """Take an applied plan back: readers see what they saw before it, as fresh as it is now."""
+    """Roll back an applied plan: publish the state from before it, as current as it is now."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Roll back, unless this run did; success when the tables say so."""
+        """Roll back, unless this run already did; succeeds when the tables confirm it."""
         from include.operators.run_parameters import RollbackParameters, validated_params
-        from include.planning.confirm_applied import confirm
-        from include.planning.plan import Stage
         from include.planning.plan_journal import load_plan, plan_lock
         from include.planning.plan_stages import roll_back
+        from include.planning.stage_results import Stage
 
         settings, by = load_settings(), f"{triggered_by(context)} ({origin(context)})"
         with airflow_errors():
-            plan = self._meant(settings, validated_params(RollbackParameters, run_params(context)).plan, by)
+            plan = self._plan_id(settings, validated_params(RollbackParameters, run_params(context)).plan, by)
             with plan_lock(settings, plan, LOCK_TIMEOUT):
                 record = load_plan(settings, plan)
                 if record.stage is not Stage.ROLLED_BACK:
                     record = roll_back(settings, record, by)
-                return dict(confirm(settings, record))
+                return confirmed(settings, record)
 
-    def _meant(self, settings: Settings, named: str, by: str) -> str:
-        """Return the plan that was named, or taken back by this run before, or applied last."""
-        from include.planning.plan import Stage
+    def _plan_id(self, settings: Settings, named: str, by: str) -> str:
+        """Return the named plan, else the one that this run rolled back before, else the last one applied."""
         from include.planning.plan_journal import all_plans, load_plan
+        from include.planning.stage_results import Applied, Stage
 
         if named:
             if load_plan(settings, named).plan.dataset != self.dataset:
@@ -193,8 +213,8 @@ class RollBack(BaseOperator):
             return named
         ours = [record for record in all_plans(settings) if record.plan.dataset == self.dataset]
         mine = [r for r in ours if any(e.stage is Stage.ROLLED_BACK and e.by == by for e in r.events)]
-        # A verified backfill is applied too, and has changed nothing that could be taken back.
-        changing = (r for r in ours if r.stage is Stage.APPLIED and r.facts_of(Stage.APPLIED).get("changed") != 0)
+        # A verified backfill is applied too, and has changed nothing that could be rolled back.
+        changing = (r for r in ours if r.stage is Stage.APPLIED and r.last(Applied).changed != 0)
         applied = sorted(changing, key=lambda r: r.events[-1].at)
         if not (mine or applied):
             raise NothingApplied(self.dataset)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
 from include.planning.comparison import Rows, Side, key_columns, parquet_rows, quoted_name
-from include.planning.plan import Plan, PlanRecord, Stage
-from include.reading.publication import publication_from_json, read_publication, tables_of
+from include.planning.plan import Plan
+from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
@@ -18,25 +17,18 @@ RECORD = ("_partition", "_offset")
 LAYERS = ("bronze", "silver", "rejected", "gold")
 
 
-def comparison_sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    """Return what a built plan is about, as it was and as it would be, at one bronze batch."""
-    plan, facts = record.plan, record.facts_of(Stage.BUILT)
-    return _releases(settings, plan, facts) if plan.slice is None else _slices(settings, plan)
+def release_sides(settings: Settings, published: Publication, built: Publication) -> tuple[Side, Side]:
+    """Return what was published and what was built, at one bronze batch."""
+
+    def side(publication: Publication) -> Side:
+        rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+        return released_dataset(settings, publication.dataset, publication.release), rows
+
+    return side(published), side(built)
 
 
-def _releases(settings: Settings, plan: Plan, facts: Mapping[str, Any]) -> tuple[Side, Side]:
-    """What readers saw, and what was built, at one batch."""
-
-    def side(said: Mapping[str, Any]) -> Side:
-        seen = publication_from_json(said)
-        rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
-        return released_dataset(settings, plan.dataset, seen.release), rows
-
-    return side(facts["seen"]), side(facts["built"])
-
-
-def _slices(settings: Settings, plan: Plan) -> tuple[Side, Side]:
-    """The rows of a slice as they were and as they came out."""
+def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:
+    """Return the rows of a slice before and after its recomputation."""
     dataset = released_dataset(settings, plan.dataset, plan.release)
     folder = patch_path(settings, plan.dataset, plan.release, plan.id)
     names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)

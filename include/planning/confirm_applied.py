@@ -1,68 +1,66 @@
-"""What became of a plan as the tables say it, whatever its journal says: before somebody is told that it is done."""
+"""Confirms a plan's last stage from the tables themselves, whatever its events say."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from include.clients.delta_log import commits
 from include.errors import Terminal
 from include.paths import silver_path, verified_path
-from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage
-from include.reading.publication import Publication, read_publication
+from include.planning.plan import PlanRecord
+from include.planning.plan_kind import Confirmation
+from include.planning.stage_results import Published, Stage
+from include.reading.publication import Publication
 from include.settings import Settings
 
-# The version of the plan's transaction in each table that it corrected.
+# The version of the plan's transaction in each table that it changed.
 TRANSACTION = {Stage.APPLIED: 1, Stage.ROLLED_BACK: 2}
 
 
 class NotConfirmed(Terminal):
-    """A plan's journal says what the tables do not; `why` is what is missing."""
+    """A plan's events say what the tables do not; `why` is what is missing."""
 
     def __init__(self, plan: str, stage: Stage, why: str) -> None:
-        super().__init__(f"plan {plan} is written down as {stage}, but {why}", "headrace audit")
+        super().__init__(f"plan {plan} is recorded as {stage}, but {why}", "headrace audit")
         self.plan, self.stage, self.why = plan, stage, why
 
 
-def confirm(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
-    """Return what the tables say of an applied plan, or one taken back; NotInTheTables, NothingPublished."""
-    seen = read_publication(settings, record.plan.dataset)
-    facts = {"plan": record.plan.id, "stage": str(record.stage), "release": seen.release, "batch": seen.batch}
-    if record.plan.slice is None:
-        return facts | _confirm_release(record, seen)
-    if record.facts_of(record.stage).get("changed") == 0:
-        return facts | _confirm_equal(settings, record.plan)
-    return facts | _confirm_slice(settings, record, seen)
+def confirm_release(_: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+    """Confirm that the plan's release is published, or its base after a rollback. Raises NotConfirmed."""
+    is_applied = record.stage is Stage.APPLIED
+    expected = record.plan.release if is_applied else record.plan.base
+    if published.release != expected:
+        raise NotConfirmed(record.plan.id, record.stage, f"release {published.release} is published, not {expected}")
+    return _confirmation(record, published, "published" if is_applied else "rolled back")
 
 
-def _confirm_release(record: PlanRecord, seen: Publication) -> dict[str, Any]:
+def confirm_backfill(settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+    """Confirm a backfill like any slice; an equal one by the file that verifies its range. Raises NotConfirmed."""
     plan = record.plan
-    wanted = plan.release if record.stage is Stage.APPLIED else plan.base
-    if seen.release != wanted:
-        raise NotConfirmed(plan.id, record.stage, f"readers see release {seen.release}, not {wanted}")
-    return {"result": "published" if record.stage is Stage.APPLIED else "rolled back"}
+    if record.last(Published).changed == 0:
+        if not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
+            raise NotConfirmed(plan.id, record.stage, "its range was not recorded as verified")
+        return _confirmation(record, published, "verified")
+    return confirm_slice(settings, record, published)
 
 
-def _confirm_equal(settings: Settings, plan: Plan) -> dict[str, Any]:
-    if plan.kind == BACKFILL and not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
-        raise NotConfirmed(plan.id, Stage.APPLIED, "nothing beside the tables says that its range was verified")
-    return {"result": "verified"}
+def confirm_slice(settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+    """Confirm that the patch is committed and published. Raises NotConfirmed.
 
-
-def _confirm_slice(settings: Settings, record: PlanRecord, seen: Publication) -> dict[str, Any]:
-    """Each correction commits to silver, even where no row of silver differs, and is published after that."""
+    Every patch commits to silver, also when no row of silver differs, and is published after that.
+    """
     plan, name = record.plan, f"silver.{record.plan.dataset}"
+    if record.last(Published).changed == 0:
+        return _confirmation(record, published, "verified")
     app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
-    made = {
-        c.app_version: c.version
-        for c in commits(silver_path(settings, plan.dataset, plan.release))
-        if c.app_id == app_id
-    }
-    version = made.get(TRANSACTION[record.stage])
+    log = commits(silver_path(settings, plan.dataset, plan.release))
+    version = {c.app_version: c.version for c in log if c.app_id == app_id}.get(TRANSACTION[record.stage])
     if version is None:
         raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
-    if seen.release == plan.release and seen.tables[name].version < version:
-        raise NotConfirmed(
-            plan.id, record.stage, f"readers see {name} at version {seen.tables[name].version}, before it"
-        )
-    return {"result": "corrected" if record.stage is Stage.APPLIED else "rolled back", "silver_version": version}
+    shown = published.tables[name].version if published.release == plan.release else version
+    if shown < version:
+        raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {shown}, before it ({version})")
+    result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
+    return _confirmation(record, published, result, version)
+
+
+def _confirmation(record: PlanRecord, seen: Publication, result: str, version: int | None = None) -> Confirmation:
+    return Confirmation(record.plan.id, str(record.stage), seen.release, seen.batch, result, version)

@@ -14,7 +14,8 @@ from include.catalog.contract_rules import FAIL, HOLD, Rule
 from include.errors import Terminal
 from include.planning.bounded_jobs import run_job
 from include.planning.comparison import Side
-from include.planning.plan import Plan, PlanRecord, Stage
+from include.planning.plan import Plan, PlanRecord
+from include.planning.stage_results import Compared
 from include.settings import Settings
 
 BLOCKING = (HOLD, FAIL)
@@ -64,9 +65,9 @@ def run_checks(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str,
 
 def refuse_held(record: PlanRecord) -> None:
     """Raise PlanHeld when the comparison found a rule broken that holds the plan back."""
-    held = record.facts_of(Stage.COMPARED).get("held", ())
-    if held:
-        raise PlanHeld(record.plan.id, held)
+    compared = record.find(Compared)
+    if compared is not None and compared.held:
+        raise PlanHeld(record.plan.id, compared.held)
 
 
 def blocking_rules(checks: Sequence[Mapping[str, Any]]) -> list[str]:

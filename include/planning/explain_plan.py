@@ -1,4 +1,4 @@
-"""A plan in words: what it is about, what it reads where, what it is predicted to take; and its comparison, short."""
+"""A plan in words: what it changes, what it reads where, its predicted cost, its stages; and its comparison, short."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from include.planning.plan import Plan, PlanRecord
+from include.planning.plan_stages import stage_lines
 
 SPANS_SHOWN = 4
 SAMPLES_SHOWN = 3
 
 
 def explanation(record: PlanRecord) -> Iterator[str]:
-    """Yield what a plan is about, a line each."""
+    """Yield the lines of `headrace plan explain`."""
     plan = record.plan
     yield f"{plan.id}  {record.stage}: {plan.dataset}, {plan.about}"
     yield from (f"  {change.kind:12} {change.table}: {change.why}" for change in plan.changes)
     yield from cost(plan)
+    yield from stage_lines(record)
 
 
 def cost(plan: Plan) -> Iterator[str]:
-    """Yield what a plan reads, where, and what that is predicted to take, a line each."""
+    """Yield what a plan reads from where, and its predicted cost."""
     yield from (f"  from {source}: {records}" for source, records in sources(plan).items())
     size = plan.predicted
     yield (
-        f"  will read {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and make about "
+        f"  reads {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and computes about "
         f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s, "
-        "the job's start and warm-up apart"
+        "without the job's start and warm-up"
     )
 
 

@@ -1,37 +1,24 @@
-"""What a plan is: an intended change of history, its stages, and what may follow what."""
+"""A plan: an intended change of history, its stages, and the order in which they may follow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import TypeVar
 
 from include.catalog.history_slice import Slice
 from include.catalog.release_diff import TableChange
 from include.errors import Terminal
+from include.planning.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
-
-
-class Stage(StrEnum):
-    """How far a plan is; a plan begins `planned`."""
-
-    PLANNED = "planned"
-    BUILT = "built"
-    COMPARED = "compared"
-    APPROVED = "approved"
-    APPLIED = "applied"
-    ROLLED_BACK = "rolled_back"
-    RETIRED = "retired"
-    REJECTED = "rejected"
-    CANCELLED = "cancelled"
-
-
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
-# A build or comparison may be done again while nothing is approved: production has moved on meanwhile.
-FOLLOWING: Mapping[Stage, tuple[Stage, ...]] = {
+Transitions = Mapping[Stage, tuple[Stage, ...]]
+Result = TypeVar("Result", bound=StageResult)
+
+# A build or comparison may be repeated until the plan is approved: production has moved on meanwhile.
+RELEASE_TRANSITIONS: Transitions = {
     Stage.PLANNED: (Stage.BUILT, Stage.CANCELLED),
     Stage.BUILT: (Stage.BUILT, Stage.COMPARED, Stage.CANCELLED),
     Stage.COMPARED: (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.REJECTED, Stage.CANCELLED),
@@ -42,30 +29,37 @@ FOLLOWING: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.REJECTED: (),
     Stage.CANCELLED: (),
 }
-# A slice whose rows have changed since it was approved is compared again. One that was taken back is not applied a
-# second time: it is planned again, from what is there then.
-FOLLOWING_A_SLICE: Mapping[Stage, tuple[Stage, ...]] = {
+# An approved slice whose rows have changed since is built again. A reverted one is never applied again: a new plan
+# starts from the current rows.
+SLICE_TRANSITIONS: Transitions = {
+    **RELEASE_TRANSITIONS,
     Stage.APPROVED: (Stage.APPLIED, Stage.BUILT, Stage.CANCELLED),
     Stage.APPLIED: (Stage.ROLLED_BACK,),
     Stage.ROLLED_BACK: (),
 }
+TRANSITIONS: Mapping[str, Transitions] = {
+    RELEASE: RELEASE_TRANSITIONS,
+    BACKFILL: SLICE_TRANSITIONS,
+    REPLAY: SLICE_TRANSITIONS,
+    REINSTATE: SLICE_TRANSITIONS,
+}
 
 
 class StageRefused(Terminal):
-    """The plan is not where this stage could follow; `stage` is where it is."""
+    """The plan is at `stage`, which `requested` may not follow."""
 
-    def __init__(self, plan: str, stage: Stage, wanted: Stage, may_follow: Sequence[Stage]) -> None:
-        allowed = ", ".join(may_follow) or "nothing"
+    def __init__(self, plan: str, stage: Stage, requested: Stage, allowed: Sequence[Stage]) -> None:
         super().__init__(
-            f"plan {plan} is {stage}, it cannot become {wanted} (only: {allowed}); nothing was done",
+            f"plan {plan} is {stage}, it cannot become {requested} (allowed: {', '.join(allowed) or 'nothing'}); "
+            "nothing was done",
             f"headrace plan show {plan}",
         )
-        self.plan, self.stage, self.wanted = plan, stage, wanted
+        self.plan, self.stage, self.requested = plan, stage, requested
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the plan will take: records, bytes and files to read, gold rows to make, seconds at the rate assumed."""
+    """Predicted cost: records, bytes and files to read, gold rows to compute, seconds at `rate` records/s."""
 
     records: int
     bytes: int
@@ -77,9 +71,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """An intended change: `base` is the release that readers saw when it was planned, `release` what they are to see.
+    """An intended change: release `base` was published when it was planned, `release` is to be published.
 
-    A backfill and a replay keep the release and do a `slice` of its history again; a release plan has none.
+    Backfill, replay and reinstate plans keep the release and recompute `slice`; a release plan recomputes everything.
     """
 
     id: str
@@ -90,63 +84,75 @@ class Plan:
     planned_at: datetime
     planned_by: str
     threshold: float
-    """Share of changed keys up to which no approval is needed."""
+    """Share of differing keys up to which no approval is needed."""
     changes: Sequence[TableChange]
     predicted: Prediction
     slice: Slice | None = None
-    asked: str = ""
-    """What was asked, in words: `events from … to …`; of a release, where it begins, unless at the start."""
+    requested: str = ""
+    """The requested range in words: `events from … to …`; for a release its first batch, unless it is the first."""
     origin: str = ""
-    """The one wish that this plan answers, where whoever has it may ask again: `replay__flights/manual__…`."""
+    """The Airflow run that the plan belongs to, e.g. `replay__flights/manual__…`; a retry finds its plan by it."""
 
     @property
     def about(self) -> str:
-        """What the plan is about, in a line."""
+        """The plan in one line."""
+        if self.base == self.release:
+            return f"{self.requested}, with release {self.release}"
+        return f"release {self.base} → {self.release}" + (f", {self.requested}" if self.requested else "")
+
+    @property
+    def records(self) -> Slice:
+        """The slice to recompute. Raises Terminal for a release plan, which has none."""
         if self.slice is None:
-            return f"release {self.base} → {self.release}" + (f", {self.asked}" if self.asked else "")
-        return f"{self.asked}, with release {self.release}"
+            raise Terminal(f"plan {self.id} has no slice of history", f"headrace plan show {self.id}")
+        return self.slice
 
 
 @dataclass(frozen=True)
 class Event:
-    """A stage that was reached, when, by whom, and what came of it."""
+    """A stage that was completed: when, by whom, with which result."""
 
-    stage: Stage
     at: datetime
     by: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    result: StageResult
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the plan reached."""
+        return self.result.stage
 
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """A plan and all that happened to it, oldest first."""
+    """A plan and its events, oldest first."""
 
     plan: Plan
     events: Sequence[Event]
 
     @property
     def stage(self) -> Stage:
-        """Where the plan is."""
+        """The plan's current stage."""
         return self.events[-1].stage if self.events else Stage.PLANNED
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still change what readers see."""
+        """Whether the plan may still change what readers see."""
         return self.stage in OPEN
 
-    def facts_of(self, stage: Stage) -> Mapping[str, Any]:
-        """Return what came of the last time this stage was reached; empty when it never was."""
-        return next((event.facts for event in reversed(self.events) if event.stage is stage), {})
+    def find(self, kind: type[Result]) -> Result | None:
+        """Return the last result of this type, None when there is none."""
+        return next((e.result for e in reversed(self.events) if isinstance(e.result, kind)), None)
+
+    def last(self, kind: type[Result]) -> Result:
+        """Return the last result of this type. Raises Terminal when there is none."""
+        found = self.find(kind)
+        if found is None:
+            raise Terminal(f"plan {self.plan.id} has no {kind.__name__} result", f"headrace plan show {self.plan.id}")
+        return found
 
 
-def validate_stage(record: PlanRecord, wanted: Stage) -> None:
-    """Raise StageRefused unless `wanted` may follow where the plan is."""
-    allowed = following(record)
-    if wanted not in allowed:
-        raise StageRefused(record.plan.id, record.stage, wanted, allowed)
-
-
-def following(record: PlanRecord) -> tuple[Stage, ...]:
-    """Return the stages that may follow where the plan is."""
-    rules = FOLLOWING if record.plan.slice is None else {**FOLLOWING, **FOLLOWING_A_SLICE}
-    return rules[record.stage]
+def validate_stage(record: PlanRecord, requested: Stage) -> None:
+    """Raise StageRefused unless `requested` may follow the plan's stage."""
+    allowed = TRANSITIONS[record.plan.kind][record.stage]
+    if requested not in allowed:
+        raise StageRefused(record.plan.id, record.stage, requested, allowed)

@@ -1,6 +1,8 @@
-"""Plans on disk: one folder each in the state folder, written before anything is done.
+"""The plan folders: one folder for each plan in the state folder. Only this module reads and writes them.
 
-Guarantee: a stage is recorded when it is done, durably; a line cut off by a crash is as if it had not been written.
+Reads / Writes: `plan.json`, `events.jsonl`, `comparison.json`, `comparison.html`, `lock`.
+Guarantee: a stage's event is on disk when `record_result` returns.
+After a crash: a line of events.jsonl that was cut off counts as not written.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -21,35 +23,56 @@ from include.catalog.history_slice import parsed_slice
 from include.catalog.release_diff import TableChange
 from include.errors import Terminal, Transient
 from include.paths import plan_path
-from include.planning.plan import Event, Plan, PlanRecord, Prediction, Stage, validate_stage
+from include.planning.plan import Event, Plan, PlanRecord, Prediction, validate_stage
+from include.planning.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 
-# Making a plan reads logs and a few columns: others wait for it rather than fail.
-PLANNING_WITHIN = 60.0
-PLAN_ID = re.compile(r"^[a-z]+-[A-Za-z0-9_.-]+-\d+$")
+# Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
+PLANNING_TIMEOUT = 60.0
+PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
 
 
 class PlanUnknown(Terminal):
-    """There is no such plan; `known` are those that are."""
+    """No plan has this id; `known` are the ids of all plans."""
 
     def __init__(self, plan: str, known: list[str]) -> None:
         super().__init__(f"plan {plan!r} is unknown", f"known: {', '.join(known) or 'none yet'}")
         self.plan, self.known = plan, known
 
 
+@dataclass(frozen=True)
+class UnreadablePlan:
+    """A folder among the plans that cannot be read as a plan, and why."""
+
+    path: Path
+    why: str
+
+
+class PlanUnreadable(Terminal):
+    """The files of a plan are damaged; `found` says where and why."""
+
+    def __init__(self, found: UnreadablePlan) -> None:
+        super().__init__(
+            f"{found.path} cannot be read as a plan ({found.why}); it was left alone",
+            f"restore it from a backup, or move it away: mv {str(found.path)!r} /tmp/",
+        )
+        self.found = found
+
+
 class PlanBusy(Transient):
-    """Another command is at work on the plan."""
+    """Another command is working on the plan."""
 
     def __init__(self, plan: str, holder: str) -> None:
-        super().__init__(f"another command ({holder}) is at work on plan {plan}; nothing was done", "try again later")
+        super().__init__(f"another command ({holder}) is working on plan {plan}; nothing was done", "try again later")
         self.plan = plan
 
 
 def plan_ids(settings: Settings) -> list[str]:
-    """Return the ids of all plans, oldest first within a kind and dataset."""
-    found = (path.parent.name for path in plan_path(settings, "*").parent.glob("*/plan.json"))
-    return sorted(found, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
+    """Return the ids of all plans, oldest first within a kind and dataset; folders with other names are left out."""
+    found = (path.parent.name for path in _plans_folder(settings).glob("*/plan.json"))
+    ids = filter(PLAN_ID.fullmatch, found)
+    return sorted(ids, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
 
 
 def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
@@ -59,47 +82,85 @@ def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
 
 
 def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
-    """Write a new plan down."""
+    """Write a new plan."""
     write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))
     return load_plan(settings, plan.id)
 
 
 def load_plan(settings: Settings, plan: str) -> PlanRecord:
-    """Return a plan and its events; PlanUnknown."""
-    path = _folder(settings, plan) / "plan.json"
-    if not PLAN_ID.match(plan) or not path.is_file():
+    """Return a plan and its events. Raises PlanUnknown, PlanUnreadable."""
+    folder = _folder(settings, plan)
+    if not PLAN_ID.fullmatch(plan) or not (folder / "plan.json").is_file():
         raise PlanUnknown(plan, plan_ids(settings))
-    return PlanRecord(_plan(json.loads(path.read_text("utf-8"))), list(_events(path.with_name("events.jsonl"))))
+    try:
+        return PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise PlanUnreadable(UnreadablePlan(folder, f"{type(error).__name__}: {str(error)[:200]}")) from error
 
 
 def all_plans(settings: Settings) -> list[PlanRecord]:
-    """Return every plan."""
-    return [load_plan(settings, name) for name in plan_ids(settings)]
+    """Return every plan that can be read; `unreadable_plans` returns the others."""
+    return [found for found in _load_all(settings) if isinstance(found, PlanRecord)]
+
+
+def unreadable_plans(settings: Settings) -> list[UnreadablePlan]:
+    """Return the folders that are not plans, and the plans whose files are damaged."""
+    strays = [p for p in _plans_folder(settings).glob("*") if p.is_dir() and not PLAN_ID.fullmatch(p.name)]
+    damaged = [found for found in _load_all(settings) if isinstance(found, UnreadablePlan)]
+    return [*(UnreadablePlan(path, "its name is not a plan's id") for path in sorted(strays)), *damaged]
+
+
+def _load_all(settings: Settings) -> Iterator[PlanRecord | UnreadablePlan]:
+    for name in plan_ids(settings):
+        try:
+            yield load_plan(settings, name)
+        except PlanUnreadable as error:
+            yield error.found
 
 
 def find_plan(settings: Settings, origin: str) -> PlanRecord | None:
-    """Return the plan that answers a wish, None when there is none; an empty `origin` is no wish."""
-    found = (record for record in all_plans(settings) if origin and record.plan.origin == origin)
-    return next(found, None)
+    """Return the plan of an Airflow run, None when there is none or `origin` is empty."""
+    return next((record for record in all_plans(settings) if origin and record.plan.origin == origin), None)
 
 
-def record_stage(settings: Settings, plan: str, stage: Stage, by: str, **facts: Any) -> PlanRecord:
-    """Write down that a stage is done; StageRefused when it cannot follow."""
-    validate_stage(load_plan(settings, plan), stage)
-    said = {"stage": stage, "at": datetime.now(UTC), "by": by, "facts": facts}
+def record_result(settings: Settings, plan: str, result: StageResult, by: str) -> PlanRecord:
+    """Append a completed stage to the plan's events. Raises StageRefused when it may not follow."""
+    validate_stage(load_plan(settings, plan), result.stage)
+    event = {"stage": result.stage, "at": datetime.now(UTC).isoformat(), "by": by, "result": result_json(result)}
     path = _folder(settings, plan) / "events.jsonl"
-    kept = path.read_bytes() if path.exists() else b""
+    stored = path.read_bytes() if path.exists() else b""
     with path.open("ab") as file:
-        file.truncate(kept.rfind(b"\n") + 1)
-        file.write(json.dumps(said, default=_plain).encode() + b"\n")
+        file.truncate(stored.rfind(b"\n") + 1)
+        file.write(json.dumps(event).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     return load_plan(settings, plan)
 
 
+def save_comparison(settings: Settings, plan: str, comparison: Mapping[str, Any], page: str) -> None:
+    """Write a plan's comparison as JSON and as a page."""
+    write_atomically(comparison_path(settings, plan, "json"), json.dumps(comparison, indent=1))
+    write_atomically(comparison_path(settings, plan, "html"), page)
+
+
+def load_comparison(settings: Settings, plan: str) -> dict[str, Any] | None:
+    """Return a plan's comparison as JSON values, None before it was compared."""
+    path = comparison_path(settings, plan, "json")
+    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+
+
+def record_json(record: PlanRecord) -> dict[str, Any]:
+    """Return a plan and its events as JSON values."""
+    events = [
+        {"stage": e.stage, "at": e.at.isoformat(), "by": e.by, "result": result_json(e.result)} for e in record.events
+    ]
+    plan = json.loads(json.dumps(asdict(record.plan), default=_plain))
+    return {**plan, "stage": record.stage, "events": events}
+
+
 @contextmanager
 def plan_lock(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
-    """Hold the plan's lock; PlanBusy when another has it for `within` seconds more. It goes away with the process."""
+    """Hold the plan's lock, which ends with the process. Raises PlanBusy when it is not free within `within` s."""
     load_plan(settings, plan)
     with _locked(_folder(settings, plan) / "lock", plan, within):
         yield
@@ -107,10 +168,10 @@ def plan_lock(settings: Settings, plan: str, within: float = 0.0) -> Iterator[No
 
 @contextmanager
 def planning_lock(settings: Settings) -> Iterator[None]:
-    """Hold the lock under which plans are made: two at once would both find the way free. PlanBusy after a while."""
-    folder = plan_path(settings, "planning").parent
+    """Hold the lock for creating plans: two at once would not see each other as a conflict. Raises PlanBusy."""
+    folder = _plans_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "planning.lock", "that is being made", PLANNING_WITHIN):
+    with _locked(folder / "planning.lock", "that is being created", PLANNING_TIMEOUT):
         yield
 
 
@@ -139,7 +200,7 @@ def _await_lock(file: IO[str], plan: str, within: float) -> None:
 
 
 def comparison_path(settings: Settings, plan: str, kind: str) -> Path:
-    """Where the plan's comparison is, as `json` or `html`."""
+    """Return the path of the plan's comparison, as `json` or `html`."""
     return _folder(settings, plan) / f"comparison.{kind}"
 
 
@@ -147,23 +208,32 @@ def _folder(settings: Settings, plan: str) -> Path:
     return plan_path(settings, plan)
 
 
-def _plan(said: Mapping[str, Any]) -> Plan:
+def _plans_folder(settings: Settings) -> Path:
+    return plan_path(settings, "any").parent
+
+
+def _read_plan(path: Path) -> Plan:
+    stored = json.loads(path.read_text("utf-8"))
+    # Older versions stored `requested` as `asked`.
+    requested = stored.pop("asked", "")
     parts = {
-        "planned_at": datetime.fromisoformat(said["planned_at"]),
-        "changes": [TableChange(**change) for change in said["changes"]],
-        "predicted": Prediction(**{"files": 0, **said["predicted"]}),
-        "slice": None if said.get("slice") is None else parsed_slice(said["slice"]),
+        "planned_at": datetime.fromisoformat(stored["planned_at"]),
+        "changes": [TableChange(**change) for change in stored["changes"]],
+        "predicted": Prediction(**{"files": 0, **stored["predicted"]}),
+        "slice": None if stored.get("slice") is None else parsed_slice(stored["slice"]),
     }
-    return Plan(**{**said, **parts})
+    return Plan(**{"requested": requested, **stored, **parts})
 
 
-def _events(path: Path) -> Iterator[Event]:
+def _read_events(path: Path) -> Iterator[Event]:
     if not path.exists():
         return
     for line in path.read_text("utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
-            said = json.loads(line)
-            yield Event(Stage(said["stage"]), datetime.fromisoformat(said["at"]), said["by"], said["facts"])
+            stored = json.loads(line)
+            # Older versions stored the result as `facts`.
+            result = read_result(Stage(stored["stage"]), stored["result"] if "result" in stored else stored["facts"])
+            yield Event(datetime.fromisoformat(stored["at"]), stored["by"], result)
 
 
 def _plain(value: object) -> str:

@@ -1,259 +1,294 @@
-"""The stages of a plan, done: each is recorded when it is done, and done again when its command was killed before.
+"""The stages of a plan as values, and `run_plan`, which executes the stages that remain.
 
-Production goes on all the while: a build is a process of its own, and only the publication's owner moves it.
+Reads / Writes: the plan's folder; a build job writes tables or a folder of its own.
+Guarantee: production goes on during a build, and only the owner of the tables changes what is published.
+After a crash: completed stages are recorded; the interrupted one runs again.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from include.clients.delta_log import commits
 from include.errors import Terminal
-from include.paths import patch_in_progress_path, patch_path, silver_path
+from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
 from include.planning.bounded_jobs import JobFailed, Reporter, run_job
-from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison, compare
+from include.planning.comparison import HELD, NEEDS_APPROVAL, Comparison, compare
 from include.planning.comparison_page import page
-from include.planning.comparison_sides import comparison_sides
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
-from include.planning.owner_client import project_now, request_owner
-from include.planning.plan import BACKFILL, Plan, PlanRecord, Stage, validate_stage
-from include.planning.plan_journal import comparison_path, record_stage
-from include.planning.rejected_decisions import restore_discards
-from include.planning.release_plan import refuse_conflict
-from include.planning.verified_ranges import write_verified
-from include.reading.publication import find_publication, read_publication
+from include.planning.plan import Plan, PlanRecord, StageRefused, validate_stage
+from include.planning.plan_journal import record_result, save_comparison
+from include.planning.plan_kind import Confirmation, PlanKind
+from include.planning.stage_results import (
+    Approved,
+    Built,
+    Cancelled,
+    Compared,
+    Rejected,
+    SliceBuilt,
+    Stage,
+)
+from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
-from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, withdraw_request
-from include.status.process_status import is_expected, observe_stream
+from include.state.owner_requests import pending_request, withdraw_request
+
+KINDS: Mapping[str, PlanKind] = {
+    kind.name: kind for kind in (release_plan.KIND, backfill_plan.KIND, replay_plan.KIND, reinstate_plan.KIND)
+}
+POLICY = "policy"
+ORDER = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
+Approver = Callable[[PlanRecord], str | None]
+"""Returns who approves a plan that needs approval, None when nobody does."""
 
 
-class StreamNotRunning(Terminal):
-    """Only a running stream keeps releases up, so only it can stop doing so."""
-
-    def __init__(self, plan: str, dataset: str) -> None:
-        super().__init__(
-            f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
-        )
-        self.plan = plan
-
-
-class GapFilled(Terminal):
-    """The plan brought back records that bronze had lost: to take it back would lose them again."""
+class NotApproved(Terminal):
+    """The plan needs approval and nobody has approved it."""
 
     def __init__(self, plan: str) -> None:
-        super().__init__(
-            f"plan {plan} filled a gap in bronze; taking that back would lose records, so nothing was done",
-            "headrace audit tells what is there",
-        )
+        super().__init__(f"plan {plan} is not approved; what readers see is unchanged", f"headrace plan approve {plan}")
         self.plan = plan
 
 
-class AlreadyPublished(Terminal):
-    """Readers see what the plan is about: the command that applied it was killed before it could write that down."""
+class PlanReporter(Protocol):
+    """Follows a run of a plan."""
 
-    def __init__(self, plan: str) -> None:
-        super().__init__(
-            f"plan {plan} cannot be built again or cancelled: readers see what came of it already",
-            f"headrace plan apply {plan} writes that down, then headrace plan rollback {plan}",
-        )
-        self.plan = plan
+    def begin(self, stage: PlanStage) -> None:
+        """A stage begins."""
 
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """The stage's job or comparison has advanced: `at`, `done` and `of`, or `comparing`."""
 
-class OtherReleasePublished(Terminal):
-    """Readers see neither of the two releases of the plan: another plan came between."""
-
-    def __init__(self, plan: Plan, seen: str) -> None:
-        super().__init__(
-            f"plan {plan.id} is about releases {plan.base} and {plan.release}, readers see {seen}; nothing was done",
-            "headrace plan list",
-        )
-        self.plan, self.seen = plan.id, seen
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """A stage is completed and recorded."""
 
 
-def build(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> PlanRecord:
-    """Build beside production: a release, up to a batch that readers see; or what a slice is when it is done again.
+class SilentReporter:
+    """Reports nothing."""
 
-    JobFailed, JobDied; a release goes on where it was killed, a slice is done again.
+    def begin(self, stage: PlanStage) -> None:
+        """Ignore it."""
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Ignore it."""
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """What the stages of one run share: settings, who runs it, the reporter and the approver."""
+
+    settings: Settings
+    by: str
+    reporter: PlanReporter
+    approver: Approver
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """One stage: the stage that it reaches, its name, what it will do in words, and the function that does it."""
+
+    reaches: Stage
+    name: str
+    description: str
+    run: Callable[[PlanRun, PlanRecord], PlanRecord]
+
+    def is_completed(self, record: PlanRecord) -> bool:
+        """Whether the plan has reached this stage. Ended plans have completed what their last stage requires."""
+        stage = {Stage.ROLLED_BACK: Stage.APPROVED, Stage.RETIRED: Stage.APPLIED, Stage.REJECTED: Stage.COMPARED}
+        reached = stage.get(record.stage, record.stage)
+        return reached in ORDER and ORDER.index(reached) >= ORDER.index(self.reaches)
+
+
+def kind_of(plan: Plan) -> PlanKind:
+    """Return the kind of a plan."""
+    return KINDS[plan.kind]
+
+
+def stages_of(plan: Plan) -> tuple[PlanStage, ...]:
+    """Return the stages of a plan in the order of execution; `run_plan` executes and `explain` prints this list."""
+    kind = kind_of(plan)
+    threshold = f"more than {plan.threshold:.2%} of a table's keys" if plan.threshold else "any key"
+    return (
+        PlanStage(
+            Stage.BUILT, "build", kind.describe_build(plan),
+            lambda run, record: build(run.settings, record, run.by, run.reporter.progress),
+        ),
+        PlanStage(
+            Stage.COMPARED, "compare", "compare with the published rows and evaluate the contract's rules",
+            lambda run, record: compare_built(run.settings, record, run.by, run.reporter.progress)[0],
+        ),
+        PlanStage(
+            Stage.APPROVED, "approve", f"request approval if {threshold} differs", _approve_stage,
+        ),
+        PlanStage(
+            Stage.APPLIED, "apply", kind.describe_apply(plan),
+            lambda run, record: apply(run.settings, record, run.by),
+        ),
+    )  # fmt: skip
+
+
+def remaining_stages(record: PlanRecord, upto: Stage = Stage.APPLIED) -> tuple[PlanStage, ...]:
+    """Return the stages that `run_plan` would execute. Raises StageRefused when the plan can no longer get there."""
+    stages = [s for s in stages_of(record.plan) if ORDER.index(s.reaches) <= ORDER.index(upto)]
+    remaining = tuple(stage for stage in stages if not stage.is_completed(record))
+    if remaining:
+        validate_stage(record, remaining[0].reaches)
+    return remaining
+
+
+def run_plan(
+    settings: Settings,
+    record: PlanRecord,
+    reporter: PlanReporter,
+    approver: Approver,
+    by: str,
+    upto: Stage = Stage.APPLIED,
+) -> PlanRecord:
+    """Execute the remaining stages of a plan and return its record.
+
+    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, RequestRefused, NoResponse.
+    """
+    return _execute(PlanRun(settings, by, reporter, approver), record, remaining_stages(record, upto))
+
+
+def rebuild(settings: Settings, record: PlanRecord, reporter: PlanReporter, by: str) -> PlanRecord:
+    """Build and compare again, up to what is published now."""
+    stages = [stage for stage in stages_of(record.plan) if stage.reaches in (Stage.BUILT, Stage.COMPARED)]
+    return _execute(PlanRun(settings, by, reporter, lambda _: None), record, stages)
+
+
+def _execute(run: PlanRun, record: PlanRecord, stages: Sequence[PlanStage]) -> PlanRecord:
+    for stage in stages:
+        run.reporter.begin(stage)
+        record = stage.run(run, record)
+        run.reporter.done(stage, record)
+    return record
+
+
+def stage_lines(record: PlanRecord) -> Iterator[str]:
+    """Yield a line for each stage of a plan: completed with time and author, next, later, or not to be executed."""
+    try:
+        remaining = [stage.reaches for stage in remaining_stages(record)]
+    except StageRefused:
+        remaining = []
+    for stage in stages_of(record.plan):
+        event = next((e for e in reversed(record.events) if e.stage is stage.reaches), None)
+        state = "next" if remaining[:1] == [stage.reaches] else "then" if stage.reaches in remaining else "never"
+        if stage.is_completed(record) and event is not None:
+            yield f"  done   {stage.name:8} {event.at:%Y-%m-%d %H:%M} by {event.by}: {stage.description}"
+        else:
+            yield f"  {state:6} {stage.name:8} {stage.description}"
+
+
+def build(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> PlanRecord:
+    """Run the plan's build job. Raises JobFailed, JobDied, AlreadyPublished.
+
+    A killed release build continues where it stopped, a slice is built anew.
     """
     validate_stage(record, Stage.BUILT)
-    plan, began = record.plan, time.monotonic()
-    _refuse_corrected(settings, plan)
+    plan, kind, began = record.plan, kind_of(record.plan), time.monotonic()
+    kind.refuse_applied(settings, plan)
     _withdraw(settings, plan)
-    if plan.slice is None:
-        done = run_job(settings, plan.id, ("spark_jobs.jobs.shadow_job", plan.dataset, plan.release), say)
-    else:
-        done = run_job(settings, plan.id, ("spark_jobs.jobs.slice_job", plan.dataset, plan.id), say)
-    if "built" not in done:
-        why = str(done.get("failed", "the build was stopped"))
-        raise JobFailed(plan.id, why, str(done.get("remedy") or f"headrace plan apply {plan.id} goes on with it"))
-    seconds = round(time.monotonic() - began, 1)
-    facts = {"built": done["built"], "seconds": seconds, "batch": done["built"]["batch"]}
-    facts |= {"seen": done["seen"]} if "seen" in done else {}
-    return record_stage(settings, plan.id, Stage.BUILT, by, **facts)
+    output = run_job(settings, plan.id, kind.build_job(plan), report)
+    if "built" not in output:
+        why, again = str(output.get("failed", "the build was stopped")), f"headrace plan apply {plan.id} continues it"
+        raise JobFailed(plan.id, why, str(output.get("remedy") or again))
+    return record_result(settings, plan.id, kind.read_build(output, round(time.monotonic() - began, 1)), by)
 
 
-def compare_built(settings: Settings, record: PlanRecord, by: str, say: Reporter) -> tuple[PlanRecord, Comparison]:
-    """Compare what was built with what readers saw at the same batch; the report is kept as JSON and as a page."""
+def compare_built(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> tuple[PlanRecord, Comparison]:
+    """Compare the build with what was published at the same batch; write the comparison as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
-    plan, sides, built = record.plan, comparison_sides(settings, record), record.facts_of(Stage.BUILT)["built"]
-    batch = int(built["batch"])
-    found = compare(*sides, batch, plan.threshold, lambda table: say({"comparing": table}))
-    if plan.slice is None or not found.is_equal:
-        say({"comparing": "the contract's rules"})
+    plan, kind = record.plan, kind_of(record.plan)
+    sides, batch = kind.sides(settings, record), record.last(Built).batch
+    found = compare(*sides, batch, plan.threshold, lambda table: report({"comparing": table}))
+    if kind.builds_whole_tables or not found.is_equal:
+        report({"comparing": "the contract's rules"})
         found = replace(found, checks=run_checks(settings, plan, sides[1]))
-    said = found.as_json()
-    write_atomically(comparison_path(settings, plan.id, "json"), json.dumps(said, indent=1))
-    write_atomically(comparison_path(settings, plan.id, "html"), page(plan.id, plan.about, said))
-    counts = {table.name: table.differing for table in found.tables}
-    as_it_was = plan.slice is not None and plan.slice.reference is None
-    if plan.kind == BACKFILL and as_it_was and found.verdict == EQUAL:
-        write_verified(settings, plan, batch, int(built.get("read_at_ms", 0)))
-        project_now(settings, plan.dataset)
-    facts = {"verdict": found.verdict, "differing": counts, "held": blocking_rules(found.checks)}
-    record = record_stage(settings, plan.id, Stage.COMPARED, by, **facts)
-    return record, found
-
-
-def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Write down that the change is wanted as the comparison shows it; PlanHeld."""
-    refuse_held(record)
-    verdict = record.facts_of(Stage.COMPARED).get("verdict")
-    return record_stage(settings, record.plan.id, Stage.APPROVED, by, verdict=verdict)
+    values = found.as_json()
+    save_comparison(settings, plan.id, values, page(plan.id, plan.about, values))
+    kind.record_comparison(settings, record, found)
+    differing = {table.name: table.differing for table in found.tables}
+    result = Compared(verdict=found.verdict, differing=differing, held=blocking_rules(found.checks))
+    return record_result(settings, plan.id, result, by), found
 
 
 def needs_approval(record: PlanRecord) -> bool:
-    """Whether the comparison found more than the plan's policy lets pass, or bronze gets what is never taken back."""
-    if record.facts_of(Stage.BUILT).get("built", {}).get("filled"):
+    """Whether more differs than the plan's threshold allows, or bronze gets records, which is never reverted."""
+    built, compared = record.find(SliceBuilt), record.find(Compared)
+    if built is not None and built.filled:
         return True
-    return bool(record.facts_of(Stage.COMPARED).get("verdict", NEEDS_APPROVAL) in (NEEDS_APPROVAL, HELD))
+    return compared is None or compared.verdict in (NEEDS_APPROVAL, HELD)
+
+
+def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
+    """Record that the change is wanted as the comparison shows it. Raises PlanHeld."""
+    refuse_held(record)
+    compared = record.find(Compared)
+    return record_result(settings, record.plan.id, Approved(verdict=compared and compared.verdict), by)
+
+
+def _approve_stage(run: PlanRun, record: PlanRecord) -> PlanRecord:
+    refuse_held(record)
+    by = run.approver(record) if needs_approval(record) else POLICY
+    if by is None:
+        raise NotApproved(record.plan.id)
+    return approve(run.settings, record, by)
 
 
 def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Let readers see the plan's release, or the slice as it came out: all tables in one move. Twice is once."""
+    """Publish the plan's outcome, all tables in one commit. Applying it twice applies it once."""
     validate_stage(record, Stage.APPLIED)
-    if record.plan.slice is not None:
-        return _corrected(settings, record, RequestKind.APPLY_PATCH, Stage.APPLIED, by)
-    return _moved(settings, record, record.plan.release, Stage.APPLIED, by)
+    return record_result(settings, record.plan.id, kind_of(record.plan).apply(settings, record), by)
+
+
+def confirm(settings: Settings, record: PlanRecord) -> Confirmation:
+    """Return what the tables say of an applied or rolled back plan. Raises NotConfirmed, NothingPublished."""
+    return kind_of(record.plan).confirm(settings, record, read_publication(settings, record.plan.dataset))
 
 
 def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Let readers see the release from before again, which was kept up meanwhile; or the rows. Twice is once."""
+    """Publish the state from before the plan, as current as it is now. Rolling back twice rolls back once.
+
+    Raises StageRefused, GapFilled, PlanConflict.
+    """
     validate_stage(record, Stage.ROLLED_BACK)
-    if record.plan.slice is not None:
-        if record.facts_of(Stage.BUILT)["built"]["filled"]:
-            raise GapFilled(record.plan.id)
-        refuse_conflict(settings, record.plan.dataset, record.plan.slice)
-        restore_discards(settings, record.plan, by, datetime.now(UTC))
-        return _corrected(settings, record, RequestKind.REVERT_PATCH, Stage.ROLLED_BACK, by)
-    return _moved(settings, record, record.plan.base, Stage.ROLLED_BACK, by)
+    kind = kind_of(record.plan)
+    kind.refuse_revert(settings, record)
+    kind.undo_decisions(settings, record.plan, by)
+    return record_result(settings, record.plan.id, kind.revert(settings, record), by)
 
 
 def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Keep the release that readers do not see up no longer; going back to it then takes as long as catching up."""
+    """Stop maintaining the release that is not published; its tables stay. Raises StreamNotRunning."""
     validate_stage(record, Stage.RETIRED)
-    plan = record.plan
-    if not is_expected(observe_stream(settings, plan.dataset)):
-        raise StreamNotRunning(plan.id, plan.dataset)
-    seen = read_publication(settings, plan.dataset).release
-    others = sorted({plan.base, plan.release} - {seen})
-    batches = [_ordered(settings, plan, OwnerRequest(plan.id, RequestKind.RETIRE, other))["batch"] for other in others]
-    return record_stage(settings, plan.id, Stage.RETIRED, by, releases=others, batch=batches[-1])
+    return record_result(settings, record.plan.id, release_plan.retire_release(settings, record), by)
 
 
 def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Write down that the change is not wanted; what was built stays, unseen."""
+    """Record that the change is not wanted; the build stays, unpublished."""
     validate_stage(record, Stage.REJECTED)
-    restore_discards(settings, record.plan, by, datetime.now(UTC))
-    return record_stage(settings, record.plan.id, Stage.REJECTED, by)
+    kind_of(record.plan).undo_decisions(settings, record.plan, by)
+    return record_result(settings, record.plan.id, Rejected(), by)
 
 
 def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Drop the plan; what was built stays, and is used when the same release is planned again."""
+    """Drop the plan; a built release is used when it is planned again. Raises AlreadyPublished."""
     validate_stage(record, Stage.CANCELLED)
-    seen = find_publication(settings, record.plan.dataset)
-    if record.plan.slice is None and seen is not None and seen.release == record.plan.release:
-        raise AlreadyPublished(record.plan.id)
-    _withdraw(settings, record.plan)
-    _refuse_corrected(settings, record.plan)
-    _forget_rows(settings, record.plan)
-    restore_discards(settings, record.plan, by, datetime.now(UTC))
-    return record_stage(settings, record.plan.id, Stage.CANCELLED, by)
-
-
-def _forget_rows(settings: Settings, plan: Plan) -> None:
-    """A slice's rows before and after are of no use once nothing can come of them; the comparison stays."""
-    if plan.slice is not None:
-        shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
+    plan, kind = record.plan, kind_of(record.plan)
+    # First, so that the owner cannot begin between the check and the withdrawal.
+    _withdraw(settings, plan)
+    kind.refuse_applied(settings, plan)
+    kind.drop_build(settings, plan)
+    kind.undo_decisions(settings, plan, by)
+    return record_result(settings, plan.id, Cancelled(), by)
 
 
 def _withdraw(settings: Settings, plan: Plan) -> None:
-    """Take the plan's order back, if it waits."""
-    order = pending_request(settings, plan.dataset)
-    if order is not None and order.plan == plan.id:
+    request = pending_request(settings, plan.dataset)
+    if request is not None and request.plan == plan.id:
         withdraw_request(settings, plan.dataset)
-
-
-def _refuse_corrected(settings: Settings, plan: Plan) -> None:
-    """Raise SeenAlready when the slice's rows are in, or being put in, though nobody wrote down that it is applied."""
-    if plan.slice is None:
-        return
-    marker, app_id = patch_in_progress_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
-    under_way = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
-    made = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
-    if under_way or any(name.endswith(app_id) for name in made):
-        raise AlreadyPublished(plan.id)
-
-
-def _corrected(settings: Settings, record: PlanRecord, kind: RequestKind, stage: Stage, by: str) -> PlanRecord:
-    """Have the rows put in, or taken back; nothing is asked of anybody when no row differs."""
-    plan, began = record.plan, time.monotonic()
-    built = record.facts_of(Stage.BUILT)["built"]
-    if not built["filled"] and not any(built["differing"].values()):
-        _forget_rows(settings, plan)
-        return record_stage(settings, plan.id, stage, by, batch=built["batch"], changed=0)
-    answered = _ordered(settings, plan, OwnerRequest(plan.id, kind, plan.release, built["attempt"]))
-    seconds = round(time.monotonic() - began, 2)
-    return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
-
-
-def _moved(settings: Settings, record: PlanRecord, release: str, stage: Stage, by: str) -> PlanRecord:
-    plan, began = record.plan, time.monotonic()
-    _freshen(settings, record, release)
-    if _seen(settings, plan) == release:
-        answered: Mapping[str, Any] = {"batch": read_publication(settings, plan.dataset).batch}
-    else:
-        answered = _ordered(settings, plan, OwnerRequest(plan.id, RequestKind.PROMOTE, release))
-    seconds = round(time.monotonic() - began, 2)
-    return record_stage(settings, plan.id, stage, by, batch=answered["batch"], seconds=seconds)
-
-
-def _freshen(settings: Settings, record: PlanRecord, release: str) -> None:
-    """What was built long ago catches up beside the stream first, so that the stream has a run left at most."""
-    seen = read_publication(settings, record.plan.dataset)
-    built = record.facts_of(Stage.BUILT).get("built", {})
-    behind = sum(seen.offsets.values()) - sum(built.get("offsets", {}).values())
-    if record.stage is Stage.APPROVED and release != seen.release and behind > settings.refine_records:
-        done = run_job(
-            settings, record.plan.id, ("spark_jobs.jobs.shadow_job", record.plan.dataset, release), lambda _: None
-        )
-        if "built" not in done:
-            raise JobFailed(record.plan.id, str(done.get("failed")), str(done.get("remedy", "")))
-
-
-def _seen(settings: Settings, plan: Plan) -> str:
-    """Return which of the plan's two releases readers see; SeenOtherwise."""
-    seen = read_publication(settings, plan.dataset).release
-    if seen not in (plan.base, plan.release):
-        raise OtherReleasePublished(plan, seen)
-    return seen
-
-
-def _ordered(settings: Settings, plan: Plan, order: OwnerRequest) -> Mapping[str, Any]:
-    return {"batch": request_owner(settings, plan.dataset, order).batch}

@@ -1,4 +1,4 @@
-"""What bronze and silver hold, as their Delta logs and statistics tell: what planning a slice needs to know.
+"""What bronze and silver contain, from their Delta logs and statistics: what planning a slice needs.
 
 Reads: commits and add actions of the published tables; of data files only offsets, and only where rows are missing.
 """
@@ -12,7 +12,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from include.reading.bronze_ranges import BatchOffsets, batch_offsets
+from include.reading.bronze_ranges import BatchOffsets
+from include.reading.bronze_ranges import batch_offsets as read_batch_offsets
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import open_dataset, open_table
 
@@ -35,9 +36,9 @@ class PublishedHistory:
     silver: PublishedTable
 
     @cached_property
-    def tiles(self) -> list[BatchOffsets]:
-        """What bronze's commits name, up to the published batch."""
-        return batch_offsets(self.bronze.path, self.bronze.batch)
+    def batch_offsets(self) -> list[BatchOffsets]:
+        """The offsets that bronze's commits name, up to the published batch."""
+        return read_batch_offsets(self.bronze.path, self.bronze.batch)
 
     @cached_property
     def bronze_files(self) -> list[FileFacts]:
@@ -52,22 +53,22 @@ class PublishedHistory:
     @cached_property
     def ends(self) -> dict[int, int]:
         """The published end of each partition."""
-        return {tile.partition: tile.end for tile in sorted(self.tiles, key=lambda tile: tile.end)}
+        return {part.partition: part.end for part in sorted(self.batch_offsets, key=lambda part: part.end)}
 
-    def missing(self, tiles: Iterable[BatchOffsets]) -> list[BatchOffsets]:
-        """Return the tiles of which bronze holds fewer rows than their commit counted."""
-        there: dict[tuple[int, int], int] = defaultdict(int)
+    def missing(self, parts: Iterable[BatchOffsets]) -> list[BatchOffsets]:
+        """Return the batches' offsets of which bronze has fewer rows than their commit counted."""
+        found: dict[tuple[int, int], int] = defaultdict(int)
         for file in self.bronze_files:
-            there[file.low["_batch_id"], file.low["partition"]] += file.rows
-        return [tile for tile in tiles if there[tile.batch, tile.partition] < tile.rows]
+            found[file.low["_batch_id"], file.low["partition"]] += file.rows
+        return [part for part in parts if found[part.batch, part.partition] < part.rows]
 
-    def absent(self, tile: BatchOffsets) -> list[tuple[int, int]]:
-        """Return the ranges [start, end) of a tile's offsets that bronze has no row of."""
+    def absent(self, part: BatchOffsets) -> list[tuple[int, int]]:
+        """Return the ranges [start, end) of a batch's offsets for which bronze has no row."""
         import pyarrow.compute as pc
 
-        wanted = (pc.field("_batch_id") == tile.batch) & (pc.field("partition") == tile.partition)
+        wanted = (pc.field("_batch_id") == part.batch) & (pc.field("partition") == part.partition)
         found = open_dataset(self.bronze).to_table(columns=["offset"], filter=wanted)["offset"]
-        return list(holes(sorted(found.to_pylist()), tile.start, tile.end))
+        return list(holes(sorted(found.to_pylist()), part.start, part.end))
 
     def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:
         """Return the batches whose silver files may hold one of `columns` in [since, until)."""

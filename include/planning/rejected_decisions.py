@@ -12,14 +12,10 @@ from datetime import datetime
 
 from include.catalog.history_slice import BRONZE, Span
 from include.errors import Terminal
-from include.planning import plan as kinds
-from include.planning.plan import Plan, PlanRecord
-from include.planning.slice_plan import plan_reinstatement
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Coordinates, Decision, amendments, append_decisions
+from include.reading.amendments import DISCARD, FIX, Coordinates, Decision, amendments, append_decisions
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
-    DISCARDED,
     DUPLICATE,
     FIXED,
     OPEN,
@@ -84,7 +80,7 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes],
             raise FixRefused(dataset, why)
     batches = {place: _record(settings, dataset, place).batch for place in payloads}
     return append_decisions(
-        settings, dataset, [_decision(FIX, place, batches[place], who, payloads[place]) for place in payloads]
+        settings, dataset, [decision(FIX, place, batches[place], who, payloads[place]) for place in payloads]
     )
 
 
@@ -92,38 +88,8 @@ def discard(settings: Settings, dataset: str, wanted: RejectedFilter, who: Autho
     """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
     places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
     return append_decisions(
-        settings, dataset, [_decision(DISCARD, place, batch, who) for place, batch in places.items()]
+        settings, dataset, [decision(DISCARD, place, batch, who) for place, batch in places.items()]
     )
-
-
-def plan_reinstate(
-    settings: Settings, dataset: str, wanted: RejectedFilter, who: Author, threshold: float
-) -> PlanRecord:
-    """Plan to judge records again. Those that were discarded only when their status or their offsets are asked for.
-
-    NothingSelected, and the errors of any replay from bronze.
-    """
-    named = wanted.offsets is not None or wanted.status == DISCARDED
-    places = selected_records(settings, dataset, wanted, (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED))
-    asked = f"{len(places):,} rejected records, again ({who.why})"
-    record = plan_reinstatement(settings, dataset, record_spans(places), asked, who.by, who.at, threshold)
-    # Only once there is a plan, and before it is built: until then what was discarded stays out.
-    append_decisions(settings, dataset, [_decision(REINSTATE, place, batch, who) for place, batch in places.items()])
-    return record
-
-
-def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> int:
-    """Let what a reinstatement called back from being discarded be so again; return how many records that are.
-
-    Nothing came of the plan, or it was taken back. A record about which something else was decided since is left alone.
-    """
-    restored: list[Decision] = []
-    for amendment in amendments(settings, plan.dataset).values() if plan.kind == kinds.REINSTATE else ():
-        *_, before, last = [None, None, *(said for said in amendment.decisions if said.act != FIX)]
-        its_own = last is not None and (last.act, last.at, last.by) == (REINSTATE, plan.planned_at, plan.planned_by)
-        if its_own and before is not None and before.act == DISCARD:
-            restored.append(replace(before, by=by, at=at))
-    return append_decisions(settings, plan.dataset, restored) if restored else 0
 
 
 def selected_records(
@@ -167,5 +133,6 @@ def _record(settings: Settings, dataset: str, place: Coordinates) -> RejectedRec
     return found[0]
 
 
-def _decision(act: str, place: Coordinates, batch: int, who: Author, payload: bytes | None = None) -> Decision:
+def decision(act: str, place: Coordinates, batch: int, who: Author, payload: bytes | None = None) -> Decision:
+    """Return a decision about one record."""
     return Decision(act, *place, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

@@ -1,159 +1,164 @@
-"""Planning a release: refused where it cannot work, and what it will take."""
+"""Release plans: ship a dataset's changed folder as a release of its own, built beside production."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
+from typing import Any, Self
 
-from include.catalog.dataset import (
-    Dataset,
-    DatasetUnknown,
-    ReleaseStart,
-    dataset_names,
-    released_dataset,
-    snapshot_dataset,
-)
+from pydantic import model_validator
+
+from include.catalog.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.catalog.dataset_checks import checked_dataset
-from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
 from include.catalog.release_diff import release_changes
-from include.errors import Terminal, Transient
-from include.paths import active_releases_path, bronze_path, status_path
-from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
+from include.errors import Terminal
+from include.paths import active_releases_path, bronze_path
+from include.planning.bounded_jobs import JobFailed, run_job
+from include.planning.comparison import Side
+from include.planning.comparison_sides import release_sides
+from include.planning.confirm_applied import confirm_release
+from include.planning.owner_client import request_owner
+from include.planning.plan import RELEASE, Plan, PlanRecord
+from include.planning.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.planning.plan_kind import PlanKind, nothing
+from include.planning.plan_parameters import Number, PlanParameters, UtcTime
+from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
+from include.planning.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
-from include.reading.publication import Publication, publications, read_publication, tables_of
-from include.reading.published_tables import PinnedTables
+from include.reading.publication import Publication, find_publication, read_publication
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
-from include.state.process_states import stream_name
-
-# Rows a second on 2 slow cores; used until a stream has told its own rate.
-ASSUMED_RATE = 20_000.0
-# Free disk that is wanted for each byte of bronze that is done again.
-BYTES_PER_BYTE = 2
+from include.state.owner_requests import OwnerRequest, RequestKind
+from include.status.process_status import is_expected, observe_stream
 
 
 class NothingToRelease(Terminal):
-    """The folder is what readers see already."""
+    """The folder is the published release."""
 
     def __init__(self, dataset: str, release: str) -> None:
         super().__init__(
-            f"{dataset}: the folder is release {release}, which readers see already; nothing was planned",
+            f"{dataset}: the folder is release {release}, which is published already; nothing was planned",
             f"change something in include/datasets/{dataset}/ first",
         )
         self.dataset, self.release = dataset, release
 
 
-class PlanConflict(Terminal):
-    """Another plan of the dataset is open: one of them would undo the other."""
-
-    def __init__(self, dataset: str, plan: str, stage: str) -> None:
-        super().__init__(
-            f"{dataset}: plan {plan} is {stage}; a second plan of the same history was refused",
-            f"headrace plan apply {plan}, or headrace plan cancel {plan}",
-        )
-        self.dataset, self.plan = dataset, plan
-
-
 class ReleaseAlreadyActive(Terminal):
-    """The folder is a release that the stream keeps fresh: there is nothing to build."""
+    """The folder is a shadow release that the stream maintains: there is nothing to build."""
 
     def __init__(self, dataset: str, release: str) -> None:
         super().__init__(
-            f"{dataset}: the folder is release {release}, which is kept fresh beside the published one; nothing was "
-            "planned",
-            "headrace plan list, then headrace plan rollback ID (readers see it again) or retire ID (it is let go)",
+            f"{dataset}: the folder is release {release}, which the stream maintains as a shadow; nothing was planned",
+            "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (releases it)",
         )
         self.dataset, self.release = dataset, release
 
 
 class StartPointRefused(Terminal):
-    """A release cannot begin there."""
+    """A release cannot start at that batch or time."""
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(f"{dataset}: {why}; nothing was planned", "headrace ledger show --dataset " + dataset)
         self.dataset = dataset
 
 
-class DiskTooSmall(Transient):
-    """What is to be built beside production may not fit; `needed` and `free` in bytes."""
-
-    def __init__(self, dataset: str, place: Path, needed: int, free: int) -> None:
-        super().__init__(
-            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {place}, {free / 1e9:.1f} GB are free; "
-            "nothing was planned",
-            "make room, or plan a smaller range",
-        )
-        self.dataset, self.needed, self.free = dataset, needed, free
-
-
 class ReleaseIncompatible(Terminal):
-    """The changed folder reads something else than bronze holds."""
+    """The changed folder reads another topic than bronze holds."""
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(f"{dataset}: {why}; nothing was planned", "make it a dataset of its own")
         self.dataset = dataset
 
 
-@dataclass(frozen=True)
-class ReleaseStartPoint:
-    """From where on a release is to be built: a bronze batch, or the first one of a Kafka time. Neither: the start."""
+class StreamNotRunning(Terminal):
+    """Only a running stream maintains releases, so only it can retire one."""
 
-    batch: int | None = None
-    since: datetime | None = None
+    def __init__(self, plan: str, dataset: str) -> None:
+        super().__init__(
+            f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
+        )
+        self.plan = plan
 
 
-FROM_THE_START = ReleaseStartPoint()
+class OtherReleasePublished(Terminal):
+    """Neither of the plan's two releases is published: another plan was applied in between."""
+
+    def __init__(self, plan: Plan, published: str) -> None:
+        super().__init__(
+            f"plan {plan.id} is about releases {plan.base} and {plan.release}, {published} is published; "
+            "nothing was done",
+            "headrace plan list",
+        )
+        self.plan, self.published = plan.id, published
+
+
+class ReleaseParameters(PlanParameters):
+    """Where the release starts: a bronze batch, or the first batch of a Kafka time; neither: the first batch."""
+
+    from_batch: Number | None = None
+    from_timestamp: UtcTime | None = None
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.from_batch is not None and self.from_timestamp is not None:
+            raise ValueError("give one of from_batch and from_timestamp")
+        return self
 
 
 def plan_release(
-    settings: Settings,
-    dataset: str,
-    by: str,
-    now: datetime,
-    threshold: float = 0.0,
-    point: ReleaseStartPoint = FROM_THE_START,
-    origin: str = "",
+    settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
 ) -> PlanRecord:
-    """Plan to let readers see the dataset as its folder says now. No table is touched, no data file read.
+    """Plan to publish the dataset as its folder declares it now. Touches no table, reads no data file.
 
-    From a later `point`, what silver and rejected hold of the batches before it is taken over as it is. Asked again
-    with the same `origin` it returns the plan that was made before.
-    Errors: DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PointRefused, ReleaseIncompatible,
-    ReleaseKept, PlanInTheWay, PlanBusy, DiskTooSmall, and what `refuse_unusable` says of reference tables.
+    With a later start, silver and rejected rows of earlier batches are inherited as they are. A second call with the
+    same `origin` returns the first call's plan.
+    Raises DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused,
+    ReleaseIncompatible, ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceTableUnusable.
     """
     with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
         declared, seen = checked_dataset(settings, dataset), read_publication(settings, dataset)
         base = released_dataset(settings, dataset, seen.release)
-        beginning = _beginning(settings, seen, point)
-        if declared.code == base.code and beginning is None and base.release_start is None:
+        start = _release_start(settings, seen, parameters)
+        if declared.code == base.code and start is None and base.release_start is None:
             raise NothingToRelease(dataset, seen.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
         refuse_conflict(settings, dataset)
         validate_reference_tables(settings, declared)
-        if beginning is not None:
+        if start is not None:
             _refuse_other_shape(base, declared)
-        _refuse_kept(settings, declared, beginning)
-        wanted = predict(settings, seen)
-        refuse_small_disk(settings, dataset, wanted)
-        fresh = snapshot_dataset(settings, dataset, beginning)
-        plan = _plan(settings, base, fresh, wanted, by, now, threshold)
-        return save_plan(settings, replace(plan, origin=origin))
+        _refuse_active(settings, declared, start)
+        predicted = predict(settings, seen)
+        refuse_small_disk(settings, dataset, predicted)
+        fresh = snapshot_dataset(settings, dataset, start)
+        plan = Plan(
+            id=next_plan_id(settings, RELEASE, dataset),
+            kind=RELEASE,
+            dataset=dataset,
+            base=base.release,
+            release=fresh.release,
+            planned_at=now,
+            planned_by=by,
+            threshold=parameters.threshold,
+            changes=release_changes(base, fresh),
+            predicted=predicted,
+            requested="" if start is None else f"from batch {start.batch} on",
+            origin=origin,
+        )
+        return save_plan(settings, plan)
 
 
-def _beginning(settings: Settings, seen: Publication, point: ReleaseStartPoint) -> ReleaseStart | None:
-    batch = point.batch
-    if point.since is not None:
-        batch = first_batch_since(bronze_path(settings, seen.dataset), point.since)
+def _release_start(settings: Settings, seen: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:
+    batch, since = parameters.from_batch, parameters.from_timestamp
+    if since is not None:
+        batch = first_batch_since(bronze_path(settings, seen.dataset), since)
         if batch is None:
-            raise StartPointRefused(seen.dataset, f"no record has come since {point.since:%Y-%m-%d %H:%M} UTC")
+            raise StartPointRefused(seen.dataset, f"no record has arrived since {since:%Y-%m-%d %H:%M} UTC")
     if batch is None or batch == 0:
         return None
     if not 0 < batch <= seen.batch + 1:
@@ -163,86 +168,112 @@ def _beginning(settings: Settings, seen: Publication, point: ReleaseStartPoint) 
 
 
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
-    """Rows that are taken over were told apart by the old identity, and have no time that is new."""
+    """Raise StartPointRefused when inherited rows would not fit: other duplicates, or no time for a new window."""
     if base.pipeline.identity != fresh.pipeline.identity:
-        raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among the rows from before")
-    strange = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
-    if strange:
-        raise StartPointRefused(
-            fresh.name, f"rows from before may lack {', '.join(sorted(strange))}, which has windows now"
-        )
+        raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among inherited rows")
+    new = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
+    if new:
+        raise StartPointRefused(fresh.name, f"inherited rows may lack {', '.join(sorted(new))}, which has windows now")
 
 
-def _refuse_kept(settings: Settings, declared: Dataset, beginning: ReleaseStart | None) -> None:
-    """Raise when the stream keeps a release of this code fresh that begins at the same place."""
+def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | None) -> None:
+    """Raise ReleaseAlreadyActive when the stream maintains a release of this code with the same start."""
     path = active_releases_path(settings, declared.name)
     for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
-        kept = released_dataset(settings, declared.name, release)
-        if (kept.code, _start(kept.release_start)) == (declared.code, _start(beginning)):
+        active = released_dataset(settings, declared.name, release)
+        if (active.code, _start(active.release_start)) == (declared.code, _start(start)):
             raise ReleaseAlreadyActive(declared.name, release)
 
 
-def _start(beginning: ReleaseStart | None) -> tuple[str, int] | None:
-    return (beginning.base, beginning.batch) if beginning else None
+def _start(start: ReleaseStart | None) -> tuple[str, int] | None:
+    return (start.base, start.batch) if start else None
 
 
-def _plan(
-    settings: Settings, base: Dataset, fresh: Dataset, wanted: Prediction, by: str, now: datetime, threshold: float
-) -> Plan:
-    begins = "" if fresh.release_start is None else f"from batch {fresh.release_start.batch} on"
-    return Plan(
-        id=next_plan_id(settings, RELEASE, fresh.name),
-        kind=RELEASE,
-        dataset=fresh.name,
-        base=base.release,
-        release=fresh.release,
-        planned_at=now,
-        planned_by=by,
-        threshold=threshold,
-        changes=release_changes(base, fresh),
-        predicted=wanted,
-        asked=begins,
-    )
+def retire_release(settings: Settings, record: PlanRecord) -> Retired:
+    """Have the stream stop maintaining the plan's unpublished release; a later rollback must catch up first.
+
+    Raises StreamNotRunning.
+    """
+    plan = record.plan
+    if not is_expected(observe_stream(settings, plan.dataset)):
+        raise StreamNotRunning(plan.id, plan.dataset)
+    published = read_publication(settings, plan.dataset).release
+    others = sorted({plan.base, plan.release} - {published})
+    requests = [OwnerRequest(plan.id, RequestKind.RETIRE, other) for other in others]
+    batches = [request_owner(settings, plan.dataset, request).batch for request in requests]
+    return Retired(releases=others, batch=batches[-1])
 
 
-def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
-    """Raise DatasetUnknown for a name that is neither declared nor published."""
-    known = sorted({*dataset_names(settings), *publications(settings)})
-    if dataset not in known:
-        raise DatasetUnknown(dataset, known)
+def _build_job(plan: Plan) -> tuple[str, ...]:
+    return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release
 
 
-def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
-    """Raise PlanInTheWay when an open plan of the dataset may change what this one would; slices apart do not."""
-    for record in all_plans(settings):
-        its = record.plan.slice
-        apart = mine is not None and its is not None and not mine.overlaps(its)
-        if record.plan.dataset == dataset and record.is_open and not apart:
-            raise PlanConflict(dataset, record.plan.id, record.stage)
+def _read_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+    parts = {key: output[key] for key in ("built", "published", "seen") if key in output}
+    return ReleaseBuilt.model_validate({**parts, "batch": output["built"]["batch"], "seconds": seconds})
 
 
-def predict(settings: Settings, seen: Publication) -> Prediction:
-    """Predict from the logs of the published tables, and the rate that the stream told last."""
-    reading = PinnedTables(tables_of(settings, seen))
-    bronze = reading.facts(f"bronze.{seen.dataset}")
-    gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-    rate, records = reported_rate(settings, seen.dataset), bronze.rows or 0
-    return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
+def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    found = record.last(ReleaseBuilt)
+    return release_sides(settings, found.published, found.built)
 
 
-def refuse_small_disk(settings: Settings, dataset: str, wanted: Prediction) -> None:
-    """Raise DiskTooSmall unless twice the bytes that the plan reads are free: rows before and after, or a release."""
-    free, needed = shutil.disk_usage(settings.state).free, BYTES_PER_BYTE * wanted.bytes
-    if free < needed:
-        raise DiskTooSmall(dataset, settings.state, needed, free)
+def _refuse_applied(settings: Settings, plan: Plan) -> None:
+    seen = find_publication(settings, plan.dataset)
+    if seen is not None and seen.release == plan.release:
+        raise AlreadyPublished(plan.id)
 
 
-def reported_rate(settings: Settings, dataset: str) -> float:
-    """Return the rows per second of the stream's last full run, else what a small machine does."""
-    try:
-        said = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
-        if said["last_batch"]["rows"] >= ASSUMED_RATE:
-            return float(said["rates"]["refine"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return ASSUMED_RATE
+def _apply(settings: Settings, record: PlanRecord) -> Applied:
+    began = time.monotonic()
+    _catch_up(settings, record)
+    return Applied(batch=_publish(settings, record.plan, record.plan.release), seconds=_since(began))
+
+
+def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
+    began = time.monotonic()
+    return RolledBack(batch=_publish(settings, record.plan, record.plan.base), seconds=_since(began))
+
+
+def _publish(settings: Settings, plan: Plan, release: str) -> int:
+    """Have one of the plan's two releases published; return the batch. Publishing it twice publishes it once."""
+    seen = read_publication(settings, plan.dataset)
+    if seen.release not in (plan.base, plan.release):
+        raise OtherReleasePublished(plan, seen.release)
+    if seen.release == release:
+        return seen.batch
+    return request_owner(settings, plan.dataset, OwnerRequest(plan.id, RequestKind.PROMOTE, release)).batch
+
+
+def _catch_up(settings: Settings, record: PlanRecord) -> None:
+    """Advance a release that was built long ago, so that the stream has at most one run left to do."""
+    plan, seen = record.plan, read_publication(settings, record.plan.dataset)
+    behind = sum(seen.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
+    if record.stage is Stage.APPROVED and plan.release != seen.release and behind > settings.refine_records:
+        done = run_job(settings, plan.id, _build_job(plan), lambda _: None)
+        if "built" not in done:
+            raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 2)
+
+
+KIND = PlanKind(
+    name=RELEASE,
+    parameters=ReleaseParameters,
+    describe_build=lambda plan: f"build release {plan.release} from bronze in tables of its own",
+    describe_apply=lambda plan: f"publish release {plan.release} in place of {plan.base}, all tables in one commit",
+    refuse_applied=_refuse_applied,
+    build_job=_build_job,
+    read_build=_read_build,
+    sides=_sides,
+    builds_whole_tables=True,
+    record_comparison=nothing,
+    apply=_apply,
+    confirm=confirm_release,
+    refuse_revert=nothing,
+    revert=_revert,
+    drop_build=nothing,
+    undo_decisions=nothing,
+)

@@ -1,160 +1,84 @@
-"""Planning a backfill or a replay: what was asked becomes offsets, and where each of them is read is chosen.
+"""What backfill, replay and reinstate plans share: a slice of history is recomputed, compared, and applied as a patch.
 
-No table is touched. What cannot be found anywhere, or was not ingested yet, refuses the plan and is named.
+Planning reads logs and few columns and touches no table. Offsets that are not ingested or in no source refuse the plan.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.catalog.pipeline import time_columns
-from include.clients.kafka import log_start_offsets, topic_id
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.clients.delta_log import commits
 from include.errors import Terminal
-from include.planning.plan import BACKFILL, REINSTATE, REPLAY, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.paths import patch_in_progress_path, patch_path, silver_path
+from include.planning.comparison import Side
+from include.planning.comparison_sides import slice_sides
+from include.planning.confirm_applied import confirm_slice
+from include.planning.owner_client import request_owner
+from include.planning.plan import Plan, PlanRecord, Prediction
+from include.planning.plan_journal import next_plan_id, save_plan
+from include.planning.plan_kind import PlanKind, nothing
+from include.planning.plan_parameters import AS_OF, PlanParameters
+from include.planning.plan_preconditions import (
+    AlreadyPublished,
+    refuse_conflict,
+    refuse_small_disk,
+    refuse_unknown_dataset,
+    reported_rate,
+)
 from include.planning.published_history import PublishedHistory
-from include.planning.release_plan import refuse_conflict, refuse_small_disk, refuse_unknown_dataset, reported_rate
+from include.planning.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.publication import Publication, read_publication, tables_of
-from include.reading.published_tables import PinnedTables, open_dataset
+from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
-from include.state.broker_address import bootstrap_servers
-
-AUTO = "auto"
-SOURCES = (AUTO, KAFKA, BRONZE)
-AS_OF, TODAY = "as-of", "today"
-REFERENCES = (AS_OF, TODAY)
+from include.state.owner_requests import OwnerRequest, RequestKind
 
 
 class RangeRefused(Terminal):
-    """What was asked names nothing that could be done again; `asked` is it in words."""
+    """The requested range cannot be recomputed; `requested` is the range in words."""
 
-    def __init__(self, dataset: str, asked: str, why: str, remedy: str) -> None:
-        super().__init__(f"{dataset}, {asked}: {why}; nothing was planned", remedy)
-        self.dataset, self.asked = dataset, asked
+    def __init__(self, dataset: str, requested: str, why: str, remedy: str) -> None:
+        super().__init__(f"{dataset}, {requested}: {why}; nothing was planned", remedy)
+        self.dataset, self.requested = dataset, requested
 
 
 class RangeEmpty(RangeRefused):
-    """What was asked may be asked, but nothing was published there so far."""
+    """The range is valid, but nothing is published in it."""
 
 
 class RecordsMissing(Terminal):
-    """Records that the range needs are neither where they are to be read nor anywhere else that was looked at."""
+    """Records of the range are in none of the sources that may be read."""
 
-    def __init__(self, dataset: str, spans: Sequence[Span], looked: str, remedy: str) -> None:
+    def __init__(self, dataset: str, spans: Sequence[Span], searched: str, remedy: str) -> None:
         shown = ", ".join(f"partition {s.partition} offsets {s.start} to {s.end - 1}" for s in spans[:5])
         more = f" and {len(spans) - 5} more ranges" if len(spans) > 5 else ""
-        super().__init__(f"{dataset}: {shown}{more} are not in {looked}; nothing was planned", remedy)
+        super().__init__(f"{dataset}: {shown}{more} are not in {searched}; nothing was planned", remedy)
         self.dataset, self.spans = dataset, tuple(spans)
 
 
-@dataclass(frozen=True)
-class ReplayRange:
-    """What a replay asks for, one of three: offsets [start, end) by partition, Kafka's times, batches (inclusive)."""
+class GapFilled(Terminal):
+    """The plan restored records that bronze had lost: reverting it would lose them again."""
 
-    offsets: Mapping[int, tuple[int, int]] | None = None
-    times: tuple[datetime, datetime] | None = None
-    batches: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        if self.offsets is not None:
-            return "offsets " + ", ".join(f"{p}: {start} to {end - 1}" for p, (start, end) in self.offsets.items())
-        if self.times is not None:
-            return f"records of Kafka time {format_range(*self.times)}"
-        assert self.batches is not None
-        return f"batches {self.batches[0]} to {self.batches[1]}"
-
-
-def format_range(since: datetime, until: datetime) -> str:
-    """Return a half-open range of times in words."""
-    return f"from {since.astimezone(UTC):%Y-%m-%d %H:%M} to before {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def plan_backfill(
-    settings: Settings,
-    dataset: str,
-    since: datetime,
-    until: datetime,
-    by: str,
-    now: datetime,
-    threshold: float = 0.0,
-    reference: str = AS_OF,
-    origin: str = "",
-) -> PlanRecord:
-    """Plan to do the events of [since, until) again, with the release that readers see, from bronze.
-
-    `reference` AS_OF joins the reference tables as they were at each batch, TODAY as they are now. Asked again with the
-    same `origin` it returns the plan that was made before.
-    Errors: NothingPublished, RangeRefused, NothingThere, RecordsNowhere, PlanInTheWay, PlanBusy.
-    """
-    asked = f"events {format_range(since, until)}"
-    if since >= until:
-        raise RangeRefused(dataset, asked, "the range ends before it begins", "give --from an earlier time than --to")
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        view = _view(settings, dataset)
-        batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
-        tiles = [tile for tile in view.history.tiles if tile.batch in batches]
-        if not tiles:
-            raise RangeEmpty(dataset, asked, "no published event lies there", "headrace tables")
-        parts = view.from_bronze(_joined(tiles, BRONZE))
-        slice_ = Slice(parts, since, until, view.reference(reference))
-        return _kept(view, BACKFILL, slice_, asked, by, now, threshold, origin)
-
-
-def plan_replay(
-    settings: Settings,
-    dataset: str,
-    wanted: ReplayRange,
-    source: str,
-    by: str,
-    now: datetime,
-    threshold: float = 0.0,
-    reference: str = AS_OF,
-    origin: str = "",
-) -> PlanRecord:
-    """Plan to do records again with the release that readers see: from Kafka where it has them, else from bronze.
-
-    `source` KAFKA or BRONZE forbids the other. What bronze lacks is filled. `reference`, `origin`: as in
-    `plan_backfill`. Errors: as there, and BrokerUnreachable.
-    """
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        view = _view(settings, dataset)
-        spans = _asked_spans(view, wanted)
-        if not spans:
-            raise RangeEmpty(dataset, str(wanted), "no published record lies there", "headrace status")
-        _refuse_not_ingested(view, spans, str(wanted))
-        parts = view.from_bronze(spans) if source == BRONZE else _across_the_seam(settings, view, spans, source)
-        slice_ = Slice(parts, reference=view.reference(reference))
-        return _kept(view, REPLAY, slice_, str(wanted), by, now, threshold, origin)
-
-
-def plan_reinstatement(
-    settings: Settings, dataset: str, spans: Sequence[Span], asked: str, by: str, now: datetime, threshold: float = 0.0
-) -> PlanRecord:
-    """Plan to do exactly these spans again, from bronze, where a rejected record stays.
-
-    Errors: NothingPublished, RangeRefused, RecordsNowhere, PlanInTheWay, PlanBusy.
-    """
-    with planning_lock(settings):
-        view = _view(settings, dataset)
-        _refuse_not_ingested(view, spans, asked)
-        slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
-        return _kept(view, REINSTATE, slice_, asked, by, now, threshold, "")
+    def __init__(self, plan: str) -> None:
+        super().__init__(
+            f"plan {plan} filled a gap in bronze; reverting it would lose records, so nothing was done",
+            "headrace audit",
+        )
+        self.plan = plan
 
 
 @dataclass(frozen=True)
-class _View:
-    """What is published of a dataset, as the planner sees it."""
+class PublishedView:
+    """A dataset's publication, as a planner reads it."""
 
     settings: Settings
     seen: Publication
@@ -162,90 +86,99 @@ class _View:
     history: PublishedHistory
 
     def from_bronze(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the spans, to be read from bronze; RecordsNowhere when it lacks some of their records."""
-        lacking = self.lacking(spans)
-        if lacking:
+        """Return the spans with source BRONZE. Raises RecordsMissing when bronze lacks some of their records."""
+        missing = self.missing(spans)
+        if missing:
             name = self.seen.dataset
-            ends = {span.partition: [span.start, span.end] for span in lacking}
-            remedy = f"headrace replay run --dataset {name} --offsets '{_as_argument(ends)}'   (fills it from Kafka)"
-            raise RecordsMissing(name, lacking, f"bronze.{name}", remedy)
+            ends = {span.partition: [span.start, span.end] for span in missing}
+            remedy = f"headrace replay run --dataset {name} --offsets '{as_argument(ends)}'   (fills it from Kafka)"
+            raise RecordsMissing(name, missing, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
-    def refuse_inherited(self, wanted: Slice) -> None:
-        """Raise RangeRefused for records that the release did not judge: it took them over as they were."""
-        beginning = self.declared.release_start
-        if beginning is None:
+    def refuse_inherited(self, slice_: Slice) -> None:
+        """Raise RangeRefused for records that the release inherited instead of validating them."""
+        start = self.declared.release_start
+        if start is None:
             return
-        before = (tile for tile in self.history.tiles if tile.batch < beginning.batch)
-        if any(span.overlaps(_span(tile)) for tile in before for span in wanted.spans):
-            why = (
-                f"release {self.declared.release} begins with batch {beginning.batch} and took over what was before it"
-            )
-            remedy = "a later range; or ship the folder from the start: headrace release run"
-            raise RangeRefused(self.seen.dataset, f"batches before {beginning.batch}", why, remedy)
+        before = (part for part in self.history.batch_offsets if part.batch < start.batch)
+        if any(span.overlaps(span_of(part)) for part in before for span in slice_.spans):
+            why = f"release {self.declared.release} starts at batch {start.batch} and inherited earlier batches"
+            remedy = "a later range, or a release from the first batch: headrace release run"
+            raise RangeRefused(self.seen.dataset, f"batches before {start.batch}", why, remedy)
 
-    def reference(self, wanted: str) -> dict[str, int] | None:
-        """Return the versions of the reference tables that all records are joined with; None: each batch's own."""
-        if wanted == AS_OF:
+    def reference(self, requested: str) -> dict[str, int] | None:
+        """Return the versions of the reference tables to join with all records; None: those of each batch."""
+        if requested == AS_OF:
             return None
         if not self.declared.pipeline.reference:
             why = "it joins no reference tables"
             raise RangeRefused(self.seen.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
         return current_versions(self.settings, self.seen.dataset)
 
-    def lacking(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the parts of the spans that bronze was to have and has not."""
-        asked = [tile for tile in self.history.tiles if any(span.overlaps(_span(tile)) for span in spans)]
+    def missing(self, spans: Sequence[Span]) -> list[Span]:
+        """Return the parts of the spans that were ingested and are not in bronze."""
+        requested = [part for part in self.history.batch_offsets if any(span.overlaps(span_of(part)) for span in spans)]
         holes = [
-            Span(tile.partition, start, end, BRONZE)
-            for tile in self.history.missing(asked)
-            for start, end in self.history.absent(tile)
+            Span(part.partition, start, end, BRONZE)
+            for part in self.history.missing(requested)
+            for start, end in self.history.absent(part)
         ]
-        return [part for span in spans for hole in holes if (part := _common(span, hole)) is not None]
+        return [part for span in spans for hole in holes if (part := overlap(span, hole)) is not None]
 
 
-def _view(settings: Settings, dataset: str) -> _View:
+def published_view(settings: Settings, dataset: str) -> PublishedView:
+    """Return what is published of a dataset. Raises DatasetUnknown, NothingPublished."""
     refuse_unknown_dataset(settings, dataset)
     seen = read_publication(settings, dataset)
     tables = tables_of(settings, seen)
     history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])
-    return _View(settings, seen, released_dataset(settings, dataset, seen.release), history)
+    return PublishedView(settings, seen, released_dataset(settings, dataset, seen.release), history)
 
 
-def _kept(
-    view: _View, kind: str, slice_: Slice, asked: str, by: str, now: datetime, threshold: float, origin: str
-) -> PlanRecord:
+@dataclass(frozen=True)
+class PlanRequest:
+    """Who requested a slice plan, when, in words, with which threshold, and for which Airflow run."""
+
+    requested: str
+    by: str
+    now: datetime
+    threshold: float = 0.0
+    origin: str = ""
+
+
+def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: PlanRequest) -> PlanRecord:
+    """Write a plan for a slice. Raises PlanConflict, RangeRefused, DiskTooSmall."""
     name = view.seen.dataset
     refuse_conflict(view.settings, name, slice_)
     view.refuse_inherited(slice_)
-    wanted = _predicted(view, slice_)
-    refuse_small_disk(view.settings, name, wanted)
+    predicted = _predicted(view, slice_)
+    refuse_small_disk(view.settings, name, predicted)
     plan = Plan(
         id=next_plan_id(view.settings, kind, name),
         kind=kind,
         dataset=name,
         base=view.seen.release,
         release=view.seen.release,
-        planned_at=now,
-        planned_by=by,
-        threshold=threshold,
+        planned_at=request.now,
+        planned_by=request.by,
+        threshold=request.threshold,
         changes=(),
-        predicted=wanted,
+        predicted=predicted,
         slice=slice_,
-        asked=asked + _said_reference(slice_.reference),
-        origin=origin,
+        requested=request.requested + _reference_text(slice_.reference),
+        origin=request.origin,
     )
     return save_plan(view.settings, plan)
 
 
-def _said_reference(versions: Mapping[str, int] | None) -> str:
+def _reference_text(versions: Mapping[str, int] | None) -> str:
     if versions is None:
         return ""
     return ", joined with " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
-def _predicted(view: _View, slice_: Slice) -> Prediction:
-    """Files by their bounds; gold rows by the share of the records."""
+def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
+    """Count files by their bounds, gold rows by the share of the records."""
     files = [file for file in view.history.bronze_files if any(_within(file.low, file.high, s) for s in slice_.spans)]
     records, every = sum(file.rows for file in files), sum(file.rows for file in view.history.bronze_files)
     reading = PinnedTables(tables_of(view.settings, view.seen))
@@ -260,91 +193,119 @@ def _within(low: Mapping[str, int], high: Mapping[str, int], span: Span) -> bool
     return low["partition"] == span.partition and low["offset"] < span.end and high["offset"] >= span.start
 
 
-def _asked_spans(view: _View, wanted: ReplayRange) -> list[Span]:
-    """Return the offsets that were asked for, by partition."""
-    if wanted.offsets is not None:
-        if any(start >= end or start < 0 for start, end in wanted.offsets.values()):
-            raise RangeRefused(
-                view.seen.dataset, str(wanted), "a range ends before it begins", "START,END with START < END"
-            )
-        return [Span(part, start, end, BRONZE) for part, (start, end) in sorted(wanted.offsets.items())]
-    if wanted.times is not None:
-        return _spans_of_times(view, *wanted.times)
-    assert wanted.batches is not None
-    first, last = wanted.batches
-    return _joined([tile for tile in view.history.tiles if first <= tile.batch <= last], BRONZE)
+def format_range(since: datetime, until: datetime) -> str:
+    """Return the range [since, until) in words."""
+    return f"from {since.astimezone(UTC):%Y-%m-%d %H:%M} to before {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _spans_of_times(view: _View, since: datetime, until: datetime) -> list[Span]:
-    """Kafka's times ascend with the offsets (the broker sets them), so a range of times is a range of offsets."""
-    import pyarrow.compute as pc
-
-    if since >= until:
-        raise RangeRefused(
-            view.seen.dataset, format_range(since, until), "it ends before it begins", "an earlier --from-timestamp"
-        )
-    inside = (pc.field("timestamp") >= since) & (pc.field("timestamp") < until)
-    found = open_dataset(view.history.bronze).to_table(columns=["partition", "offset"], filter=inside)
-    ends = found.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
-    return [Span(row["partition"], row["offset_min"], row["offset_max"] + 1, BRONZE) for row in ends]
-
-
-def _refuse_not_ingested(view: _View, spans: Iterable[Span], asked: str) -> None:
+def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:
+    """Raise RangeRefused when a span names offsets that are not published yet."""
     name, ends = view.seen.dataset, view.history.ends
     for span in spans:
         if span.partition not in ends:
             why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"
-            raise RangeRefused(name, asked, why, "headrace status")
+            raise RangeRefused(name, requested, why, "headrace status")
         if span.end > ends[span.partition]:
             why = f"partition {span.partition} is published up to offset {ends[span.partition] - 1}"
-            raise RangeRefused(name, asked, why, "headrace wait --caught-up, or an earlier end")
+            raise RangeRefused(name, requested, why, "headrace wait --caught-up, or an earlier end")
 
 
-def _across_the_seam(settings: Settings, view: _View, spans: Sequence[Span], source: str) -> list[Span]:
-    """Cut each span where Kafka's retention ends: below it bronze, from it on Kafka."""
-    bootstrap, topic = bootstrap_servers(settings), view.declared.pipeline.topic
-    strange = {tile.topic_id for tile in view.history.tiles} - {topic_id(bootstrap, topic)}
-    if strange:
-        why = f"bronze was read from topic {topic} with id {min(strange)}, which was deleted and made anew since"
-        raise RangeRefused(view.seen.dataset, "from Kafka", why, "--source bronze")
-    starts = log_start_offsets(bootstrap, topic)
-    below = [_common(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
-    above = [_common(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
-    old, fresh = [part for part in below if part], [part for part in above if part]
-    if source == KAFKA and old:
-        remedy = "--source auto takes bronze for what Kafka has deleted"
-        raise RecordsMissing(view.seen.dataset, old, "Kafka any more", remedy)
-    lacking = view.lacking(old)
-    if lacking:
-        where = f"Kafka any more, nor in bronze.{view.seen.dataset}"
-        raise RecordsMissing(view.seen.dataset, lacking, where, "a range without them, or a backup of bronze")
-    kept = [Span(span.partition, span.start, span.end, BRONZE) for span in old]
-    return sorted(
-        [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)
-    )
-
-
-def _common(one: Span, other: Span) -> Span | None:
-    """Return the offsets that both name, with `one`'s source."""
+def overlap(one: Span, other: Span) -> Span | None:
+    """Return the offsets that both spans contain, with `one`'s source; None when there are none."""
     start, end = max(one.start, other.start), min(one.end, other.end)
     return Span(one.partition, start, end, one.source) if one.partition == other.partition and start < end else None
 
 
-def _joined(tiles: Iterable[BatchOffsets], source: str) -> list[Span]:
-    """Return the tiles' offsets with what adjoins made one span."""
+def joined_spans(parts: Iterable[BatchOffsets], source: str) -> list[Span]:
+    """Return the offsets of the parts as spans; adjacent ones are joined."""
     spans: list[Span] = []
-    for tile in sorted(tiles, key=lambda tile: (tile.partition, tile.start)):
+    for part in sorted(parts, key=lambda part: (part.partition, part.start)):
         last = spans[-1] if spans else None
-        if last is not None and last.partition == tile.partition and last.end >= tile.start:
-            spans[-1] = Span(tile.partition, last.start, max(last.end, tile.end), source)
-        elif tile.end > tile.start:
-            spans.append(Span(tile.partition, tile.start, tile.end, source))
+        if last is not None and last.partition == part.partition and last.end >= part.start:
+            spans[-1] = Span(part.partition, last.start, max(last.end, part.end), source)
+        elif part.end > part.start:
+            spans.append(Span(part.partition, part.start, part.end, source))
     return spans
 
 
-def _span(tile: BatchOffsets) -> Span:
-    return Span(tile.partition, tile.start, tile.end, BRONZE)
+def span_of(part: BatchOffsets) -> Span:
+    """Return a batch's offsets of one partition as a span of bronze."""
+    return Span(part.partition, part.start, part.end, BRONZE)
 
 
-def _as_argument(ranges: Mapping[int, Sequence[int]]) -> str:
+def as_argument(ranges: Mapping[int, Sequence[int]]) -> str:
+    """Return offsets as the value of `--offsets`."""
     return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
+
+
+def slice_kind(name: str, parameters: type[PlanParameters], **overrides: Any) -> PlanKind:
+    """Return a kind of plan that recomputes a slice; `overrides` replace functions of it."""
+    functions: dict[str, Callable[..., Any]] = {
+        "describe_build": lambda plan: f"recompute {plan.requested} with release {plan.release}, in a separate folder",
+        "describe_apply": lambda _: "replace the rows that differ, all tables in one publication",
+        "refuse_applied": _refuse_applied,
+        "build_job": lambda plan: ("spark_jobs.jobs.slice_job", plan.dataset, plan.id),
+        "read_build": _read_build,
+        "sides": _sides,
+        "record_comparison": nothing,
+        "apply": apply_slice,
+        "confirm": confirm_slice,
+        "refuse_revert": refuse_revert,
+        "revert": revert_slice,
+        "drop_build": drop_rows,
+        "undo_decisions": nothing,
+    }
+    return PlanKind(name=name, parameters=parameters, builds_whole_tables=False, **{**functions, **overrides})
+
+
+def apply_slice(settings: Settings, record: PlanRecord) -> Applied:
+    """Have the owner of the tables apply the patch; an equal slice needs no request."""
+    if record.last(SliceBuilt).is_equal:
+        drop_rows(settings, record.plan)
+        return Applied(batch=record.last(SliceBuilt).batch, changed=0)
+    batch, seconds = _patch(settings, record, RequestKind.APPLY_PATCH)
+    return Applied(batch=batch, seconds=seconds)
+
+
+def refuse_revert(settings: Settings, record: PlanRecord) -> None:
+    """Raise GapFilled when bronze would lose records, PlanConflict when an open plan has the same records."""
+    if record.last(SliceBuilt).filled:
+        raise GapFilled(record.plan.id)
+    refuse_conflict(settings, record.plan.dataset, record.plan.records)
+
+
+def revert_slice(settings: Settings, record: PlanRecord) -> RolledBack:
+    """Have the owner of the tables revert the patch."""
+    built = record.last(SliceBuilt)
+    if built.is_equal:
+        drop_rows(settings, record.plan)
+        return RolledBack(batch=built.batch, changed=0)
+    batch, seconds = _patch(settings, record, RequestKind.REVERT_PATCH)
+    return RolledBack(batch=batch, seconds=seconds)
+
+
+def drop_rows(settings: Settings, plan: Plan) -> None:
+    """Remove the slice's rows before and after; the comparison stays."""
+    shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
+
+
+def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[int, float]:
+    plan, began = record.plan, time.monotonic()
+    request = OwnerRequest(plan.id, kind, plan.release, record.last(SliceBuilt).attempt)
+    return request_owner(settings, plan.dataset, request).batch, round(time.monotonic() - began, 2)
+
+
+def _refuse_applied(settings: Settings, plan: Plan) -> None:
+    marker, app_id = patch_in_progress_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
+    in_progress = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
+    committed = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
+    if in_progress or any(name.endswith(app_id) for name in committed):
+        raise AlreadyPublished(plan.id)
+
+
+def _read_build(output: Mapping[str, Any], seconds: float) -> SliceBuilt:
+    return SliceBuilt.model_validate({"built": output["built"], "seconds": seconds})
+
+
+def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    return slice_sides(settings, record.plan)

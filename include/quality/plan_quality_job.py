@@ -17,9 +17,10 @@ from include.catalog.contract_rules import Rule, referenced_columns
 from include.catalog.row_expectations import ROW_EXPECTATIONS
 from include.errors import HeadraceError
 from include.planning.comparison import Side
-from include.planning.comparison_sides import comparison_sides, table_with_slice
+from include.planning.comparison_sides import table_with_slice
 from include.planning.contract_checks import table_rules
 from include.planning.plan_journal import load_plan
+from include.planning.plan_stages import kind_of
 from include.quality.gx_checkpoint import Check, validate_tables
 from include.quality.quality_packages import QualityNotInstalled
 from include.settings import Settings, load_settings
@@ -28,10 +29,11 @@ from include.settings import Settings, load_settings
 def validate_plan(settings: Settings, plan: str) -> dict[str, Any]:
     """Return what the built tables of a plan answer."""
     record = load_plan(settings, plan)
-    sides = comparison_sides(settings, record)
+    kind = kind_of(record.plan)
+    sides = kind.sides(settings, record)
     _, (_, rows) = sides
     rules = table_rules(sides[1])
-    if record.plan.slice is None:
+    if kind.builds_whole_tables:
         checks = validate_tables({name: (rows[name], found) for name, found in rules.items()})
     else:
         checks = validate_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})

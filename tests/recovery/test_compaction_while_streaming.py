@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from recovery_site import Site
 
-from include.planning.plan import REPLAY, Plan, Prediction, Stage
-from include.planning.plan_journal import record_stage, save_plan
+from include.planning.plan import REPLAY, Plan, Prediction
+from include.planning.plan_journal import record_result, save_plan
+from include.planning.stage_results import Cancelled
 from include.reading.publication import read_publication
 
 pytestmark = pytest.mark.extended
@@ -56,7 +57,7 @@ def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
     save_plan(site.settings, plan)
     left = site.command("maintain", "--dataset", site.dataset)
     assert (left.returncode, plan.id in left.stdout) == (LEFT_ALONE, True)
-    record_stage(site.settings, plan.id, Stage.CANCELLED, "ann")
+    record_result(site.settings, plan.id, Cancelled(), "ann")
 
     # The stream compacts between two runs, and continues with the compacted files.
     site.send(20)

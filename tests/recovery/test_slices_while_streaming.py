@@ -103,7 +103,7 @@ def test_slices_while_streaming(site: Site) -> None:
 
     # Nothing has changed: a day is verified, and no table is touched.
     day = run(site, "backfill", "run", *name, *DAY)
-    assert (day["stage"], day["events"][-1]["facts"]["changed"]) == ("applied", 0)
+    assert (day["stage"], day["events"][-1]["result"]["changed"]) == ("applied", 0)
     release = before["release"]
     assert (
         json.loads(verified_path(site.settings, site.dataset, release, day["id"]).read_text())["batch"]

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from site_of_stack import DATASET, Stack, await_that
 
-from include.planning.confirm_applied import confirm
-from include.planning.plan import Stage
+from include.planning.plan_stages import confirm
+from include.planning.stage_results import Stage
 
 REPLAY = f"replay__{DATASET}"
 ASKED = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}
@@ -35,7 +35,7 @@ def test_a_replay_outlives_the_death_of(part: str, fed: Stack) -> None:
     (record,) = fed.plans(f"{REPLAY}/{run}")
     stages = Counter(event.stage for event in record.events)
     assert stages == dict.fromkeys((Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED), 1)
-    assert confirm(fed.settings, record)["result"] == "verified"
+    assert confirm(fed.settings, record).result == "verified"
     assert fed.publication().tables == seen.tables, "nothing differed, so no table was touched"
     await_that(lambda: fed.jobs() == [], "no job is left behind", 30)
     assert fed.is_balanced()

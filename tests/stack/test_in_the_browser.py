@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
 
-from include.planning.plan import Stage
+from include.planning.stage_results import Stage
 from include.process_control.airflow_process import USER
 from include.settings import CLONE
 
@@ -106,7 +106,7 @@ def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) 
     page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}")
     keep(page, "7-published")
     (record,) = stack.plans(f"{REPLAY}/{run}")
-    assert (record.stage, record.plan.asked) == (Stage.APPLIED, "batches 0 to 1")
+    assert (record.stage, record.plan.requested) == (Stage.APPLIED, "batches 0 to 1")
     assert stack.is_balanced()
 
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from plan_samples import advanced
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.planning.confirm_applied import NotConfirmed, confirm
-from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
+from include.planning.confirm_applied import NotConfirmed
+from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
 from include.planning.plan import RELEASE as A_RELEASE
-from include.planning.plan_journal import record_stage, save_plan
+from include.planning.plan_journal import load_plan, save_plan
+from include.planning.plan_stages import confirm
+from include.planning.stage_results import Stage
 from include.planning.verified_ranges import write_verified
 from include.settings import Settings
 
@@ -34,10 +37,9 @@ def applied(settings: Settings, kind: str, release: str = RELEASE, *, back: bool
     )
     slice_ = None if kind == A_RELEASE else Slice([Span(0, 0, 1, BRONZE)], NOON, NOON.replace(hour=13))
     save_plan(settings, replace(plan, slice=slice_))
-    for stage in WAY:
-        record_stage(settings, plan.id, stage, "ann")
-    record = record_stage(settings, plan.id, Stage.APPLIED, "ann", **facts)
-    return record_stage(settings, plan.id, Stage.ROLLED_BACK, "ann") if back else record
+    record = advanced(settings, load_plan(settings, plan.id), *WAY)
+    record = advanced(settings, record, Stage.APPLIED, **facts)
+    return advanced(settings, record, Stage.ROLLED_BACK) if back else record
 
 
 def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
@@ -52,7 +54,7 @@ def test_a_release_that_readers_do_not_see(sales: SmallWarehouse) -> None:
 
 
 def test_a_release_that_was_taken_back(sales: SmallWarehouse) -> None:
-    assert confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654", back=True))["release"] == RELEASE
+    assert confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654", back=True)).release == RELEASE
 
 
 def test_a_correction_without_a_commit(sales: SmallWarehouse) -> None:
@@ -66,7 +68,7 @@ def test_a_correction_that_is_committed_and_not_published(sales: SmallWarehouse)
     with pytest.raises(NotConfirmed, match="before it"):
         confirm(sales.settings, record)
     sales.move()
-    assert confirm(sales.settings, record)["result"] == "corrected"
+    assert confirm(sales.settings, record).result == "corrected"
 
 
 def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> None:
@@ -77,7 +79,7 @@ def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> No
         confirm(sales.settings, record)
     corrected(sales, record.plan.id, 2)
     sales.move()
-    assert confirm(sales.settings, record)["result"] == "rolled back"
+    assert confirm(sales.settings, record).result == "rolled back"
 
 
 def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWarehouse) -> None:
@@ -85,4 +87,4 @@ def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWareho
     with pytest.raises(NotConfirmed, match="verified"):
         confirm(sales.settings, record)
     write_verified(sales.settings, record.plan, 0, 0)
-    assert confirm(sales.settings, record)["result"] == "verified"
+    assert confirm(sales.settings, record).result == "verified"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from deltalake import write_deltalake
+from plan_samples import advanced, plan_at
 
 from include.errors import Terminal, Transient
 from include.operators import (
@@ -26,13 +28,17 @@ from include.operators.day_completion import ReportCompleteDays, complete_days, 
 from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.quality_operator import ValidateTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
-from include.paths import log_path
-from include.planning import confirm_applied, plan_stages, slice_plan
+from include.paths import log_path, silver_path
+from include.planning import backfill_plan, plan_stages, replay_plan
+from include.planning.confirm_applied import NotConfirmed
 from include.planning.explain_plan import comparison_in_markdown
-from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
-from include.planning.plan_journal import find_plan, load_plan, next_plan_id, record_stage, save_plan
-from include.planning.release_plan import PlanConflict
+from include.planning.plan import BACKFILL, REPLAY, PlanRecord
+from include.planning.plan_journal import find_plan, load_plan
+from include.planning.plan_kind import Confirmation
+from include.planning.plan_preconditions import PlanConflict
+from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
+from include.planning.stage_results import Stage
 from include.quality import published_quality
 from include.quality.gx_checkpoint import Check
 from include.quality.published_quality import PublishedChecks
@@ -65,14 +71,9 @@ def context(params: dict[str, Any] | None = None, conf: dict[str, Any] | None = 
     return {"params": params or {}, "dag_run": said, "ti": task, "exception": ValueError("why")}
 
 
-def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = REPLAY, **facts: Any) -> PlanRecord:
-    """A plan that has come so far."""
-    name = next_plan_id(settings, kind, "flights")
-    plan = Plan(name, kind, "flights", "aaa", "aaa", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-    record = save_plan(settings, replace(plan, origin=origin))
-    for stage in upto:
-        record = record_stage(settings, name, stage, "ann", **facts)
-    return record
+def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = REPLAY, **fields: Any) -> PlanRecord:
+    """A plan of the run after these stages."""
+    return advanced(settings, plan_at(settings, kind=kind, origin=origin), *upto, **fields)
 
 
 WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
@@ -103,7 +104,7 @@ def test_a_failure_is_written_where_it_is_found_without_airflow(here: Settings) 
 
 
 def test_the_run_is_refused_before_the_planner_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_plan, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
+    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
@@ -117,17 +118,18 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
         asked.extend(args)
         return record
 
-    monkeypatch.setattr(slice_plan, "plan_replay", plan_replay)
+    monkeypatch.setattr(replay_plan, "plan_replay", plan_replay)
     said = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
     assert said["plan"] == record.plan.id
-    settings, dataset, wanted, source, by, _, threshold, reference, wish = asked
-    assert (settings, dataset, wanted.batches, source) == (here, "flights", (1, 2), "auto")
-    assert (by, threshold, reference, wish) == ("ann", 0, "as-of", WISH)
+    settings, dataset, parameters, by, _, run = asked
+    expected = ReplayParameters(by="batches", first_batch=1, last_batch=2)
+    assert (settings, dataset, parameters, by, run) == (here, "flights", expected, "ann", WISH)
 
 
 def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = planned(here)
-    monkeypatch.setattr(slice_plan, "plan_replay", lambda *args: record)
+    write_deltalake(silver_path(here, "flights", "aaa"), pa.table({"x": [1]}))
+    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: record)
     seen = context(FORM | {"dry_run": True})
     operator = PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
@@ -151,11 +153,11 @@ def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypat
     def nothing(*args: Any) -> PlanRecord:
         raise RangeEmpty("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(slice_plan, "plan_backfill", in_the_way)
+    monkeypatch.setattr(backfill_plan, "plan_backfill", in_the_way)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
     assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(slice_plan, "plan_backfill", nothing)
+    monkeypatch.setattr(backfill_plan, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     asked = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
@@ -246,9 +248,9 @@ def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch
     record = planned(here, *WAY)
 
     def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
-        raise confirm_applied.NotConfirmed(seen.plan.id, seen.stage, "silver has no commit of it")
+        raise NotConfirmed(seen.plan.id, seen.stage, "silver has no commit of it")
 
-    monkeypatch.setattr(confirm_applied, "confirm", not_there)
+    monkeypatch.setattr(plan_stages, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):
         ApplyPlan(task_id="apply", dataset="flights").execute(context())
     assert load_plan(here, record.plan.id).stage is Stage.APPLIED
@@ -262,7 +264,7 @@ def test_the_policy_approves_what_is_equal(here: Settings) -> None:
 
 
 def test_nobody_is_asked_about_what_a_rule_holds_back(here: Settings) -> None:
-    record = planned(here, *WAY[:2], verdict="held", held=["gold.route_days: few_rows"])
+    record = planned(here, *WAY[:2], verdict="held", held=("gold.route_days: few_rows",))
     with pytest.raises(AirflowFailException, match="few_rows"):
         ApprovePlan(task_id="approve", dataset="flights").execute(context())
     assert load_plan(here, record.plan.id).stage is Stage.COMPARED
@@ -301,13 +303,17 @@ def test_the_last_applied_plan_is_taken_back_and_by_a_retry_no_other(
     first, last = planned(here, *WAY, origin="a/1"), planned(here, *WAY, origin="a/2", kind=BACKFILL)
 
     def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-        return record_stage(settings, record.plan.id, Stage.ROLLED_BACK, by)
+        return advanced(settings, record, Stage.ROLLED_BACK, by=by)
 
     monkeypatch.setattr(plan_stages, "roll_back", roll_back)
-    monkeypatch.setattr(confirm_applied, "confirm", lambda settings, record: {"plan": record.plan.id})
+    monkeypatch.setattr(
+        plan_stages,
+        "confirm",
+        lambda settings, record: Confirmation(record.plan.id, "rolled_back", "aaa", 3, "rolled back"),
+    )
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
-        assert operator.execute(context({"plan": ""})) == {"plan": last.plan.id}
+        assert operator.execute(context({"plan": ""}))["plan"] == last.plan.id
     assert load_plan(here, first.plan.id).stage is Stage.APPLIED
 
 

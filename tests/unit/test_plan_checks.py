@@ -19,11 +19,12 @@ from deltalake import write_deltalake
 from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.paths import patch_path, snapshot_path
-from include.planning import plan_stages
+from include.planning import backfill_plan, plan_stages
 from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
 from include.planning.contract_checks import PlanHeld
-from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction, Stage
-from include.planning.plan_journal import comparison_path, record_stage, save_plan
+from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction
+from include.planning.plan_journal import comparison_path, record_result, save_plan
+from include.planning.stage_results import Compared, ReleaseBuilt, SliceBuilt, Stage
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import CLONE, Settings
 
@@ -120,7 +121,7 @@ def built_release(settings: Settings, dataset: Dataset, scheduled: list[int]) ->
             "tables": {TABLE: table},
         }
 
-    return record_stage(settings, record.plan.id, Stage.BUILT, "ann", built=seen(1), seen=seen(0))
+    return record_result(settings, record.plan.id, ReleaseBuilt(batch=1, built=seen(1), published=seen(0)), "ann")
 
 
 def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], others: int = 0) -> PlanRecord:
@@ -133,13 +134,13 @@ def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], othe
     for state, rows in (("before", [5, 6, 7]), ("after", scheduled)):
         (folder / state / TABLE).mkdir(parents=True)
         route_days(rows).write_parquet(folder / state / TABLE / "part.parquet")
-    return record_stage(settings, record.plan.id, Stage.BUILT, "ann", built={"batch": 1})
+    return record_result(settings, record.plan.id, SliceBuilt(batch=1, attempt="1"), "ann")
 
 
 def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, dataset: Dataset) -> None:
     record = built_release(settings, dataset, [5, -1, 7])
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
-    assert (found.verdict, record.facts_of(Stage.COMPARED)["held"]) == (HELD, [f"{TABLE}: negative"])
+    assert (found.verdict, list(record.last(Compared).held)) == (HELD, [f"{TABLE}: negative"])
     assert {c["rule"]: (c["is_kept"], c["blocks"]) for c in found.checks} == {
         "negative": (False, True),
         "many": (False, False),
@@ -191,7 +192,7 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
 def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nothing/can/be/started")
     record = built_slice(settings, dataset, [5, 6, 7])
-    monkeypatch.setattr(plan_stages, "write_verified", lambda *_: None)
+    monkeypatch.setattr(backfill_plan, "write_verified", lambda *_: None)
     _, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, list(found.checks)) == (EQUAL, [])
 

@@ -15,6 +15,7 @@ import typer
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_samples import advanced, result_of
 from rich.console import Console
 
 from include.catalog.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
@@ -25,7 +26,16 @@ from include.paths import plan_path, silver_path
 from include.planning import plan_stages
 from include.planning.comparison import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
 from include.planning.comparison_page import page
-from include.planning.plan import FOLLOWING, OPEN, REINSTATE, Plan, PlanRecord, Prediction, Stage, StageRefused
+from include.planning.plan import (
+    OPEN,
+    REINSTATE,
+    RELEASE_TRANSITIONS,
+    REPLAY,
+    Plan,
+    PlanRecord,
+    Prediction,
+    StageRefused,
+)
 from include.planning.plan_journal import (
     PlanBusy,
     PlanUnknown,
@@ -33,11 +43,12 @@ from include.planning.plan_journal import (
     load_plan,
     next_plan_id,
     plan_lock,
-    record_stage,
     save_plan,
 )
-from include.planning.rejected_decisions import restore_discards
-from include.planning.release_plan import DiskTooSmall, refuse_small_disk
+from include.planning.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
+from include.planning.reinstate_plan import restore_discards
+from include.planning.release_plan import StreamNotRunning
+from include.planning.stage_results import ReleaseBuilt, Stage
 from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
 from include.reading.publication import Publication, PublishedTable, publish
 from include.reading.published_tables import open_dataset
@@ -53,6 +64,7 @@ from include.state.owner_requests import (
     submit_request,
 )
 
+RESULT_STAGES = [stage for stage in Stage if stage is not Stage.PLANNED]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 
@@ -80,29 +92,31 @@ def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
 
 def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
-    for wrong in set(Stage) - set(FOLLOWING[Stage.PLANNED]):
+    for wrong in set(RESULT_STAGES) - set(RELEASE_TRANSITIONS[Stage.PLANNED]):
         with pytest.raises(StageRefused):
-            record_stage(settings, name, wrong, "ann")
+            advanced(settings, load_plan(settings, name), wrong)
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED, Stage.ROLLED_BACK):
-        assert record_stage(settings, name, stage, "ann", seconds=1).stage is stage
-    assert load_plan(settings, name).facts_of(Stage.BUILT) == {"seconds": 1}
+        assert advanced(settings, load_plan(settings, name), stage).stage is stage
+    assert load_plan(settings, name).last(ReleaseBuilt) == result_of(Stage.BUILT)
     assert not load_plan(settings, name).is_open
 
 
 def test_a_slice_is_compared_again_until_it_is_applied_and_never_applied_twice(settings: Settings) -> None:
-    wanted = replace(plan(settings), slice=Slice([Span(0, 10, 20, KAFKA)], NOON, None), asked="offsets 0: 10 to 19")
+    name = next_plan_id(settings, REPLAY, "flights")
+    slice_ = Slice([Span(0, 10, 20, KAFKA)], NOON, None)
+    wanted = replace(plan(settings), id=name, kind=REPLAY, slice=slice_, requested="offsets 0: 10 to 19")
     name = save_plan(settings, wanted).plan.id
     assert load_plan(settings, name).plan == wanted
     again = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
     for stage in (*again, *again, Stage.APPLIED):
-        record_stage(settings, name, stage, "ann")
-    for wrong in set(Stage) - {Stage.ROLLED_BACK}:
+        advanced(settings, load_plan(settings, name), stage)
+    for wrong in set(RESULT_STAGES) - {Stage.ROLLED_BACK}:
         with pytest.raises(StageRefused):
-            record_stage(settings, name, wrong, "ann")
-    record_stage(settings, name, Stage.ROLLED_BACK, "ann")
-    for wrong in Stage:
+            advanced(settings, load_plan(settings, name), wrong)
+    advanced(settings, load_plan(settings, name), Stage.ROLLED_BACK)
+    for wrong in RESULT_STAGES:
         with pytest.raises(StageRefused):
-            record_stage(settings, name, wrong, "ann")
+            advanced(settings, load_plan(settings, name), wrong)
 
 
 @given(st.lists(st.sampled_from(list(Stage)), max_size=8))
@@ -110,19 +124,19 @@ def test_nothing_that_was_applied_is_open_again(stages: list[Stage]) -> None:
     now = Stage.PLANNED
     applied = False
     for stage in stages:
-        if stage in FOLLOWING[now]:
+        if stage in RELEASE_TRANSITIONS[now]:
             now, applied = stage, applied or stage is Stage.APPLIED
     assert not (applied and now in OPEN)
 
 
 def test_a_line_cut_off_by_a_crash_was_not_written(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
-    record_stage(settings, name, Stage.BUILT, "ann")
+    advanced(settings, load_plan(settings, name), Stage.BUILT)
     events = plan_path(settings, name) / "events.jsonl"
     whole = events.read_bytes()
     events.write_bytes(whole + whole[:20])
     assert load_plan(settings, name).stage is Stage.BUILT
-    record_stage(settings, name, Stage.COMPARED, "ann")
+    advanced(settings, load_plan(settings, name), Stage.COMPARED)
     assert [event.stage for event in load_plan(settings, name).events] == [Stage.BUILT, Stage.COMPARED]
 
 
@@ -276,7 +290,7 @@ def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(setting
     decided(settings, "reinstate", NOON, "ann")
     assert not amendments(settings, "flights")[PLACE].is_discarded
     for stage in (Stage.BUILT, Stage.COMPARED):
-        record = record_stage(settings, record.plan.id, stage, "ann")
+        record = advanced(settings, record, stage)
     end(settings, record, "carl")
     found = amendments(settings, "flights")[PLACE]
     assert (found.is_discarded, found.decisions[-1].by, found.decisions[-1].why) == (True, "carl", "noise")
@@ -313,7 +327,7 @@ def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
 def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
-    with pytest.raises(plan_stages.AlreadyPublished, match="release-flights-1"):
+    with pytest.raises(AlreadyPublished, match="release-flights-1"):
         plan_stages.cancel(settings, record, "ann")
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
@@ -322,8 +336,8 @@ def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> N
     name = save_plan(settings, plan(settings)).plan.id
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
-        record = record_stage(settings, name, stage, "ann")
-    with pytest.raises(plan_stages.StreamNotRunning, match="headrace up flights"):
+        record = advanced(settings, load_plan(settings, name), stage)
+    with pytest.raises(StreamNotRunning, match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert pending_request(settings, "flights") is None
 
@@ -354,8 +368,8 @@ def test_ctrl_c_says_how_to_go_on(
         raise KeyboardInterrupt
 
     record = save_plan(settings, plan(settings))
-    monkeypatch.setattr(cli, "_built", interrupted)
+    monkeypatch.setattr(plan_stages, "build", interrupted)
     with pytest.raises(typer.Exit) as ended:
         cli.run_through(Console(width=200), settings, record, lambda _: True)
     assert ended.value.exit_code == 130
-    assert f"headrace plan apply {record.plan.id} goes on" in capsys.readouterr().out
+    assert f"headrace plan apply {record.plan.id} continues" in capsys.readouterr().out

@@ -10,61 +10,63 @@ import pytest
 from include.operators import dag_forms
 from include.operators.run_parameters import (
     AuditParameters,
-    BackfillParameters,
+    BackfillRun,
     ParamsRefused,
-    ReleaseParameters,
-    ReplayParameters,
+    ReleaseRun,
+    ReplayRun,
     RollbackParameters,
-    RunParameters,
     StreamParameters,
     validated_params,
 )
-from include.planning.slice_plan import ReplayRange
+from include.planning.plan_parameters import Parameters
+from include.planning.replay_plan import ReplayParameters
 
-FORMS: dict[type[RunParameters], dag_forms.Form] = {
+FORMS: dict[type[Parameters], dag_forms.Form] = {
     StreamParameters: dag_forms.stream_form(),
-    ReleaseParameters: dag_forms.release_form(),
-    BackfillParameters: dag_forms.backfill_form(),
-    ReplayParameters: dag_forms.replay_form(),
+    ReleaseRun: dag_forms.release_form(),
+    BackfillRun: dag_forms.backfill_form(),
+    ReplayRun: dag_forms.replay_form(),
     RollbackParameters: dag_forms.rollback_form(),
     AuditParameters: dag_forms.audit_form(["flights"]),
 }
 DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
 
 
-def asked(model: type[RunParameters], **more: Any) -> dict[str, Any]:
+def asked(model: type[Parameters], **more: Any) -> dict[str, Any]:
     """What a form gives, with some fields filled in otherwise."""
     return {name: param.value for name, param in FORMS[model].items()} | more
 
 
-def refusal(model: type[RunParameters], **more: Any) -> ParamsRefused:
+def refusal(model: type[Parameters], **more: Any) -> ParamsRefused:
     with pytest.raises(ParamsRefused) as refused:
         validated_params(model, asked(model, **more))
     return refused.value
 
 
 @pytest.mark.parametrize("model", FORMS)
-def test_the_form_has_the_fields_that_are_understood(model: type[RunParameters]) -> None:
+def test_the_form_has_the_fields_that_are_understood(model: type[Parameters]) -> None:
     assert set(FORMS[model]) == set(model.model_fields)
 
 
-@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayParameters])
-def test_what_the_form_gives_untouched_is_understood(model: type[RunParameters]) -> None:
+@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayRun])
+def test_what_the_form_gives_untouched_is_understood(model: type[Parameters]) -> None:
     validated_params(model, asked(model))
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
 def test_a_time_is_written_out_with_its_zone(start: object) -> None:
-    assert refusal(ReplayParameters, by="time", **{**DAY, "start": start}).param == "start"
+    assert refusal(ReplayRun, by="time", **{**DAY, "start": start}).param == "start"
 
 
 def test_a_replay_by_time_batches_or_offsets() -> None:
-    times = validated_params(ReplayParameters, asked(ReplayParameters, by="time", **DAY))
-    assert times.wanted == ReplayRange(times=(datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)))
-    batches = validated_params(ReplayParameters, asked(ReplayParameters, by="batches", first_batch=0, last_batch=0))
-    assert batches.wanted == ReplayRange(batches=(0, 0))
-    offsets = validated_params(ReplayParameters, asked(ReplayParameters, by="offsets", offsets={"0": [100, 200]}))
-    assert offsets.wanted == ReplayRange(offsets={0: (100, 200)})
+    times = validated_params(ReplayRun, asked(ReplayRun, by="time", **DAY))
+    assert times.plan == ReplayParameters(
+        by="time", start=datetime(2013, 1, 2, tzinfo=UTC), end=datetime(2013, 1, 3, tzinfo=UTC)
+    )
+    batches = validated_params(ReplayRun, asked(ReplayRun, by="batches", first_batch=0, last_batch=0))
+    assert batches.plan == ReplayParameters(by="batches", first_batch=0, last_batch=0)
+    offsets = validated_params(ReplayRun, asked(ReplayRun, by="offsets", offsets={"0": [100, 200]}))
+    assert offsets.plan == ReplayParameters(by="offsets", offsets={0: (100, 200)})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_replay_by_time_batches_or_offsets() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
-    refused = refusal(ReplayParameters, **{param: value})
+    refused = refusal(ReplayRun, **{param: value})
     assert refused.param.split(".")[0] == param
     assert "nothing was done" in str(refused)
 
@@ -106,14 +108,14 @@ def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
         ({"by": "batches", **DAY}, "give what that needs"),
         ({"by": "batches", "first_batch": 3}, "belong together"),
         ({"by": "batches", "first_batch": 3, "last_batch": 2}, "first_batch is after last_batch"),
-        ({"by": "offsets", "offsets": {"0": [5, 5]}}, "no range"),
-        ({"by": "offsets", "offsets": {"../../etc": [1, 5]}}, "no range"),
-        ({"by": "offsets", "offsets": {"٣": [1, 5]}}, "no range"),
+        ({"by": "offsets", "offsets": {"0": [5, 5]}}, "is empty"),
+        ({"by": "offsets", "offsets": {"../../etc": [1, 5]}}, "number of a partition"),
+        ({"by": "offsets", "offsets": {"٣": [1, 5]}}, "number of a partition"),
         ({"by": "offsets", "offsets": {}}, "no partition"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(given: dict[str, Any], why: str) -> None:
-    assert why in refusal(ReplayParameters, **given).why
+    assert why in refusal(ReplayRun, **given).why
 
 
 @pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
@@ -122,7 +124,7 @@ def test_a_plan_is_a_name_and_nothing_else(plan: str) -> None:
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
-    assert len(str(refusal(ReleaseParameters, threshold="x" * 10_000_000))) < 500
+    assert len(str(refusal(ReleaseRun, threshold="x" * 10_000_000))) < 500
 
 
 def test_keys_that_stand_for_no_field_are_named() -> None:

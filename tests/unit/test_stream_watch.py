@@ -12,8 +12,9 @@ import pytest
 
 from include.operators.service_levels import BREACHED, FAILED, RELEASED, ServiceLevel, ServiceLevelMonitor, health_line
 from include.operators.triggers import PlanClosed, StreamWatch
-from include.planning.plan import REPLAY, Plan, Prediction, Stage
-from include.planning.plan_journal import record_stage, save_plan
+from include.planning.plan import REPLAY, Plan, Prediction
+from include.planning.plan_journal import record_result, save_plan
+from include.planning.stage_results import Cancelled
 from include.settings import Settings
 from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState
@@ -150,5 +151,5 @@ def test_a_plan_in_the_way_is_waited_for_until_it_is_closed(
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
     save_plan(settings, plan)
-    closed = first_event(PlanClosed(plan.id), lambda: record_stage(settings, plan.id, Stage.CANCELLED, "ann"))
+    closed = first_event(PlanClosed(plan.id), lambda: record_result(settings, plan.id, Cancelled(), "ann"))
     assert closed == {"plan": plan.id}

@@ -14,8 +14,9 @@ from include.cli.main import app
 from include.maintenance import log_trimming
 from include.maintenance.log_trimming import REMOVE_AFTER, TrimResult, trim_logs
 from include.paths import airflow_path, log_path
-from include.planning.plan import RELEASE, Plan, Prediction, Stage
-from include.planning.plan_journal import record_stage, save_plan
+from include.planning.plan import RELEASE, Plan, Prediction
+from include.planning.plan_journal import record_result, save_plan
+from include.planning.stage_results import Cancelled
 from include.settings import Settings, load_settings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -48,7 +49,7 @@ def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Sett
     plans = [Plan(f"release-flights-{n}", RELEASE, "flights", "a", "b", NOW, "ann", 0, [], size) for n in (1, 2)]
     for plan in plans:
         save_plan(settings, plan)
-    record_stage(settings, plans[0].id, Stage.CANCELLED, "ann")
+    record_result(settings, plans[0].id, Cancelled(), "ann")
     closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), REMOVE_AFTER * 2) for plan in plans)
     task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", REMOVE_AFTER * 2)
     young = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=2" / "attempt=1.log", REMOVE_AFTER / 2)

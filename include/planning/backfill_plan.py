@@ -1,0 +1,72 @@
+"""Backfill plans: recompute the events of a range of time from bronze; an equal result verifies the range."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from include.catalog.history_slice import BRONZE, Slice
+from include.catalog.pipeline import time_columns
+from include.planning.comparison import EQUAL, Comparison
+from include.planning.confirm_applied import confirm_backfill
+from include.planning.owner_client import project_now
+from include.planning.plan import BACKFILL, PlanRecord
+from include.planning.plan_journal import find_plan, planning_lock
+from include.planning.plan_parameters import SliceParameters, UtcTime
+from include.planning.slice_plan import (
+    PlanRequest,
+    RangeEmpty,
+    create_slice_plan,
+    format_range,
+    joined_spans,
+    published_view,
+    slice_kind,
+)
+from include.planning.stage_results import SliceBuilt
+from include.planning.verified_ranges import write_verified
+from include.settings import Settings
+
+
+class BackfillParameters(SliceParameters):
+    """A range of event time [start, end)."""
+
+    start: UtcTime
+    end: UtcTime
+
+
+def plan_backfill(
+    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to recompute the events of a range. A second call with the same `origin` returns the first call's plan.
+
+    Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
+    """
+    since, until = parameters.start, parameters.end
+    requested = f"events {format_range(since, until)}"
+    with planning_lock(settings):
+        if known := find_plan(settings, origin):
+            return known
+        view = published_view(settings, dataset)
+        batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
+        parts = [part for part in view.history.batch_offsets if part.batch in batches]
+        if not parts:
+            raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
+        spans = view.from_bronze(joined_spans(parts, BRONZE))
+        slice_ = Slice(spans, since, until, view.reference(parameters.reference))
+        request = PlanRequest(requested, by, now, parameters.threshold, origin)
+        return create_slice_plan(view, BACKFILL, slice_, request)
+
+
+def _record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:
+    """Record the range as verified when it is equal with each batch's own reference tables."""
+    if found.verdict == EQUAL and record.plan.records.reference is None:
+        built = record.last(SliceBuilt)
+        write_verified(settings, record.plan, built.batch, built.read_at_ms)
+        project_now(settings, record.plan.dataset)
+
+
+KIND = slice_kind(
+    BACKFILL,
+    BackfillParameters,
+    record_comparison=_record_verified,
+    confirm=confirm_backfill,
+)

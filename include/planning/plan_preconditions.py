@@ -1,0 +1,100 @@
+"""What every planner checks before it creates a plan, and the prediction of its cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from include.catalog.dataset import DatasetUnknown, dataset_names
+from include.catalog.history_slice import Slice
+from include.errors import Terminal, Transient
+from include.paths import status_path
+from include.planning.plan import Prediction
+from include.planning.plan_journal import all_plans
+from include.reading.publication import Publication, publications, tables_of
+from include.reading.published_tables import PinnedTables
+from include.settings import Settings
+from include.state.process_states import stream_name
+
+# Rows per second on 2 slow cores; used until a stream has reported its own rate.
+ASSUMED_RATE = 20_000.0
+# Free disk that is required per byte of bronze that is recomputed.
+BYTES_PER_BYTE = 2
+
+
+class PlanConflict(Terminal):
+    """Another plan of the dataset is open: one of them would undo the other."""
+
+    def __init__(self, dataset: str, plan: str, stage: str) -> None:
+        super().__init__(
+            f"{dataset}: plan {plan} is {stage}; a second plan of the same history was refused",
+            f"headrace plan apply {plan}, or headrace plan cancel {plan}",
+        )
+        self.dataset, self.plan = dataset, plan
+
+
+class AlreadyPublished(Terminal):
+    """The plan's outcome is published: the command that applied it was killed before it could record that."""
+
+    def __init__(self, plan: str) -> None:
+        super().__init__(
+            f"plan {plan} cannot be built again or cancelled: its outcome is published already",
+            f"headrace plan apply {plan} records that, then headrace plan rollback {plan}",
+        )
+        self.plan = plan
+
+
+class DiskTooSmall(Transient):
+    """The build may not fit on the disk; `needed` and `free` in bytes."""
+
+    def __init__(self, dataset: str, path: Path, needed: int, free: int) -> None:
+        super().__init__(
+            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {path}, {free / 1e9:.1f} GB are free; "
+            "nothing was planned",
+            "make room, or plan a smaller range",
+        )
+        self.dataset, self.needed, self.free = dataset, needed, free
+
+
+def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
+    """Raise DatasetUnknown for a name that is neither declared nor published."""
+    known = sorted({*dataset_names(settings), *publications(settings)})
+    if dataset not in known:
+        raise DatasetUnknown(dataset, known)
+
+
+def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
+    """Raise PlanConflict when an open plan of the dataset may change the same records; None means all records."""
+    for record in all_plans(settings):
+        theirs = record.plan.slice
+        disjoint = mine is not None and theirs is not None and not mine.overlaps(theirs)
+        if record.plan.dataset == dataset and record.is_open and not disjoint:
+            raise PlanConflict(dataset, record.plan.id, record.stage)
+
+
+def predict(settings: Settings, seen: Publication) -> Prediction:
+    """Predict the cost of a rebuild from the logs of the published tables and the stream's last reported rate."""
+    reading = PinnedTables(tables_of(settings, seen))
+    bronze = reading.facts(f"bronze.{seen.dataset}")
+    gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
+    rate, records = reported_rate(settings, seen.dataset), bronze.rows or 0
+    return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
+
+
+def refuse_small_disk(settings: Settings, dataset: str, predicted: Prediction) -> None:
+    """Raise DiskTooSmall unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
+    free, needed = shutil.disk_usage(settings.state).free, BYTES_PER_BYTE * predicted.bytes
+    if free < needed:
+        raise DiskTooSmall(dataset, settings.state, needed, free)
+
+
+def reported_rate(settings: Settings, dataset: str) -> float:
+    """Return the rows per second of the stream's last full run, else ASSUMED_RATE."""
+    try:
+        status = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
+        if status["last_batch"]["rows"] >= ASSUMED_RATE:
+            return float(status["rates"]["refine"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return ASSUMED_RATE

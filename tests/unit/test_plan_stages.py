@@ -1,0 +1,132 @@
+"""`run_plan` executes exactly the stages that `headrace plan explain` lists, for every kind of plan and every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from plan_samples import advanced, plan_at, result_of
+
+from include.planning import plan_stages
+from include.planning.explain_plan import explanation
+from include.planning.plan import BACKFILL, REINSTATE, RELEASE, REPLAY, PlanRecord, StageRefused
+from include.planning.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
+from include.planning.stage_results import Stage
+from include.settings import Settings
+
+KIND_NAMES = (RELEASE, BACKFILL, REPLAY, REINSTATE)
+PATHS: tuple[tuple[Stage, ...], ...] = (
+    (),
+    (Stage.BUILT,),
+    (Stage.BUILT, Stage.COMPARED),
+    (Stage.BUILT, Stage.COMPARED, Stage.BUILT),
+    (Stage.BUILT, Stage.COMPARED, Stage.APPROVED),
+    (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED),
+    (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED, Stage.ROLLED_BACK),
+    (Stage.BUILT, Stage.COMPARED, Stage.REJECTED),
+    (Stage.CANCELLED,),
+)
+
+
+class RecordingReporter(SilentReporter):
+    """Remembers the stages that were begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+
+    def begin(self, stage: Any) -> None:
+        self.begun.append(f"{stage.name:8} {stage.description}")
+
+
+@pytest.fixture
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage records its result and does nothing else."""
+
+    def stage(reaches: Stage) -> Any:
+        return lambda settings, record, *_: advanced(settings, record, reaches)
+
+    monkeypatch.setattr(plan_stages, "build", stage(Stage.BUILT))
+    monkeypatch.setattr(plan_stages, "compare_built", lambda *args: (stage(Stage.COMPARED)(*args), None))
+    monkeypatch.setattr(plan_stages, "apply", stage(Stage.APPLIED))
+
+
+def listed(record: PlanRecord, *states: str) -> Iterator[str]:
+    for line in explanation(record):
+        state, _, rest = line.strip().partition(" ")
+        if state in states:
+            yield rest.strip()
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_explain_lists_exactly_the_stages_that_are_executed(
+    settings: Settings, kind: str, path: tuple[Stage, ...]
+) -> None:
+    record, reporter = plan_at(settings, *path, kind=kind), RecordingReporter()
+    expected = list(listed(record, "next", "then"))
+    try:
+        run_plan(settings, record, reporter, lambda _: "ann", "ann")
+    except StageRefused:
+        assert expected == []
+    assert reporter.begun == expected
+    assert len(list(listed(record, "done"))) + len(list(listed(record, "next", "then", "never"))) == 4
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("upto", [Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED])
+def test_run_stops_at_the_requested_stage_and_a_second_run_executes_nothing(settings: Settings, upto: Stage) -> None:
+    record, reporter = plan_at(settings), RecordingReporter()
+    record = run_plan(settings, record, reporter, lambda _: None, "ann", upto)
+    assert record.stage is upto
+    before = len(reporter.begun)
+    assert run_plan(settings, record, reporter, lambda _: None, "ann", upto) == record
+    assert len(reporter.begun) == before
+
+
+@pytest.mark.parametrize("stages", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
+def test_ended_plan_is_not_run(settings: Settings, stages: tuple[Stage, ...]) -> None:
+    with pytest.raises(StageRefused):
+        run_plan(settings, plan_at(settings, *stages), SilentReporter(), lambda _: "ann", "ann")
+
+
+@pytest.mark.usefixtures("stubbed")
+def test_needed_approval_is_requested_once_and_recorded_with_its_author(settings: Settings) -> None:
+    record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
+    record = advanced(settings, record, Stage.COMPARED, verdict="needs approval")
+    with pytest.raises(NotApproved, match="headrace plan approve"):
+        run_plan(settings, record, SilentReporter(), lambda _: None, "ann")
+    record = run_plan(settings, record, SilentReporter(), lambda _: "bob", "ann")
+    assert [(event.stage, event.by) for event in record.events][-2:] == [
+        (Stage.APPROVED, "bob"),
+        (Stage.APPLIED, "ann"),
+    ]
+
+
+@pytest.mark.usefixtures("stubbed")
+def test_policy_approves_what_is_equal_without_asking(settings: Settings) -> None:
+    record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
+    record = run_plan(settings, record, SilentReporter(), lambda _: pytest.fail("asked"), "ann", Stage.APPROVED)
+    assert record.events[-1].by == "policy"
+
+
+@pytest.mark.usefixtures("stubbed")
+def test_rebuild_repeats_build_and_comparison_only(settings: Settings) -> None:
+    reporter = RecordingReporter()
+    record = rebuild(settings, plan_at(settings, Stage.BUILT, Stage.COMPARED), reporter, "ann")
+    assert (record.stage, len(record.events)) == (Stage.COMPARED, 4)
+    assert [line.split()[0] for line in reporter.begun] == ["build", "compare"]
+
+
+def test_filled_gap_always_needs_approval(settings: Settings) -> None:
+    record = plan_at(settings, kind=REPLAY)
+    record = plan_stages.record_result(settings, record.plan.id, result_of(Stage.BUILT, REPLAY, filled=1), "ann")
+    assert plan_stages.needs_approval(advanced(settings, record, Stage.COMPARED))
+
+
+def test_each_kind_declares_the_stages_in_one_order(settings: Settings) -> None:
+    assert set(KINDS) == set(KIND_NAMES)
+    for kind in KIND_NAMES:
+        names = [stage.name for stage in stages_of(plan_at(settings, kind=kind).plan)]
+        assert names == ["build", "compare", "approve", "apply"]
