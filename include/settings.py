@@ -1,25 +1,26 @@
-"""Settings: environment variables `HEADRACE_*`, strict, typed, each with its meaning and unit."""
+"""Settings: environment variables `HEADRACE_*`, validated, each with its meaning and unit."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from include.errors import Terminal
 
 CLONE = Path(__file__).resolve().parent.parent
 PREFIX = "HEADRACE_"
-# Named by tests to crash or pause a driver at one step; read where it acts, see spark_jobs/storage/failpoints.py.
+# Tests set it to crash or pause a driver at one step; spark_jobs/storage/failpoints.py reads it.
 OUTSIDE_SETTINGS = {"HEADRACE_FAILPOINT"}
-# Each would let records be lost, doubled or read wrongly without an error (FAULTS 43 in the design notes).
+# Spark and Kafka settings with which records would be lost, duplicated or misread without an error.
 UNSAFE_VALUES = {
     "failondataloss": "false",
     "kafka.isolation.level": "read_uncommitted",
@@ -29,10 +30,12 @@ UNSAFE_VALUES = {
     "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
     "spark.sql.casesensitive": "false",
 }
+# Spark refuses to start below 450 MiB.
+LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m"}
 
 
 class InvalidSetting(Terminal):
-    """A setting is unknown, of the wrong type, or would endanger a guarantee; `key` names it."""
+    """A setting is unknown, has an invalid value, or would break a guarantee. `key` is its variable."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"setting {key}: {why}; nothing was started", "headrace settings   (lists every setting)")
@@ -40,86 +43,126 @@ class InvalidSetting(Terminal):
 
 
 class Settings(BaseSettings):
-    """Every knob of Headrace. Paths may contain spaces; memory is in JVM notation."""
+    """All settings. Paths may contain spaces; memory is in JVM notation (512m, 3g)."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
-    state: Path = Field(CLONE / ".headrace", description="folder that holds broker, tables, checkpoints and ledger")
+    state: Path = Field(CLONE / ".headrace", description="folder of broker, tables, checkpoints and ledger")
     datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
     jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
     airflow_port: int = Field(
-        0, ge=0, le=65535, description="port of Airflow's page; 0: a free one, kept between starts"
+        0, ge=0, le=65535, description="port of Airflow's web server; 0: a free port, reused by later starts"
     )
     airflow_database: str = Field(
         "", description="SQLAlchemy URL of Airflow's database, postgresql+psycopg://…; empty: SQLite"
     )
-    kafka_port: int = Field(0, ge=0, le=65535, description="broker port; 0: a free one, kept between starts")
+    kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
-    driver_jvm: str = Field("", description="more JVM flags for a driver, as on java's command line")
+    driver_jvm: str = Field("", description="additional JVM flags of a driver")
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
-    batch_records: int = Field(250_000, ge=1, description="most Kafka offsets in one ingest batch")
-    refine_records: int = Field(500_000, ge=1, description="most records in one refine run, unless one batch has more")
-    trigger_seconds: float = Field(0.5, ge=0, le=3600, description="ingest looks for records this often, seconds")
+    batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
+    refine_records: int = Field(500_000, ge=1, description="maximum records in a refine run; a batch is never split")
+    trigger_seconds: float = Field(0.5, ge=0, le=3600, description="interval between ingest batches, seconds")
     restart_seconds: float = Field(
-        1.0, gt=0, le=3600, description="first pause before a process is started again, seconds"
+        1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
     )
-    restart_tries: int = Field(5, ge=1, description="a process that ended so often in a row is given up")
+    restart_tries: int = Field(5, ge=1, description="the runner gives a process up after this many failures in a row")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of Spark settings")
     kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of Kafka source options")
+
+    @field_validator("state", "datasets", "jars", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if not str(value).strip():
+            raise ValueError("is empty; name a folder, or unset it for the default")
+        return value
 
     @field_validator("state", "datasets", "jars")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
+    @field_validator("broker_memory", "driver_memory")
+    @classmethod
+    def _startable(cls, value: str, info: ValidationInfo) -> str:
+        least = LEAST_HEAP[info.field_name or ""]
+        if heap_bytes(value) < heap_bytes(least):
+            raise ValueError(f"must be at least {least}: the JVM does not start with less")
+        return value
+
     @field_validator("spark_conf", "kafka_options")
     @classmethod
-    def _harmless(cls, value: dict[str, str]) -> dict[str, str]:
+    def _safe(cls, value: dict[str, str]) -> dict[str, str]:
         for key, given in value.items():
             reject_unsafe(key, given)
         return value
 
 
+def heap_bytes(text: str) -> int:
+    """Return the bytes of a JVM heap size such as 512m or 3g."""
+    return int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
+
+
 def reject_unsafe(key: str, value: str) -> None:
-    """Raise SettingsRefused when `key=value` would endanger a guarantee (loss, duplicates, another time zone)."""
+    """Raise InvalidSetting if `key=value` would break a guarantee (data loss, duplicates, another time zone)."""
     name = key.lower()
     if name not in UNSAFE_VALUES:
         return
     bad = UNSAFE_VALUES[name]
     if (bad is None and value.upper() != "UTC") or value.lower() == bad:
-        raise InvalidSetting(key, f"{value!r} endangers the guarantees (records lost, doubled or misread)")
+        raise InvalidSetting(key, f"{value!r} would break a guarantee (records lost, duplicated or misread)")
 
 
 def reject_unknown(environ: Mapping[str, str]) -> None:
-    """Raise SettingsRefused for the first `HEADRACE_*` variable that no setting has."""
+    """Raise InvalidSetting for the first `HEADRACE_*` variable that is not a setting."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS
     for key in environ:
         if key.startswith(PREFIX) and key not in known:
-            raise InvalidSetting(key, "is no setting of Headrace")
+            raise InvalidSetting(key, "does not exist")
+
+
+def require_folders(settings: Settings) -> None:
+    """Raise InvalidSetting unless `datasets` exists and `state` exists or can be created. Creates neither."""
+    if not settings.datasets.is_dir():
+        raise InvalidSetting("HEADRACE_DATASETS", f"{settings.datasets} does not exist or is not a folder")
+    existing = next(path for path in (settings.state, *settings.state.parents) if path.exists())
+    if not existing.is_dir():
+        raise InvalidSetting("HEADRACE_STATE", f"{existing} is not a folder")
+    if existing != settings.state:
+        try:
+            # Permissions alone do not tell: nobody can create a folder in /proc.
+            os.rmdir(tempfile.mkdtemp(dir=existing))
+        except OSError as error:
+            why = f"{settings.state} cannot be created in {existing}: {error.strerror}"
+            raise InvalidSetting("HEADRACE_STATE", why) from error
 
 
 @lru_cache(maxsize=1)
 def load_settings() -> Settings:
-    """Return the settings of this process, read once from the environment; SettingsRefused names what is wrong."""
+    """Return the settings of this process, read from the environment once. Raises InvalidSetting."""
     reject_unknown(os.environ)
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
         first = error.errors()[0]
         key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
-        raise InvalidSetting(key, f"{first['msg']} (given: {first['input']!r})") from error
+        raise InvalidSetting(
+            key, f"{first['msg'].removeprefix('Value error, ')} (value: {first['input']!r})"
+        ) from error
     except SettingsError as error:
-        # The value of a JSON setting is no JSON; the message has the field's name and nothing else to go by.
+        # For a value that is not JSON, the message contains the field's name and nothing else of use.
         named = re.search(r'field "(\w+)"', str(error))
         key = f"{PREFIX}{named[1].upper()}" if named else str(error)
-        raise InvalidSetting(key, f"is no JSON object (given: {os.environ.get(key, '')!r})") from error
+        raise InvalidSetting(key, f"is not a JSON object (value: {os.environ.get(key, '')!r})") from error
+    require_folders(settings)
+    return settings
 
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """A setting for people: its variable, value and default as text, whether the environment gives it, its meaning."""
+    """A setting for display: variable, value and default as text, whether the environment sets it, its meaning."""
 
     name: str
     value: str
@@ -129,14 +172,14 @@ class SettingInfo:
 
 
 def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
-    """Return every setting, in the order of declaration; also values that are refused. Passwords in URLs are hidden."""
-    knobs = []
+    """Return every setting in the order of declaration, also invalid values. Passwords in URLs are masked."""
+    infos = []
     for field, declared in Settings.model_fields.items():
         name = f"{PREFIX}{field.upper()}"
         default = _text(declared.get_default(call_default_factory=True))
         value = without_password(environ.get(name, default))
-        knobs.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
-    return knobs
+        infos.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
+    return infos
 
 
 def without_password(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -201,9 +202,20 @@ def number(value: float | None, unknown: str = UNKNOWN) -> str:
     return unknown if value is None else f"{value:,.0f}"
 
 
+def seconds(given: str | float) -> float:
+    """Return a duration in seconds; NaN and infinity, which no clock reaches, are usage errors."""
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"{given!r} is not a number of seconds")
+    return value
+
+
 def wait(
     caught_up: Annotated[bool, typer.Option("--caught-up", help="until gold holds all that is in Kafka")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="give up after so many seconds")] = 300.0,
+    timeout: Annotated[float, typer.Option(parser=seconds, metavar="SECONDS", help="Give up after this time.")] = 300.0,
     dataset: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.host.java_runtime import Java, JavaMissing
+from include.settings import Settings, heap_bytes
 from include.state.process_states import ProcessState, ProcessStatus
 
 GB = 1_000_000_000
@@ -62,6 +63,14 @@ def check_memory(available: int) -> CheckResult:
     if available >= GOOD_MEMORY:
         return passed("memory", found)
     return warning("memory", found, "end other programs, or set HEADRACE_DRIVER_MEMORY lower (one dataset: 2g)")
+
+
+def check_heaps(settings: Settings, memory: int) -> CheckResult:
+    """The configured heaps of the broker and one driver fit into the machine's memory (bytes)."""
+    found = f"driver {settings.driver_memory}, broker {settings.broker_memory}, machine {memory / (1 << 30):.1f} GiB"
+    if heap_bytes(settings.driver_memory) + heap_bytes(settings.broker_memory) <= memory:
+        return passed("heaps", found)
+    return failed("heaps", f"{found}: they do not fit", "set HEADRACE_DRIVER_MEMORY or HEADRACE_BROKER_MEMORY lower")
 
 
 def check_writable(state: Path) -> CheckResult:

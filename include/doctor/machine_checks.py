@@ -23,6 +23,7 @@ from include.doctor.check_resources import (
     Mount,
     check_disk,
     check_filesystem,
+    check_heaps,
     check_java,
     check_memory,
     check_port,
@@ -60,6 +61,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
     """The checks of the folders and the port that the settings name."""
     return [
         check_jars(settings.jars, read_jar_list(LOCK, hashed=True)),
+        check_heaps(settings, psutil.virtual_memory().total),
         check_writable(settings.state),
         check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
         check_filesystem(settings.state, mounts()),

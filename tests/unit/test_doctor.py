@@ -24,6 +24,7 @@ from include.doctor.check_resources import (
     Mount,
     check_disk,
     check_filesystem,
+    check_heaps,
     check_java,
     check_memory,
     check_port,
@@ -59,6 +60,12 @@ def test_disk(free: float, verdict: Verdict) -> None:
 @pytest.mark.parametrize(("available", "verdict"), [(3.9, WARN), (4, OK)])
 def test_memory(available: float, verdict: Verdict) -> None:
     assert check_memory(int(available * GB)).verdict is verdict
+
+
+@pytest.mark.parametrize(("driver", "verdict"), [("2g", OK), ("7g", OK), ("8g", FAIL), ("900g", FAIL)])
+def test_heaps_larger_than_the_machine_fail(driver: str, verdict: Verdict) -> None:
+    found = check_heaps(Settings(driver_memory=driver, broker_memory="512m"), 8 * (1 << 30))
+    assert (found.verdict, driver in found.found) == (verdict, True)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -64,7 +65,7 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_was_given(
 ) -> None:
     error = refused(monkeypatch, name, value)
     assert error.key == name
-    assert "given" in error.what
+    assert "value: " in error.what
 
 
 @pytest.mark.parametrize(
@@ -148,3 +149,65 @@ def test_an_error_is_printed_as_it_is_not_as_markup() -> None:
     assert done.returncode == 2
     assert "[bold]3g[/nope]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["HEADRACE_STATE", "HEADRACE_DATASETS", "HEADRACE_JARS"])
+@pytest.mark.parametrize("value", ["", "  "])
+def test_empty_folder_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    error = refused(monkeypatch, name, value)
+    assert (error.key, "empty" in error.what) == (name, True)
+
+
+def test_state_folder_that_is_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for value in (tmp_path / "file", tmp_path / "file" / "below"):
+        error = refused(monkeypatch, "HEADRACE_STATE", str(value))
+        assert (error.key, "not a folder" in error.what) == ("HEADRACE_STATE", True)
+        load_settings.cache_clear()
+
+
+def test_state_folder_that_cannot_be_created_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "HEADRACE_STATE", "/proc/x")
+    assert (error.key, "cannot be created in /proc" in error.what) == ("HEADRACE_STATE", True)
+
+
+def test_state_folder_is_not_created_by_reading_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "new" / "state"))
+    assert load_settings().state == tmp_path / "new" / "state"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_datasets_folder_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "HEADRACE_DATASETS", "/nope")
+    assert (error.key, "/nope does not exist" in error.what) == ("HEADRACE_DATASETS", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        ("HEADRACE_DRIVER_MEMORY", "1m", "512m"),
+        ("HEADRACE_DRIVER_MEMORY", "511m", "512m"),
+        ("HEADRACE_DRIVER_MEMORY", "0g", "512m"),
+        ("HEADRACE_BROKER_MEMORY", "1m", "128m"),
+    ],
+)
+def test_heap_too_small_to_start_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str, least: str) -> None:
+    error = refused(monkeypatch, name, value)
+    assert (error.key, f"at least {least}" in error.what) == (name, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "value"),
+    [
+        ("status", "HEADRACE_STATE", ""),
+        *((command, "HEADRACE_STATE", "/proc/x") for command in ("up", "status", "down")),
+        *((command, "HEADRACE_STATE", __file__) for command in ("up", "status", "down")),
+        *((command, "HEADRACE_DATASETS", "/nope") for command in ("up", "status")),
+    ],
+)
+def test_commands_refuse_unusable_folders_with_exit_2(tmp_path: Path, command: str, variable: str, value: str) -> None:
+    environ = {**os.environ, "HEADRACE_STATE": str(tmp_path / "state"), variable: value}
+    words = [sys.executable, "-m", "include.cli.main", command]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"headrace: setting {variable}: " in done.stderr

@@ -279,3 +279,9 @@ def test_watch_prints_a_json_line_per_look(
     monkeypatch.setattr(cli.typer, "echo", printed.append)
     cli.follow(look, as_json=True)
     assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "notes"]] * 2
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_wait_refuses_a_timeout_that_is_no_duration(settings: Settings, headrace: CliRunner, value: str) -> None:
+    waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", value])
+    assert (waited.exit_code, "--timeout" in waited.output) == (2, True)
