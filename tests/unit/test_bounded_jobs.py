@@ -1,4 +1,4 @@
-"""A plan's job as a process: what it says, and that one which died without a word may be tried again."""
+"""A plan's job as a process: its reports, and the retry of one that died without a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAN = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [
 
 
 def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[list[Any], Mapping[str, Any]]:
-    """Run a script as the plan's job; return all it said, and its last word."""
+    """Run a script as the plan's job; return all its reports, and the last one."""
     start, said = bounded_jobs.subprocess.Popen, list[Any]()
 
     def instead(argv: list[str], **how: Any) -> Any:
@@ -30,12 +30,12 @@ def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tup
     return said, run_job(settings, PLAN.id, ("spark_jobs.jobs.slice_job", "flights", PLAN.id), said.append)
 
 
-def test_what_it_says_is_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_of_the_job_are_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "print('{\"done\": 1}'); print('no JSON'); print('[1]'); print('{\"built\": {}}')"
     assert ran(settings, monkeypatch, script) == ([{"done": 1}, {"built": {}}], {"built": {}})
 
 
-def test_a_reason_that_it_gave_is_its_last_word(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_failure_is_the_result(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'print(\'{"failed": "no space"}\'); raise SystemExit(1)'
     assert ran(settings, monkeypatch, script)[1] == {"failed": "no space"}
 
@@ -44,7 +44,7 @@ def test_a_reason_that_it_gave_is_its_last_word(settings: Settings, monkeypatch:
     ("script", "how"),
     [("import os; os.kill(os.getpid(), 9)", "ended with -9"), ("raise SystemExit(3)", "was told to stop")],
 )
-def test_one_that_died_without_a_word_may_be_tried_again(
+def test_job_that_died_without_a_report_may_be_retried(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str, how: str
 ) -> None:
     with pytest.raises(JobDied, match=how) as died:

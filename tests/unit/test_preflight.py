@@ -1,4 +1,4 @@
-"""The doctor before a driver's start, and the repair: every way in which checkpoint, bronze and Kafka can disagree."""
+"""Preflight and repair: every way in which checkpoint, bronze and Kafka can disagree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEN = 10
 
 @dataclass
 class Kafka:
-    """What the broker would answer."""
+    """The broker's answers."""
 
     id: str = "topic-1"
     starts: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
@@ -95,15 +95,15 @@ class Scene:
                 (place / name / str(batch)).write_text(text)
         (place / "metadata").write_text(json.dumps({"id": f"query-{generation}"}))
 
-    def examine(self) -> Generation:
+    def preflight(self) -> Generation:
         refuse_lost_bronze(self.settings, "flights")
         head = bronze_head(self.bronze)
         return validated_generation(self.settings, self.dataset, self.bronze, head, "broker")
 
     def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
-        told: list[str] = []
-        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, show=told.append)
-        return well, told
+        shown: list[str] = []
+        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, show=shown.append)
+        return well, shown
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def lost_commits_and_planned_on(scene: Scene) -> None:
     scene.plan(BATCHES + 1, BATCHES + 1, done=False)
 
 
-MENDED = {
+REPAIRABLE = {
     "no generation": (lambda s: (s.folder / "generation.json").unlink(), CheckpointMissing, "generation.json"),
     "empty generation": (lambda s: (s.folder / "generation.json").write_text(""), GenerationDamaged, "generation.json"),
     "no checkpoint": (lambda s: shutil.rmtree(s.folder), CheckpointMissing, "generation.json"),
@@ -179,8 +179,8 @@ MENDED = {
     "older generation": (lambda s: s.commit(BATCHES, 2, BATCHES), CheckpointDisagrees, "bronze does not have"),
     "generation elsewhere": (rewritten(number=2, base=3), CheckpointDisagrees, "generation 2 starts with batch 3"),
 }
-LEFT = {
-    "topic made anew": (lambda s: setattr(s.kafka, "id", "topic-2"), TopicReplaced, "topic-2"),
+UNREPAIRABLE = {
+    "topic created again": (lambda s: setattr(s.kafka, "id", "topic-2"), TopicReplaced, "topic-2"),
     "Kafka lost records": (lambda s: s.kafka.ends.update({1: 39}), TablesDisagree, "Kafka only up to 39"),
     "Kafka lost a partition": (lambda s: s.kafka.ends.pop(1), TablesDisagree, "Kafka only up to nothing"),
     "another bronze": (rewritten(bronze_id="other"), TablesDisagree, "its checkpoint wrote table other"),
@@ -188,26 +188,26 @@ LEFT = {
 }
 
 
-def test_whole_checkpoint_is_gone_on_with(scene: Scene) -> None:
-    assert scene.examine() == scene.generation
+def test_intact_checkpoint_is_continued(scene: Scene) -> None:
+    assert scene.preflight() == scene.generation
     scene.plan(BATCHES, BATCHES, done=False)
     (scene.folder / "1/commits/3").unlink()
-    assert scene.examine().number == 1
+    assert scene.preflight().number == 1
     assert scene.repair() == (True, ["flights: nothing to repair; nothing was changed"])
 
 
-@pytest.mark.parametrize("name", MENDED)
-def test_unusable_checkpoint_is_refused_and_mended(scene: Scene, name: str) -> None:
-    damage, kind, said = MENDED[name]
+@pytest.mark.parametrize("name", REPAIRABLE)
+def test_unusable_checkpoint_is_refused_and_repaired(scene: Scene, name: str) -> None:
+    damage, kind, said = REPAIRABLE[name]
     damage(scene)
     with pytest.raises(kind, match=said.replace("(", r"\(")) as refusal:
-        scene.examine()
+        scene.preflight()
     assert refusal.value.remedy == "headrace repair flights"
 
     before = (scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text()
-    well, told = scene.repair(agreed=False)
+    well, shown = scene.repair(agreed=False)
     assert not well
-    assert any(said in line for line in told)
+    assert any(said in line for line in shown)
     assert before == ((scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text())
 
     head = bronze_head(scene.bronze)
@@ -218,15 +218,15 @@ def test_unusable_checkpoint_is_refused_and_mended(scene: Scene, name: str) -> N
     assert made.number >= 2
     assert f"flights/bronze/{made.number}" != head.app_id
     assert not made.checkpoint(scene.folder).exists()
-    assert scene.examine() == made
+    assert scene.preflight() == made
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_what_no_checkpoint_can_mend(scene: Scene, name: str) -> None:
-    damage, kind, said = LEFT[name]
+@pytest.mark.parametrize("name", UNREPAIRABLE)
+def test_disagreeing_tables_are_not_repaired(scene: Scene, name: str) -> None:
+    damage, kind, said = UNREPAIRABLE[name]
     damage(scene)
     before = (scene.folder / "generation.json").read_text()
-    for ask in (scene.examine, scene.repair):
+    for ask in (scene.preflight, scene.repair):
         with pytest.raises(kind, match=said):
             ask()
     assert (scene.folder / "generation.json").read_text() == before
@@ -237,17 +237,17 @@ def test_silver_ahead_of_bronze_is_refused(scene: Scene) -> None:
     silver = Table(replace(scene.bronze.spec, path=path))
     silver.commit(f"flights/{scene.dataset.release}/silver", BATCHES, {"batches": [0, BATCHES], "app_id": "x"}, [])
     with pytest.raises(TablesDisagree, match="silver has batches up to 4, bronze only up to 3"):
-        scene.examine()
+        scene.preflight()
 
 
-def test_second_generation_at_work(scene: Scene) -> None:
+def test_second_generation_is_continued(scene: Scene) -> None:
     (scene.folder / "generation.json").unlink()
     assert scene.repair()[0]
     scene.plan(0, BATCHES, generation=2, done=False)
-    assert scene.examine().number == 2
+    assert scene.preflight().number == 2
     scene.commit(BATCHES, generation=2, base=BATCHES)
     scene.plan(1, BATCHES + 1, generation=2, done=False)
-    assert scene.examine().number == 2
+    assert scene.preflight().number == 2
     shutil.rmtree(scene.folder)
     assert scene.repair()[0]
     assert (scene.generation.number, scene.generation.base) == (3, BATCHES + 1)

@@ -1,0 +1,72 @@
+"""Owner requests on disk: values of earlier versions are read, invalid requests are named and dismissed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.paths import request_path
+from include.settings import Settings
+from include.state.owner_requests import (
+    InvalidRequest,
+    OwnerRequest,
+    RequestKind,
+    dismiss_invalid,
+    find_response,
+    pending_request,
+    submit_request,
+)
+
+MINE = OwnerRequest("replay-flights-1", RequestKind.PROMOTE, "aaa")
+
+
+def write(settings: Settings, text: str) -> None:
+    path = request_path(settings, "flights")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("correct", RequestKind.APPLY_PATCH),
+        ("undo", RequestKind.REVERT_PATCH),
+        ("maintain", RequestKind.COMPACT),
+        *((kind.value, kind) for kind in RequestKind),
+    ],
+)
+def test_request_of_an_earlier_version_is_read(settings: Settings, value: str, kind: RequestKind) -> None:
+    write(settings, json.dumps({"plan": "replay-flights-1", "kind": value, "release": "aaa", "attempt": "one"}))
+    assert pending_request(settings, "flights") == OwnerRequest("replay-flights-1", kind, "aaa", "one")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"plan": "p", "kind": "jump", "release": "r"}', "kind 'jump'"),
+        ('{"plan": 1, "kind": "retire", "release": "r"}', "plan 1"),
+        ('{"plan": "p", "kind": "retire", "release": "r", "more": 1}', "more 1"),
+        ('{"plan": "p"}', "kind"),
+        ("[1]", "dictionary"),
+        ('{"plan": ', "not JSON"),
+    ],
+)
+def test_invalid_request_is_named_and_dismissed(settings: Settings, text: str, why: str) -> None:
+    write(settings, text)
+    with pytest.raises(InvalidRequest, match=f"invalid owner request .*{why}.*; ignored") as invalid:
+        pending_request(settings, "flights")
+    dismiss_invalid(settings, "flights", invalid.value, batch=7)
+    assert pending_request(settings, "flights") is None
+    submit_request(settings, "flights", MINE)
+    assert pending_request(settings, "flights") == MINE
+
+
+def test_requester_of_an_unknown_kind_gets_a_refusal(settings: Settings) -> None:
+    write(settings, '{"plan": "replay-flights-1", "kind": "promote", "release": "aaa", "more": 1}')
+    with pytest.raises(InvalidRequest) as invalid:
+        pending_request(settings, "flights")
+    dismiss_invalid(settings, "flights", invalid.value, batch=7)
+    response = find_response(settings, "flights", MINE)
+    assert response is not None
+    assert (response.refused, response.batch) == (invalid.value.what, 7)
