@@ -16,7 +16,7 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from include.catalog.contract import Contract
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, grain_columns

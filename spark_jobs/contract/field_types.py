@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Column, Contract
 from include.catalog.contract_rules import REJECT
 from spark_jobs.contract.compiled_rules import compiled_rule
-from spark_jobs.contract.plain_form import is_proven_by_gate
+from spark_jobs.contract.plain_form import is_proven_by_plain_form
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
@@ -30,7 +30,7 @@ class Rule:
     holds: Expression
     detail: Expression
     proven: bool = False
-    """A plain record keeps it: the gate has looked."""
+    """The plain form implies it."""
 
 
 def spark_type(column: Column) -> str:
@@ -48,7 +48,7 @@ def typed(column: Column, text: Expression) -> Expression:
 
 
 def plainly_typed(column: Column, text: Expression) -> Expression:
-    """Like `typed`, for a text that the gate took from a plain record: "" is null where null is allowed."""
+    """Like `typed`, for a text taken from a plain record: "" is null where null is allowed."""
     value = text if column.required else F.nullif(text, F.lit(""))
     return value if column.type == "string" else value.try_cast(spark_type(column))
 
@@ -60,7 +60,9 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
     if column.required:
         rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
     rules += _bounds(column, value, arrived)
-    return [Rule(name, column.name, holds, _shown(value), is_proven_by_gate(column, name)) for name, holds in rules]
+    return [
+        Rule(name, column.name, holds, _shown(value), is_proven_by_plain_form(column, name)) for name, holds in rules
+    ]
 
 
 def rejecting_rules(contract: Contract) -> list[Rule]:

@@ -2,8 +2,8 @@
 
 JSON is recognised by reduction: strings become `s`, other scalars `n`; then the innermost objects and arrays
 become `n`, at most 32 times. What is left of a document is one letter; of anything else it is more, and says what
-was wrong. Spark's own parsers are too kind for this: they take the last of two equal keys, the first of two
-objects, single quotes and half a surrogate pair without a word (adr-0001).
+was wrong. Spark's own parsers silently accept the last of two equal keys, the first of
+two objects, single quotes and half a surrogate pair (adr-0001).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def structure_fault(raw: Column, bones: Column, left: Column) -> Column:
 
     `bones` and `left` are columns with the skeleton and the remainder. Reasons: null_value, size, wire_format,
     malformed, bad_utf8, empty, not_object, trailing_data, depth, out_of_range (NaN, Infinity), duplicate_key,
-    control_char. Nested values are well-formed here; a column that gets one is judged in fields.py. Evaluated for
+    control_char. Nested values are well-formed here; field_types.py rejects a column that gets one. Evaluated for
     the first condition that holds, so later ones may rely on it.
     """
     text = raw.cast("string")

@@ -1,9 +1,9 @@
-r"""The gate: a record in its plain form, recognised and taken apart by one regular expression.
+r"""The plain form of a record, recognised and split by one regular expression.
 
 Plain means: the contract's fields in the contract's order, optional ones present or not, strings without escapes,
 whole numbers of at most nine digits, decimals that fit, at most one space after a separator. Such a record needs no
 JSON parser: the match proves its structure, its types, the required fields, enumerations and simple patterns.
-Whatever does not match goes the long way (structure.py) and is judged the same, at several times the cost.
+Any other record takes the general path (json_structure.py), with the same verdict at several times the cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Column, Contract
 
 DAY = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])"
-# Every time that matches exists; February 29 goes the long way.
+# Every time that matches exists; February 29 takes the general path.
 PLAIN_TIME = rf"\d{{4}}-(?:{DAY})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{{1,9}})?+Z"
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'
 # A pattern of these cannot match a quote, a backslash or a control character, so it cannot leave its string.
@@ -33,13 +33,13 @@ def joined_values(text: Expression, contract: Contract) -> Expression:
 def plain_values(text: Expression, joined: Expression) -> Expression:
     """Return the texts of a plain record's values in the contract's order (array; "" = null or absent), else null.
 
-    `joined` must be a column: what is written twice here would be computed twice.
+    `joined` must be a column: an expression written twice is evaluated twice.
     """
     return F.when((joined != text) & F.is_valid_utf8(text), F.split(joined, SEPARATOR))
 
 
-def is_proven_by_gate(column: Column, rule: str) -> bool:
-    """Whether a plain record keeps the column's rule of this name without a further look."""
+def is_proven_by_plain_form(column: Column, rule: str) -> bool:
+    """Whether a plain record satisfies the column's rule of this name by its form alone."""
     if rule in ("required", "missing_id", "enum"):
         return True
     return rule == "pattern" and _is_simple(column)
@@ -52,7 +52,7 @@ def plain_form(contract: Contract) -> str:
     is a character that the class does not have, so that a mismatch is found in time linear in the record.
 
     Commas are written before each field but the first, so the first column of the contract must be required;
-    without one nothing is plain, and every record goes the long way.
+    without one nothing is plain, and every record takes the general path.
     """
     first, *rest = contract.columns
     if not first.required:

@@ -1,4 +1,4 @@
-"""A bronze batch, judged: every record typed, each with the reasons why it is not accepted."""
+"""Validates bronze batches: every record typed, each with the reasons why it is not accepted."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Validator:
         return reduce(lambda rows, columns: rows.select(*columns), self.selections, bronze)
 
     def accepted_plain(self, bronze: DataFrame) -> DataFrame:
-        """Return the records that keep the contract, of those in their plain form: as `judged` gives them.
+        """Return the accepted records among those in plain form, with the columns of `validated`.
 
-        Nearly all records of a healthy topic, at a fraction of the cost; the others are for `judged`.
+        Nearly all records of a healthy topic, at a fraction of the cost; the rest needs `validated`.
         """
         rows = reduce(lambda rows, columns: rows.select(*columns), self.plain_selections, bronze)
-        # The task's number keeps the filter where it is: below, it would compute all that it is about a second time.
+        # The task's number prevents filter push-down, which would evaluate the contract twice.
         return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
 
 
 def compiled_validator(contract: Contract) -> Validator:
-    """Return the judge of a contract; needs a running Spark session."""
+    """Return the validator of a contract; needs a running Spark session."""
     text, value = F.col("value").cast("string"), F.col("value")
     schema = ", ".join(f"`{column.name}` string" for column in contract.columns)
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
@@ -64,11 +64,11 @@ def compiled_validator(contract: Contract) -> Validator:
             *taken_apart,
             (
                 *carried[:-3],
-                _long_way(F.from_json(text, schema)).alias("_text"),
-                _long_way(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
-                _long_way(skeleton(value)).alias("_bones"),
+                _general_path(F.from_json(text, schema)).alias("_text"),
+                _general_path(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
+                _general_path(skeleton(value)).alias("_bones"),
             ),
-            (*carried, _long_way(remainder(F.col("_bones"))).alias("_left")),
+            (*carried, _general_path(remainder(F.col("_bones"))).alias("_left")),
             (*_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
@@ -80,8 +80,8 @@ def compiled_validator(contract: Contract) -> Validator:
     )
 
 
-def _long_way(value: Column) -> Column:
-    """Only for records that the gate does not know."""
+def _general_path(value: Column) -> Column:
+    """Only for records that are not in plain form."""
     return F.when(F.col("_values").isNull(), value)
 
 
@@ -107,7 +107,7 @@ def _faults(contract: Contract) -> Column:
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
         _present(types)
     )
-    return _long_way(found).alias("_faults")
+    return _general_path(found).alias("_faults")
 
 
 def _reasons(contract: Contract) -> Column:

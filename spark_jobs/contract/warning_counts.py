@@ -1,4 +1,4 @@
-"""What the rules that only warn have counted in a run of batches: seen on the way to the files, at no extra job."""
+"""Counts of the rules that only warn, observed while a run of batches is written, without an extra Spark job."""
 
 from __future__ import annotations
 
