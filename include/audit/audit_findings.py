@@ -1,4 +1,4 @@
-"""What an audit can find wrong, as values: offsets of one partition merged into half-open ranges."""
+"""Findings of an audit: the offsets of one partition, merged into half-open ranges."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import polars as pl
 
 
 class FindingKind(StrEnum):
-    """The ways in which two layers can disagree."""
+    """How two layers differ."""
 
     gap = "gap"
-    """Records, or a range of offsets, that ought to be there are not: bronze against Kafka, or range against range."""
+    """Records or offsets are missing: bronze lacks records of Kafka, or the ranges of commits leave a hole."""
     overlap = "overlap"
-    """The same record, identity, grain or range of offsets is there more than once."""
+    """The same record, identity, grain or range of offsets occurs more than once."""
     surplus = "surplus"
-    """Rows that come from nothing in the layer before."""
+    """Rows without a source in the layer before."""
     missing = "missing"
-    """Rows that the layer before calls for are not there: silver and rejected against bronze, gold against silver."""
+    """Rows of the layer before have no counterpart: silver and rejected against bronze, gold against silver."""
     different = "different"
-    """The row is there and says something else."""
+    """The row exists with another value."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One disagreement. `table` is the one at fault (`silver.flights`).
+    """One difference. `table` is the table at fault (`silver.flights`).
 
-    Of records: `partition` and the half-open range [`start`, `end`) of its offsets, of which `rows` are concerned.
-    Of gold rows and of whole tables: partition, start and end are None, and `detail` names the first row.
+    For records: `partition` and the half-open range [`start`, `end`) of offsets; `rows` of them are affected.
+    For gold rows and whole tables: partition, start and end are None, and `detail` names the first row.
     """
 
     kind: FindingKind
@@ -47,7 +47,7 @@ class Finding:
         return self.table.split(".", 1)[0]
 
     def sentence(self) -> str:
-        """Say the finding in one line."""
+        """Return the finding as one line."""
         where = "" if self.partition is None else f" partition {self.partition} offsets [{self.start}, {self.end})"
         return f"{self.kind.value} in {self.table}{where}: {self.detail}"
 
@@ -64,15 +64,15 @@ def offset_findings(
 
 
 def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings by layer, table, partition and end offset; ranges that touch and say the same become one."""
+    """Return the findings by layer, table, partition and end offset; equal findings of adjacent ranges become one."""
     result: list[Finding] = []
-    for finding in sorted(findings, key=lambda each: (*_place(each), each.kind, each.detail, each.start or 0)):
+    for finding in sorted(findings, key=lambda each: (*_position(each), each.kind, each.detail, each.start or 0)):
         last = result[-1] if result else None
         if last is not None and finding.start is not None and _continues(last, finding):
             result[-1] = replace(last, rows=last.rows + finding.rows, end=finding.end)
         else:
             result.append(finding)
-    return sorted(result, key=lambda each: (*_place(each), each.end or 0, each.kind, each.start or 0))
+    return sorted(result, key=lambda each: (*_position(each), each.end or 0, each.kind, each.start or 0))
 
 
 def _continues(last: Finding, finding: Finding) -> bool:
@@ -80,7 +80,7 @@ def _continues(last: Finding, finding: Finding) -> bool:
     return same == (finding.kind, finding.table, finding.partition, finding.detail) and last.end == finding.start
 
 
-def _place(finding: Finding) -> tuple[int, str, int]:
-    journey = ("bronze", "silver", "rejected", "gold")
-    layer = journey.index(finding.layer) if finding.layer in journey else len(journey)
+def _position(finding: Finding) -> tuple[int, str, int]:
+    order = ("bronze", "silver", "rejected", "gold")
+    layer = order.index(finding.layer) if finding.layer in order else len(order)
     return (layer, finding.table, -1 if finding.partition is None else finding.partition)

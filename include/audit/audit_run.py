@@ -1,4 +1,4 @@
-"""The audit of a state folder: every dataset, each by its own publication, while the streams may run on."""
+"""Audit the datasets of a state folder, each against its own publication. Streams may run meanwhile."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TopicOpener = Callable[[str], Topic]
 
 
 class TablesUnreadable(Terminal):
-    """A file of a published table is gone or damaged; `reason` is the reader's message."""
+    """A file of a published table is missing or damaged; `reason` is the reader's message."""
 
     def __init__(self, dataset: str, reason: str) -> None:
         super().__init__(
-            f"a published table of {dataset} cannot be read: {reason}; its balance was not judged",
-            "restore the file from a backup, or build the release's tables again",
+            f"a published table of {dataset} cannot be read: {reason}; the dataset was not audited",
+            f"restore the file from a backup, or rebuild the tables: headrace release run --dataset {dataset}",
         )
         self.dataset = dataset
         self.reason = reason
 
 
 def audited_datasets(settings: Settings, only: str | None) -> list[str]:
-    """Return the datasets to audit, declared or published, or just `only`; DatasetUnknown lists them."""
+    """Return the datasets to audit, declared or published, or only `only`. Raises DatasetUnknown."""
     known = sorted({*dataset_names(settings), *publications(settings)})
     if only is not None and only not in known:
         raise DatasetUnknown(only, known)
@@ -44,21 +44,22 @@ def audited_datasets(settings: Settings, only: str | None) -> list[str]:
 def audit_dataset(
     settings: Settings, name: str, open_topic: TopicOpener, progress: Progress = lambda _: None
 ) -> DatasetAudit:
-    """Judge one dataset by its publication as it is now.
+    """Audit one dataset against its current publication.
 
-    Raises NothingJudged when the broker is not there, TopicMissing when a published dataset's topic is gone,
-    TablesUnreadable when a published file is damaged.
+    Raises AuditUnavailable when no broker answers, TopicMissing when the topic of a published dataset is missing,
+    TablesUnreadable when a published file is missing or damaged. A gold table whose declaration DuckDB cannot evaluate
+    is listed in `unchecked`.
     """
     publication = find_publication(settings, name)
     if publication is None:
         return unpublished_audit(name, _topic_if_any(open_topic, declared_dataset(settings, name).pipeline.topic))
     dataset = released_dataset(settings, name, publication.release)
-    reading = PinnedTables(tables_of(settings, publication))
-    decided = amendments(settings, name).items()
-    fixes = {place: amendment.payload for place, amendment in decided if amendment.payload is not None}
+    tables = PinnedTables(tables_of(settings, publication))
+    amended = amendments(settings, name).items()
+    fixes = {record: amendment.payload for record, amendment in amended if amendment.payload is not None}
     try:
         topic = _topic(open_topic, dataset.pipeline.topic)
-        return dataset_audit(dataset, publication, reading, topic, fixes, progress)
+        return dataset_audit(dataset, publication, tables, topic, fixes, progress)
     except (duckdb.Error, pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         raise TablesUnreadable(name, str(error)) from error
 

@@ -1,8 +1,8 @@
-"""The audit of a dataset: Kafka, bronze, silver, rejected and gold against one publication (invariants I1–I5).
+"""Audit one dataset: compare Kafka, bronze, silver, rejected and gold of one publication (invariants I1–I5).
 
 Reads: Kafka (read_committed), the Delta logs and files of the published versions, the publication, the release's
 snapshot.  Writes: nothing.
-Does not: use Spark, the ledger, or any count that a driver made.
+Does not: use Spark, the ledger, or any count that a driver reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from include.audit.bronze_findings import (
     record_findings,
     topic_findings,
 )
-from include.audit.gold_findings import GoldCheck, gold_check
+from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_records import Topic
 from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
 from include.catalog.dataset import Dataset
@@ -38,10 +38,10 @@ MEMORY = "3GB"
 
 @dataclass(frozen=True)
 class PartitionBalance:
-    """What each layer holds of one partition, in records, up to the published end offset.
+    """Records of one partition in each layer, up to the published end offset.
 
-    `kafka`: those that Kafka still has; `expired`: rows of bronze whose records Kafka no longer has, which only the
-    ranges can vouch for; `later`: offsets in Kafka after the published end.
+    `kafka`: records that Kafka still has; `expired`: rows of bronze whose records Kafka has deleted, so that only the
+    offset ranges can be checked; `later`: offsets in Kafka after the published end.
     """
 
     partition: int
@@ -56,7 +56,10 @@ class PartitionBalance:
 
 @dataclass(frozen=True)
 class DatasetAudit:
-    """The verdict on one dataset; `release` and `batch` are None when nothing of it is published."""
+    """The result for one dataset; `release` and `batch` are None when it has no publication.
+
+    `unchecked`: gold tables that DuckDB could not recompute. All others were checked.
+    """
 
     dataset: str
     release: str | None
@@ -64,23 +67,24 @@ class DatasetAudit:
     partitions: tuple[PartitionBalance, ...]
     gold: tuple[GoldCheck, ...] = ()
     findings: tuple[Finding, ...] = ()
+    unchecked: tuple[UncheckedTable, ...] = ()
 
     @property
     def balanced(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
+        """Whether every table was checked and nothing is wrong."""
+        return not self.findings and not self.unchecked
 
 
 @dataclass
-class _Counted:
-    """Per partition: records seen in Kafka, and rows of bronze that Kafka no longer has."""
+class _KafkaCounts:
+    """Per partition: records read from Kafka, and rows of bronze that Kafka has deleted."""
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
-    """Return the audit of a dataset of which nothing is published: what waits in Kafka, and no verdict against it."""
+    """Return the audit of a dataset without a publication: the offsets in Kafka, and no findings."""
     waiting = {} if topic is None else topic.ends
     balances = (PartitionBalance(p, 0, 0, 0, 0, 0, 0, end - topic.starts[p]) for p, end in waiting.items() if topic)
     return DatasetAudit(dataset, None, None, tuple(balances))
@@ -89,58 +93,64 @@ def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
 def dataset_audit(
     dataset: Dataset,
     publication: Publication,
-    reading: PinnedTables,
+    tables: PinnedTables,
     topic: Topic,
     fixes: Mapping[tuple[int, int], bytes],
     progress: Progress = lambda _: None,
 ) -> DatasetAudit:
-    """Judge one dataset by its publication; `reading` has its tables and `topic` Kafka's side.
+    """Audit one dataset: `tables` are those of its publication, `topic` is Kafka's side.
 
-    `fixes` are the payloads, by partition and offset, that people have put in the place of a record's own. `progress`
-    is told each step. Raises NothingJudged when Kafka cannot be read to the end.
+    `fixes` are corrected payloads of rejected records by partition and offset. `progress`
+    receives the name of each step. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
-    name, counted = dataset.name, _Counted()
-    with _database(reading, name) as database:
+    name, counted = dataset.name, _KafkaCounts()
+    with _database(tables, name) as database:
         register_fixes(database, fixes)
         progress(f"{name}: bronze against Kafka and its commits")
-        findings = list(_bronze_findings(database, publication, reading, topic, counted))
+        findings = list(_bronze_findings(database, publication, tables, topic, counted))
         progress(f"{name}: silver and rejected against bronze")
         findings += split_findings(database, name, publication.batch)
         findings += identity_findings(database, name, dataset.pipeline)
-        checks = []
+        checks: list[GoldCheck | UncheckedTable] = []
         for gold in dataset.pipeline.gold:
             progress(f"{name}: gold.{gold.name} against silver")
-            check, wrong = _gold_findings(database, reading, gold)
+            check, wrong = _gold_findings(database, tables, gold)
             checks.append(check)
             findings += wrong
         balances = _balances(layer_counts(database), publication, topic, counted)
     return DatasetAudit(
-        name, publication.release, publication.batch, balances, tuple(checks), tuple(merge_findings(findings))
+        name,
+        publication.release,
+        publication.batch,
+        balances,
+        tuple(check for check in checks if isinstance(check, GoldCheck)),
+        tuple(merge_findings(findings)),
+        tuple(check for check in checks if isinstance(check, UncheckedTable)),
     )
 
 
-def _database(reading: PinnedTables, dataset: str) -> Any:
+def _database(tables: PinnedTables, dataset: str) -> Any:
     database = memory_database()
     database.execute(f"set memory_limit = '{MEMORY}'")
     for layer in ("bronze", "silver", "rejected"):
-        database.register(layer, reading.arrow(f"{layer}.{dataset}"))
+        database.register(layer, tables.arrow(f"{layer}.{dataset}"))
     return database
 
 
 def _bronze_findings(
-    database: Any, publication: Publication, reading: PinnedTables, topic: Topic, counted: _Counted
+    database: Any, publication: Publication, tables: PinnedTables, topic: Topic, counted: _KafkaCounts
 ) -> Iterator[Finding]:
     table = f"bronze.{publication.dataset}"
-    metadata = bronze_commits(reading.table(table))
+    metadata = bronze_commits(tables.table(table))
     ranges = batch_ranges(metadata)
     yield from range_findings(ranges, publication.offsets, table)
     yield from batch_row_findings(database, ranges, table)
-    remade = list(topic_findings(metadata, topic, table))
-    yield from remade
+    recreated = list(topic_findings(metadata, topic, table))
+    yield from recreated
     for partition, end in sorted(publication.offsets.items()):
-        if not remade:
+        if not recreated:
             counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
-            yield from _kafka_findings(reading, table, topic, partition, end, counted)
+            yield from _kafka_findings(tables, table, topic, partition, end, counted)
 
 
 def _rows_before(database: Any, partition: int, offset: int) -> int:
@@ -149,32 +159,32 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 
 
 def _kafka_findings(
-    reading: PinnedTables, table: str, topic: Topic, partition: int, end: int, counted: _Counted
+    tables: PinnedTables, table: str, topic: Topic, partition: int, end: int, counted: _KafkaCounts
 ) -> Iterator[Finding]:
-    """Compare what Kafka has of a partition below the published end, chunk by chunk."""
-    rows, start = reading.arrow(table), topic.starts.get(partition, 0)
-    held = topic.ends.get(partition, 0)
-    if held < end:
-        detail = f"published up to {end}, but Kafka's log ends at {held}"
-        yield Finding(FindingKind.surplus, table, end - held, detail, partition, held, end)
+    """Compare Kafka's records of a partition below the published end with bronze, chunk by chunk."""
+    rows, start = tables.arrow(table), topic.starts.get(partition, 0)
+    log_end = topic.ends.get(partition, 0)
+    if log_end < end:
+        detail = f"published up to {end}, but Kafka's log ends at {log_end}"
+        yield Finding(FindingKind.surplus, table, end - log_end, detail, partition, log_end, end)
     counted.kafka[partition] = 0
-    for chunk in topic.records(partition, start, min(end, held)):
+    for chunk in topic.records(partition, start, min(end, log_end)):
         counted.kafka[partition] += chunk.records.height
         yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
 
 
-def _gold_findings(database: Any, reading: PinnedTables, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
+def _gold_findings(database: Any, tables: PinnedTables, gold: Gold) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     name = f"gold.{gold.name}"
-    if name not in reading.tables:
+    if name not in tables.tables:
         return GoldCheck(name, 0, 0), [
-            Finding(FindingKind.missing, name, 0, "declared by the release and not published")
+            Finding(FindingKind.missing, name, 0, "declared by the release but not published")
         ]
-    database.register("published", reading.arrow(name))
+    database.register("published", tables.arrow(name))
     return gold_check(database, gold)
 
 
 def _balances(
-    counts: pl.DataFrame, publication: Publication, topic: Topic, counted: _Counted
+    counts: pl.DataFrame, publication: Publication, topic: Topic, counted: _KafkaCounts
 ) -> tuple[PartitionBalance, ...]:
     layers: Mapping[int, Any] = {row["partition"]: row for row in counts.iter_rows(named=True)}
     found = []

@@ -1,4 +1,4 @@
-"""I1 and I2: bronze is Kafka byte for byte, and the ranges that its commits name tile every partition."""
+"""I1 and I2: bronze equals Kafka byte for byte, and the offset ranges of its commits cover every partition once."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
     kafka, bronze = _comparable(kafka), _comparable(bronze)
     if kafka.equals(bronze):
         return
-    p, there = chunk.partition, bronze["offset"]
-    twice = there.filter(there.is_duplicated())
+    p, offsets = chunk.partition, bronze["offset"]
+    twice = offsets.filter(offsets.is_duplicated())
     yield from offset_findings(FindingKind.overlap, table, p, twice, "more than one row of the same record")
     joined = kafka.join(bronze.unique("offset"), on="offset", how="full", suffix="_bronze")
     gap = joined.filter(pl.col("offset_bronze").is_null())["offset"]
-    yield from offset_findings(FindingKind.gap, table, p, gap, "in Kafka and not in bronze")
+    yield from offset_findings(FindingKind.gap, table, p, gap, "in Kafka but not in bronze")
     surplus = joined.filter(pl.col("offset").is_null())["offset_bronze"]
-    yield from offset_findings(FindingKind.surplus, table, p, surplus, "in bronze and not in Kafka")
+    yield from offset_findings(FindingKind.surplus, table, p, surplus, "in bronze but not in Kafka")
     both = joined.filter(pl.col("offset").is_not_null() & pl.col("offset_bronze").is_not_null())
     for name in COMPARED:
         changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name}_bronze")))["offset"]
-        yield from offset_findings(FindingKind.different, table, p, changed, f"{name} is not the one in Kafka")
+        yield from offset_findings(FindingKind.different, table, p, changed, f"{name} differs from Kafka")
 
 
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
-    """Kafka knows no difference between no headers and an empty list of them."""
+    """Make absent headers and an empty list equal: Kafka does not distinguish them."""
     headers = pl.when(pl.col("headers").list.len() > 0).then(pl.col("headers"))
     return frame.select("offset", "timestamp", pl.col("timestamp_type").cast(pl.Int32), "key", "value", headers)
 
 
 def bronze_commits(table: PublishedTable) -> list[Mapping[str, Any]]:
-    """Return what bronze's commits up to the published version say of themselves, in their order."""
+    """Return the metadata of bronze's commits up to the published version, in order."""
     known = takewhile(lambda commit: commit.version <= table.version, commits(table.path))
     return [commit.metadata for commit in known if commit.metadata is not None and "offsets" in commit.metadata]
 
@@ -82,64 +82,64 @@ def _ranges_of(commit: Mapping[str, Any]) -> Iterator[BatchRange]:
 
 
 def topic_findings(metadata: Iterable[Mapping[str, Any]], topic: Topic, table: str) -> Iterator[Finding]:
-    """Yield a finding when the topic is not the one whose records bronze holds: it was deleted and made again."""
+    """Yield a finding when bronze holds records of another topic id: the topic was deleted and created again."""
     named = {str(commit["topic_id"]) for commit in metadata}
-    for strange in sorted(named - {topic.topic_id}):
-        detail = f"holds records of topic {topic.name} with id {strange}; the topic there now has id {topic.topic_id}"
+    for other in sorted(named - {topic.topic_id}):
+        detail = f"holds records of topic {topic.name} with id {other}; the current topic has id {topic.topic_id}"
         yield Finding(FindingKind.different, table, 0, detail)
 
 
 def range_findings(ranges: Sequence[BatchRange], ends: Mapping[int, int], table: str) -> Iterator[Finding]:
-    """Yield every hole and overlap between a partition's ranges, and what lacks or exceeds the published ends."""
+    """Yield the holes and overlaps between a partition's ranges, and ranges short of or beyond the published ends."""
     by_partition: dict[int, list[BatchRange]] = defaultdict(list)
     for item in ranges:
         by_partition[item.partition].append(item)
     for partition in sorted(set(by_partition) | set(ends)):
-        tiles = sorted(by_partition[partition], key=lambda tile: (tile.start, tile.end, tile.batch))
+        ranges_ = sorted(by_partition[partition], key=lambda each: (each.start, each.end, each.batch))
         published = ends.get(partition, 0)
-        if tiles:
-            yield from _seams(tiles, table)
-        yield from _end_findings(partition, max((tile.end for tile in tiles), default=0), published, table)
+        if ranges_:
+            yield from _seams(ranges_, table)
+        yield from _end_findings(partition, max((each.end for each in ranges_), default=0), published, table)
 
 
-def _seams(tiles: Sequence[BatchRange], table: str) -> Iterator[Finding]:
-    """Tiles of one partition, ascending by start; `last` is the one that reaches furthest so far."""
-    last = tiles[0]
-    for tile in tiles[1:]:
-        between = f"between batch {last.batch} and batch {tile.batch}"
-        if tile.start > last.end:
-            size = tile.start - last.end
-            yield Finding(FindingKind.gap, table, size, f"no range {between}", tile.partition, last.end, tile.start)
-        twice = min(last.end, tile.end)
-        if twice > tile.start:
-            size = twice - tile.start
-            yield Finding(FindingKind.overlap, table, size, f"named twice {between}", tile.partition, tile.start, twice)
-        last = max(last, tile, key=lambda item: item.end)
+def _seams(ranges_: Sequence[BatchRange], table: str) -> Iterator[Finding]:
+    """Compare the ranges of one partition, ascending by start; `last` has the greatest end so far."""
+    last = ranges_[0]
+    for each in ranges_[1:]:
+        between = f"between batch {last.batch} and batch {each.batch}"
+        if each.start > last.end:
+            size = each.start - last.end
+            yield Finding(FindingKind.gap, table, size, f"no range {between}", each.partition, last.end, each.start)
+        twice = min(last.end, each.end)
+        if twice > each.start:
+            size = twice - each.start
+            yield Finding(FindingKind.overlap, table, size, f"named twice {between}", each.partition, each.start, twice)
+        last = max(last, each, key=lambda item: item.end)
 
 
 def _end_findings(partition: int, reached: int, published: int, table: str) -> Iterator[Finding]:
     if reached < published:
-        detail = f"published up to {published}, but the commits name offsets up to {reached} only"
+        detail = f"published up to {published}, but the commits end at offset {reached}"
         yield Finding(FindingKind.gap, table, published - reached, detail, partition, reached, published)
     if reached > published:
-        detail = f"the commits name offsets up to {reached}, the publication ends at {published}"
+        detail = f"the commits end at offset {reached}, the publication at {published}"
         yield Finding(FindingKind.surplus, table, reached - published, detail, partition, published, reached)
 
 
 def batch_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) -> Iterator[Finding]:
-    """Every row of the view `bronze` lies in the range that its batch names, and each range holds the rows it counts.
+    """Yield rows of the view `bronze` outside the ranges of their batch, and ranges with another number of rows.
 
     `database` is a DuckDB connection.
     """
     _register_ranges(database, ranges)
     stray = database.sql(STRAY_ROWS).pl()
     for (batch, partition), rows in stray.group_by(["batch", "partition"], maintain_order=True):
-        detail = f"no commit of batch {batch} names this offset"
+        detail = f"no commit of batch {batch} covers this offset"
         yield from offset_findings(FindingKind.surplus, table, int(str(partition)), rows["offset"], detail)
-    for batch, partition, start, end, counted, there in database.sql(MISCOUNTED_RANGES).fetchall():
-        kind = FindingKind.gap if there < counted else FindingKind.surplus
-        detail = f"the commit of batch {batch} counts {counted} rows, there are {there}"
-        yield Finding(kind, table, abs(counted - there), detail, partition, start, end)
+    for batch, partition, start, end, counted, found in database.sql(MISCOUNTED_RANGES).fetchall():
+        kind = FindingKind.gap if found < counted else FindingKind.surplus
+        detail = f"the commit of batch {batch} counts {counted} rows, bronze has {found}"
+        yield Finding(kind, table, abs(counted - found), detail, partition, start, end)
 
 
 def _register_ranges(database: Any, ranges: Sequence[BatchRange]) -> None:
@@ -156,10 +156,10 @@ on r.batch = b._batch_id and r.partition = b.partition and b."offset" >= r.start
 order by all
 """
 MISCOUNTED_RANGES = """
-with there as (select _batch_id as batch, partition, count(*) as rows from bronze group by all)
-select r.batch, r.partition, r.start, r."end", r.rows, coalesce(t.rows, 0) as there
+with found as (select _batch_id as batch, partition, count(*) as rows from bronze group by all)
+select r.batch, r.partition, r.start, r."end", r.rows, coalesce(t.rows, 0) as found_rows
 from named_ranges as r
-left join there as t on t.batch = r.batch and t.partition = r.partition
+left join found as t on t.batch = r.batch and t.partition = r.partition
 where r.rows <> coalesce(t.rows, 0)
 order by all
 """

@@ -1,4 +1,4 @@
-"""I5: every gold table is what its declaration says of silver, recomputed in one pass by DuckDB and compared by row.
+"""I5: every gold table holds what its declaration computes from silver. DuckDB recomputes it and compares each row.
 
 Exact: counts, sums, minima, maxima, latest rows and the results of queries. `avg`: within one unit of the last
 place of gold's decimal. `approx_distinct`: equal to the exact count below 200, where the sketch still holds every
@@ -11,13 +11,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
+
 from include.audit.audit_findings import Finding, FindingKind
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window, grain_columns
+from include.errors import Terminal
+from include.reading.sql_quoting import duckdb_expression, sql_identifier
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
 # A function of Spark SQL that DuckDB spells otherwise, for the expressions and queries of declarations.
 DIALECT = "create or replace macro to_date(moment) as cast(moment as date)"
+# What DuckDB raises for the text or the result of an expression; a damaged file is an IOException or Arrow's error.
+EVALUATION_ERRORS = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.NotImplementedException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.TypeMismatchException,
+)
 
 
 @dataclass(frozen=True)
@@ -29,26 +43,73 @@ class GoldCheck:
     grains: int
 
 
-def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck, list[Finding]]:
+@dataclass(frozen=True)
+class UncheckedTable:
+    """A gold table that DuckDB cannot recompute: the declared `expression` that fails, and DuckDB's `reason`."""
+
+    table: str
+    expression: str
+    reason: str
+
+
+class ExpressionNotEvaluable(Terminal):
+    """DuckDB cannot evaluate a declared expression, so the audit cannot check its table. No file is at fault."""
+
+    def __init__(self, dataset: str, unchecked: UncheckedTable) -> None:
+        super().__init__(
+            f"{unchecked.table} was not checked: DuckDB cannot evaluate {unchecked.expression!r} ({unchecked.reason}); "
+            "no file is damaged and all other tables were checked",
+            f"write it in SQL that both Spark and DuckDB accept, then: headrace release run --dataset {dataset}",
+        )
+        self.dataset, self.unchecked = dataset, unchecked
+
+
+def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
-    `database` is a DuckDB connection in UTC. Columns compared are the declared ones.
+    `database` is a DuckDB connection in UTC. Only declared columns are compared. Returns UncheckedTable, and no
+    findings, when DuckDB cannot evaluate the declaration.
     """
+    table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
-    sql = recompute_sql(gold, columns_of(database, "silver"))
-    database.execute(f"create or replace temp table recomputed as {sql}")
-    grain = ", ".join(_quoted(name) for name in grain_columns(gold))
+    try:
+        database.execute(f"create or replace temp table recomputed as {recompute_sql(gold, silver)}")
+    except EVALUATION_ERRORS as error:
+        return UncheckedTable(table, _failing_expression(database, gold, silver), str(error).splitlines()[0]), []
+    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
     rows = _number(database, "select count(*) from published")
-    check = GoldCheck(f"gold.{gold.name}", rows, grains)
-    return check, list(_findings(database, gold, check.table))
+    return GoldCheck(table, rows, grains), list(_findings(database, gold, table))
+
+
+def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str:
+    """Return the first declared expression that fails by itself, or the query as a whole."""
+    for expression, sql in _expressions(gold, silver):
+        try:
+            database.execute(f"select count(columns(*)) from ({sql})").fetchall()
+        except EVALUATION_ERRORS:
+            return expression
+    return " ".join(gold.query.split()) if isinstance(gold, QueryGold) else gold.name
+
+
+def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each expression of a declaration and a statement that evaluates it alone."""
+    if isinstance(gold, AdditiveGold):
+        for measure in gold.measures:
+            yield measure.expression, f"select {_aggregate(measure, silver)} from silver"
+    elif isinstance(gold, LatestGold):
+        for _, expression in gold.columns:
+            yield expression, f"select {duckdb_expression(expression, silver)} from silver"
+    else:
+        touched = duckdb_expression(gold.touched_by, [*silver, gold.window.name])
+        yield gold.touched_by, f"{_grained(gold, silver)} select 1 from grained where {touched}"
 
 
 def _findings(database: Any, gold: Gold, table: str) -> Iterator[Finding]:
-    declared, there = columns_of(database, "recomputed"), columns_of(database, "published")
-    absent = [name for name in declared if name not in there]
-    if absent:
-        yield Finding(FindingKind.missing, table, 0, f"has no column {', '.join(absent)}")
+    declared, published = columns_of(database, "recomputed"), columns_of(database, "published")
+    missing = [name for name in declared if name not in published]
+    if missing:
+        yield Finding(FindingKind.missing, table, 0, f"has no column {', '.join(missing)}")
     elif isinstance(gold, QueryGold):
         yield from _query_findings(database, declared, table)
     else:
@@ -56,11 +117,11 @@ def _findings(database: Any, gold: Gold, table: str) -> Iterator[Finding]:
 
 
 def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
-    """Return the SQL that computes a gold table's declared columns from `silver`, which has the columns `silver`."""
+    """Return the SQL that computes a gold table's declared columns from the view `silver` with the columns `silver`."""
     if isinstance(gold, AdditiveGold):
-        return _additive(gold)
+        return _additive(gold, silver)
     if isinstance(gold, LatestGold):
-        return _latest(gold)
+        return _latest(gold, silver)
     return _query(gold, silver)
 
 
@@ -69,15 +130,15 @@ def columns_of(database: Any, table: str) -> list[str]:
     return [str(row[0]) for row in database.sql(f"select column_name from (describe {table})").fetchall()]
 
 
-def _additive(gold: AdditiveGold) -> str:
-    window = f"{_start(gold.window)} as {_quoted(gold.window.name)}"
-    keys = [window, *(_quoted(key) for key in gold.keys)]
-    measures = [f"{_aggregate(measure)} as {_quoted(measure.name)}" for measure in gold.measures]
+def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
+    window = f"{_start(gold.window)} as {sql_identifier(gold.window.name)}"
+    keys = [window, *(sql_identifier(key) for key in gold.keys)]
+    measures = [f"{_aggregate(measure, silver)} as {sql_identifier(measure.name)}" for measure in gold.measures]
     return f"select {', '.join(keys + measures)} from silver group by {', '.join(_ordinals(len(keys)))}"
 
 
 def _start(window: Window) -> str:
-    start = f"date_trunc('{window.unit}', {_quoted(window.column)})"
+    start = f"date_trunc('{window.unit}', {sql_identifier(window.column)})"
     return start if window.unit == "hour" else f"cast({start} as date)"
 
 
@@ -85,8 +146,8 @@ def _ordinals(count: int) -> list[str]:
     return [str(number) for number in range(1, count + 1)]
 
 
-def _aggregate(measure: Measure) -> str:
-    expression = measure.expression
+def _aggregate(measure: Measure, silver: Sequence[str]) -> str:
+    expression = duckdb_expression(measure.expression, silver)
     if measure.function == "count_if":
         return f"count(*) filter (where {expression})"
     if measure.function == "approx_distinct":
@@ -97,39 +158,49 @@ def _aggregate(measure: Measure) -> str:
     return f"{measure.function}({expression})"
 
 
-def _latest(gold: LatestGold) -> str:
-    keys = ", ".join(_quoted(key) for key in gold.keys)
-    order = ", ".join(f"{_quoted(column)} desc nulls last" for column in gold.order_by)
-    columns = ", ".join(f"{expression} as {_quoted(name)}" for name, expression in gold.columns)
+def _latest(gold: LatestGold, silver: Sequence[str]) -> str:
+    keys = ", ".join(sql_identifier(key) for key in gold.keys)
+    order = ", ".join(f"{sql_identifier(column)} desc nulls last" for column in gold.order_by)
+    columns = ", ".join(
+        f"{duckdb_expression(expression, silver)} as {sql_identifier(name)}" for name, expression in gold.columns
+    )
     newest = f"row_number() over (partition by {keys} order by {order}, _partition desc, _offset desc) = 1"
     return f"select {keys}, {columns} from silver qualify {newest}"
 
 
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:
-    window = gold.window
-    rest = f"* exclude ({_quoted(window.name)})" if window.name in silver else "*"
-    listed = ", ".join(_quoted(name) for name in grain_columns(gold))
-    same = " and ".join(f"grained.{c} is not distinct from touched.{c}" for c in map(_quoted, grain_columns(gold)))
+    columns = [*silver, gold.window.name]
+    grain = [sql_identifier(name) for name in grain_columns(gold)]
+    same = " and ".join(f"grained.{name} is not distinct from touched.{name}" for name in grain)
     return (
-        f"with grained as (select {rest}, {_start(window)} as {_quoted(window.name)} from silver), "
-        f"touched as (select distinct {listed} from grained where {gold.touched_by}), "
+        f"{_grained(gold, silver)}, touched as "
+        f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "
         f"silver as (select * from grained semi join touched on {same}) "
-        f"select * from ({gold.query})"
+        f"select * from ({duckdb_expression(gold.query, columns)})"
     )
+
+
+def _grained(gold: QueryGold, silver: Sequence[str]) -> str:
+    """Return the beginning of a statement that names `grained`: silver with the window's column."""
+    window = gold.window
+    rest = f"* exclude ({sql_identifier(window.name)})" if window.name in silver else "*"
+    return f"with grained as (select {rest}, {_start(window)} as {sql_identifier(window.name)} from silver)"
 
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[Finding]:
     keys = list(grain_columns(gold))
     values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(n, "max", n) for n, _ in gold.columns]
-    listed = ", ".join(map(_quoted, keys))
+    listed = ", ".join(map(sql_identifier, keys))
     scales = _decimal_scales(database)
-    same = " and ".join(f"p.{_quoted(key)} is not distinct from r.{_quoted(key)}" for key in keys)
+    same = " and ".join(f"p.{sql_identifier(key)} is not distinct from r.{sql_identifier(key)}" for key in keys)
     twice = f"select {listed}, count(*) as rows from published group by {listed} having count(*) > 1"
     yield from _first_of(database, twice, FindingKind.overlap, table, "grains with more than one row", keys)
     missing = f"select {listed} from recomputed as r anti join published as p on {same}"
-    yield from _first_of(database, missing, FindingKind.missing, table, "grains that silver has and gold has not", keys)
+    yield from _first_of(
+        database, missing, FindingKind.missing, table, "grains computed from silver are not in gold", keys
+    )
     surplus = f"select {listed} from published as p anti join recomputed as r on {same}"
-    yield from _first_of(database, surplus, FindingKind.surplus, table, "grains that come from nothing in silver", keys)
+    yield from _first_of(database, surplus, FindingKind.surplus, table, "grains of gold have no rows in silver", keys)
     for measure in values:
         yield from _differences(database, table, keys, same, measure, scales.get(measure.name))
 
@@ -137,13 +208,13 @@ def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) 
 def _differences(
     database: Any, table: str, keys: list[str], same: str, measure: Measure, scale: int | None
 ) -> Iterator[Finding]:
-    shown = ", ".join(f"p.{_quoted(key)}" for key in keys)
-    gold, expected = f"p.{_quoted(measure.name)}", f"r.{_quoted(measure.name)}"
+    shown = ", ".join(f"p.{sql_identifier(key)}" for key in keys)
+    gold, expected = f"p.{sql_identifier(measure.name)}", f"r.{sql_identifier(measure.name)}"
     sql = (
         f"select {shown}, {gold} as gold, {expected} as recomputed from published as p "
         f"join recomputed as r on {same} where {_unequal(measure, gold, expected, scale)}"
     )
-    yield from _first_of(database, sql, FindingKind.different, table, f"rows whose {measure.name} is wrong", keys)
+    yield from _first_of(database, sql, FindingKind.different, table, f"rows with a wrong {measure.name}", keys)
 
 
 def _unequal(measure: Measure, gold: str, expected: str, scale: int | None) -> str:
@@ -158,22 +229,22 @@ def _unequal(measure: Measure, gold: str, expected: str, scale: int | None) -> s
 
 
 def _query_findings(database: Any, columns: Sequence[str], table: str) -> Iterator[Finding]:
-    listed = ", ".join(map(_quoted, columns))
+    listed = ", ".join(map(sql_identifier, columns))
     recomputed, published = f"select {listed} from recomputed", f"select {listed} from published"
     missing, surplus = f"{recomputed} except all {published}", f"{published} except all {recomputed}"
+    yield from _first_of(database, missing, FindingKind.missing, table, "rows of the query are not in gold", columns)
     yield from _first_of(
-        database, missing, FindingKind.missing, table, "rows that the query gives and gold has not", columns
+        database, surplus, FindingKind.surplus, table, "rows of gold are not in the query's result", columns
     )
-    yield from _first_of(database, surplus, FindingKind.surplus, table, "rows that the query does not give", columns)
 
 
 def _first_of(
     database: Any, sql: str, kind: FindingKind, table: str, detail: str, order: Sequence[str]
 ) -> Iterator[Finding]:
-    """One finding for all rows of `sql`, naming how many they are and the first by `order`."""
+    """Yield one finding for all rows of `sql`: their number and the first by `order`."""
     rows = _number(database, f"select count(*) from ({sql})")
     if rows:
-        found = database.sql(f"select * from ({sql}) order by {', '.join(map(_quoted, order))} limit 1")
+        found = database.sql(f"select * from ({sql}) order by {', '.join(map(sql_identifier, order))} limit 1")
         first = ", ".join(f"{name}={value}" for name, value in zip(found.columns, found.fetchall()[0], strict=True))
         yield Finding(kind, table, rows, f"{rows} {detail}; the first: {first}")
 
@@ -185,7 +256,3 @@ def _number(database: Any, sql: str) -> int:
 def _decimal_scales(database: Any) -> dict[str, int]:
     rows = database.sql("select column_name, column_type from (describe published)").fetchall()
     return {name: int(kind.rstrip(")").split(",")[1]) for name, kind in rows if kind.startswith("DECIMAL")}
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'

@@ -1,7 +1,7 @@
-"""What Kafka has, read by a consumer of our own: `read_committed`, explicit offsets, no group, nothing committed.
+"""Read Kafka with an independent consumer: `read_committed`, explicit offsets, no group membership, no commits.
 
 Reads: one topic.  Writes: nothing.
-Guarantee: the chunks of a partition cover the offsets asked for without a hole; each holds every committed record
+Guarantee: the chunks of a partition cover the requested offsets without a gap; each holds every committed record
 of its range. Offsets without a record (transaction markers, aborted or compacted records) are legal.
 """
 
@@ -22,7 +22,7 @@ CHUNK_RECORDS = 100_000
 CHUNK_BYTES = 128 * 1024 * 1024
 MESSAGES_AT_A_TIME = 10_000
 BYTES_AT_A_TIME = 16 * 1024 * 1024
-SILENCE = 30.0
+READ_TIMEOUT = 30.0
 HEADERS = pl.List(pl.Struct({"key": pl.String, "value": pl.Binary}))
 RECORD: dict[str, pl.DataType] = {
     "offset": pl.Int64(),
@@ -35,10 +35,10 @@ RECORD: dict[str, pl.DataType] = {
 
 
 class AuditUnavailable(Transient):
-    """Kafka could not be read to the end, so the audit says neither balanced nor not."""
+    """Kafka could not be read to the end, so the audit has no result."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; nothing was judged", "headrace status; headrace up; then headrace audit again")
+        super().__init__(f"{why}; nothing was audited", "headrace up, then headrace audit again")
         self.why = why
 
 
@@ -46,8 +46,8 @@ class AuditUnavailable(Transient):
 class Chunk:
     """All committed records that Kafka has in [start, end) of a partition, ascending.
 
-    `records` has the columns of RECORD: timestamp in milliseconds; timestamp_type as Spark numbers it (0 the
-    producer's, 1 the broker's).
+    `records` has the columns of RECORD: timestamp in milliseconds; timestamp_type as in Spark (0 set by
+    the producer, 1 by the broker).
     """
 
     partition: int
@@ -61,7 +61,7 @@ RecordSource = Callable[[int, int, int], Iterator[Chunk]]
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it now: per partition [first offset kept, next offset), and its records."""
+    """A topic as the broker reports it: per partition the log start and end offsets, and a reader of its records."""
 
     name: str
     topic_id: str
@@ -71,7 +71,7 @@ class Topic:
 
 
 def open_topic(bootstrap: str, name: str) -> Topic:
-    """Look at a topic; BrokerUnreachable or TopicMissing."""
+    """Return a topic with its current offsets. Raises BrokerUnreachable or TopicMissing."""
     starts, ends = log_start_offsets(bootstrap, name), log_end_offsets(bootstrap, name)
 
     def records(partition: int, start: int, end: int) -> Iterator[Chunk]:
@@ -81,7 +81,7 @@ def open_topic(bootstrap: str, name: str) -> Topic:
 
 
 def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int) -> Iterator[Chunk]:
-    """Yield the partition's records in [start, end), about 100,000 or 128 MB at a time; NothingJudged on failure."""
+    """Yield the partition's records in [start, end), about 100,000 or 128 MB a chunk. Raises AuditUnavailable."""
     if start >= end:
         return
     consumer = _consumer(bootstrap)
@@ -98,7 +98,7 @@ def _consumer(bootstrap: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            # The client insists on a group's name; nothing is ever subscribed or committed under it.
+            # The client requires a group id; it never subscribes or commits with it.
             "group.id": "headrace-audit",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -115,32 +115,32 @@ def _consumer(bootstrap: str) -> Consumer:
 
 
 def _chunks(consumer: Consumer, partition: int, start: int, end: int) -> Iterator[Chunk]:
-    """A chunk ends after its last record; the last one ends at `end`, whether or not a record is there."""
+    """A chunk ends after its last record; the last chunk ends at `end`, which may have no record."""
     held: list[Message] = []
-    size, position, heard = 0, start, time.monotonic()
+    size, position, last_progress = 0, start, time.monotonic()
     while position < end:
-        batch = consumer.consume(_fitting(len(held), size), timeout=0.2)
-        records, position = _sorted_out(batch, position, end)
+        batch = consumer.consume(_batch_size(len(held), size), timeout=0.2)
+        records, position = _records_below(batch, position, end)
         if records or position >= end:
-            heard = time.monotonic()
+            last_progress = time.monotonic()
         held += records
         size += sum(map(len, records))
         if held and position < end and (len(held) >= CHUNK_RECORDS or size >= CHUNK_BYTES):
             yield Chunk(partition, start, position, record_frame(held))
-            held, size, start, heard = [], 0, position, time.monotonic()
-        if time.monotonic() - heard > SILENCE:
-            raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {SILENCE:.0f} s")
+            held, size, start, last_progress = [], 0, position, time.monotonic()
+        if time.monotonic() - last_progress > READ_TIMEOUT:
+            raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {READ_TIMEOUT:.0f} s")
     yield Chunk(partition, start, end, record_frame(held))
 
 
-def _fitting(records: int, size: int) -> int:
-    """So many messages that they fit in memory together, judged by those before."""
+def _batch_size(records: int, size: int) -> int:
+    """Return how many messages fit in memory together, by the average size so far."""
     average = size / records if records else 16_384
     return max(1, min(MESSAGES_AT_A_TIME, int(BYTES_AT_A_TIME / max(average, 1))))
 
 
-def _sorted_out(batch: list[Message], position: int, end: int) -> tuple[list[Message], int]:
-    """The records below `end`, and the offset before which everything has been seen."""
+def _records_below(batch: list[Message], position: int, end: int) -> tuple[list[Message], int]:
+    """Return the records below `end`, and the offset up to which the partition is read."""
     records = [message for message in batch if message.error() is None]
     if len(records) < len(batch):
         ends = [_offset(message) for message in batch if _is_end(message)]
@@ -153,7 +153,7 @@ def _sorted_out(batch: list[Message], position: int, end: int) -> tuple[list[Mes
 
 
 def _is_end(message: Message) -> bool:
-    """Whether the message says that the partition's end was reached; raises what else it says."""
+    """Return whether the message marks the partition's end. Raises KafkaException for any other error."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)

@@ -1,7 +1,7 @@
-"""I3 and I4: bronze is silver and rejected together, each record once; and silver has each identity once.
+"""I3 and I4: each record of bronze is once in silver or rejected, and silver has each identity once.
 
-All functions ask a DuckDB connection with the views `bronze`, `silver` and `rejected` (their columns as written), and
-`fixes` (partition, offset, value): the payloads that people have put in the place of a record's own.
+All functions query a DuckDB connection with the views `bronze`, `silver` and `rejected` (all their columns), and
+`fixes` (partition, offset, value): the corrected payloads of rejected records.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.catalog.pipeline import Pipeline
+from include.reading.sql_quoting import sql_identifier, sql_literal
 
 
 def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]:
-    """Bronze = silver ⊎ rejected by (partition, offset), in the same batch, and nothing of a batch after `batch`."""
+    """Yield where bronze differs from silver ⊎ rejected by (partition, offset, batch), and rows of later batches."""
     unequal = database.sql(UNEQUAL_RECORDS).pl()
     silver, rejected, bronze = f"silver.{dataset}", f"rejected.{dataset}", f"bronze.{dataset}"
-    judged, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
+    validated, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
     both = (pl.col("silver") > 0) & (pl.col("rejected") > 0)
     rules: list[tuple[FindingKind, str, str, pl.Expr]] = [
         (FindingKind.overlap, bronze, "more than one row of the same record", pl.col("bronze") > 1),
-        (FindingKind.missing, silver, "in bronze, and in neither silver nor rejected", known & (judged == 0)),
-        (FindingKind.surplus, silver, "in silver and not in bronze", ~known & (pl.col("silver") > 0)),
-        (FindingKind.surplus, rejected, "in rejected and not in bronze", ~known & (pl.col("rejected") > 0)),
-        (FindingKind.overlap, silver, "both in silver and in rejected", both),
+        (FindingKind.missing, silver, "in bronze but in neither silver nor rejected", known & (validated == 0)),
+        (FindingKind.surplus, silver, "in silver but not in bronze", ~known & (pl.col("silver") > 0)),
+        (FindingKind.surplus, rejected, "in rejected but not in bronze", ~known & (pl.col("rejected") > 0)),
+        (FindingKind.overlap, silver, "in both silver and rejected", both),
         (FindingKind.overlap, silver, "more than one row of the same record", pl.col("silver") > 1),
         (FindingKind.overlap, rejected, "more than one row of the same record", pl.col("rejected") > 1),
-        (FindingKind.different, silver, "_batch_id is not bronze's", (pl.col("bronze") == 1) & (judged == 1)),
+        (FindingKind.different, silver, "_batch_id differs from bronze", (pl.col("bronze") == 1) & (validated == 1)),
     ]
     for kind, table, detail, wrong in rules:
         yield from _by_partition(kind, table, detail, unequal.filter(wrong))
     later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
     for (layer,), rows in later.group_by(["layer"], maintain_order=True):
-        detail = f"of a batch after {batch}, the published one"
+        detail = f"of a batch later than the published {batch}"
         yield from _by_partition(FindingKind.surplus, f"{layer}.{dataset}", detail, rows)
 
 
@@ -45,38 +46,44 @@ def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame
 
 
 def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
-    """No identity twice in silver within the horizon; and each record rejected as a duplicate has a winner in silver.
+    """Yield identities twice in silver within the horizon, and rejected duplicates without a winner in silver.
 
-    The winner has the same identity and comes before it in the order (batch, partition, offset). A duplicate's
-    identity is read from its payload in bronze, or from its fix.
+    The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
+    identity is read from its fix, or else from its payload in bronze.
     """
-    identity = ", ".join(_quoted(column) for column in pipeline.identity)
-    same = " and ".join(f"earlier.{_quoted(column)} = later.{_quoted(column)}" for column in pipeline.identity)
-    event_time = _quoted(pipeline.event_time)
+    identity = ", ".join(sql_identifier(column) for column in pipeline.identity)
+    same = " and ".join(
+        f"earlier.{sql_identifier(column)} = later.{sql_identifier(column)}" for column in pipeline.identity
+    )
+    event_time = sql_identifier(pipeline.event_time)
     sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
     repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
-    yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "an identity that silver already had", repeated)
+    yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
     orphans = database.sql(_orphans(database, pipeline)).pl()
-    detail = "rejected as a duplicate, but silver has no earlier record of its identity"
+    detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
 
 def _orphans(database: Any, pipeline: Pipeline) -> str:
+    """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
+    names = list(enumerate(pipeline.identity))
     extracted = ", ".join(
-        f"try_cast(json_extract_string(payload, '$.\"{name}\"') as {types[name]}) as {_quoted(name)}"
-        for name in pipeline.identity
+        f"try_cast(json_extract_string(payload, {_json_path(name)}) as {types[name]}) as _identity_{number}"
+        for number, name in names
     )
-    same = " and ".join(f"s.{_quoted(name)} = d.{_quoted(name)}" for name in pipeline.identity)
+    same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     return ORPHANED_DUPLICATES.format(extracted=extracted, same=same)
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+def _json_path(name: str) -> str:
+    """Return the SQL literal of the JSON path of a top-level member."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return sql_literal(f'$."{escaped}"')
 
 
 def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:
-    """Make the view `fixes` of payloads by partition and offset."""
+    """Register the view `fixes`: payloads by partition and offset."""
     rows = [(partition, offset, value) for (partition, offset), value in fixes.items()]
     schema = {"partition": pl.Int32, "offset": pl.Int64, "value": pl.Binary}
     database.register("fixes", pl.DataFrame(rows, schema=schema, orient="row").to_arrow())
@@ -122,7 +129,7 @@ with repeated as (
     select {identity} from silver group by all having count(*) > 1
 ),
 candidates as (
-    select {identity}, epoch({event_time}) as moment, _batch_id, _partition, _offset
+    select {identity}, epoch({event_time}) as _moment, _batch_id, _partition, _offset
     from silver
     where ({identity}) in (select ({identity}) from repeated)
 )
@@ -132,7 +139,7 @@ semi join candidates as earlier
 on
     {same}
     and (earlier._batch_id, earlier._partition, earlier._offset) < (later._batch_id, later._partition, later._offset)
-    and abs(earlier.moment - later.moment) <= ?
+    and abs(earlier._moment - later._moment) <= ?
 order by all
 """
 ORPHANED_DUPLICATES = """

@@ -1,8 +1,8 @@
-"""The audit as a task: is every Kafka record accounted for?
+"""The audit as a task: check that every Kafka record is in the tables exactly once.
 
 Reads: Kafka and the published tables, as `headrace audit` does.  Writes: nothing.
-Guarantee: it succeeds only when every dataset that was asked for is balanced.
-After a crash: it counts again.
+Guarantee: it succeeds only when every requested dataset is balanced and all its tables were checked.
+After a crash: a retry audits again.
 Does not: repair anything.
 """
 
@@ -22,31 +22,36 @@ if TYPE_CHECKING:
 
 
 class Audit(BaseOperator):
-    """Count Kafka, bronze, silver, rejected and gold from outside; returns the records of each layer by dataset."""
+    """Compare Kafka, bronze, silver, rejected and gold; returns the records of each layer by dataset."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Audit; ParamsRefused, DatasetUnknown; fails with the first finding when something is out of balance."""
+        """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
         from include.audit.audit_run import audit_dataset, audited_datasets
+        from include.audit.gold_findings import ExpressionNotEvaluable
         from include.audit.kafka_records import open_topic
         from include.operators.run_parameters import AuditParameters, validated_params
         from include.state.broker_address import bootstrap_servers
 
         settings = load_settings()
         with airflow_errors():
-            asked = validated_params(AuditParameters, run_params(context)).datasets
+            requested = validated_params(AuditParameters, run_params(context)).datasets
             every = audited_datasets(settings, None)
-            names = [audited_datasets(settings, name)[0] for name in asked] or every
+            names = [audited_datasets(settings, name)[0] for name in requested] or every
             opener = partial(open_topic, bootstrap_servers(settings))
             audits = [audit_dataset(settings, name, opener) for name in names]
         for audit in audits:
             self.log.info("%s: %s", audit.dataset, counts(audit) if audit.balanced else "NOT balanced")
         findings = [finding.sentence() for audit in audits for finding in audit.findings]
         if findings:
-            raise AirflowFailException(f"not balanced; the first of {len(findings)} findings: {findings[0]}")
+            raise AirflowFailException(f"not balanced; first of {len(findings)} findings: {findings[0]}")
+        with airflow_errors():
+            for audit in audits:
+                if audit.unchecked:
+                    raise ExpressionNotEvaluable(audit.dataset, audit.unchecked[0])
         return {audit.dataset: counts(audit) for audit in audits}
 
 
 def counts(audit: DatasetAudit) -> dict[str, int]:
-    """Return the records of each layer, all partitions together."""
+    """Return the records of each layer, summed over partitions."""
     layers = ("kafka", "bronze", "silver", "rejected")
     return {layer: sum(getattr(partition, layer) for partition in audit.partitions) for layer in layers}

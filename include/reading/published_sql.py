@@ -58,11 +58,6 @@ def memory_database() -> Any:
     return connection
 
 
-def sql_literal(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def tables_mentioned(sql: str, known: list[str]) -> list[str]:
     """Return the published tables that the text names, so that only those are opened."""
     mentioned = {f"{layer}.{table}".lower() for layer, table in TABLE_NAME.findall(sql)}

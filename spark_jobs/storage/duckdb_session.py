@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.reading.published_sql import memory_database, sql_literal
+from include.reading.published_sql import memory_database
+from include.reading.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
 

@@ -71,7 +71,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.cli": (("include",), "wires the control plane; starts drivers as processes, never imports one"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.storage": (
-        (*GROUND, "include.clients.delta_log", "include.reading.published_sql"),
+        (*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
         "tables and leases; knows no layer or dataset",
     ),
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),

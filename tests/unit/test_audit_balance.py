@@ -17,6 +17,7 @@ from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, r
 from include.audit import kafka_records
 from include.audit.audit_run import TablesUnreadable, audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
+from include.audit.gold_findings import ExpressionNotEvaluable
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.cli import main as command_line
@@ -98,6 +99,10 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def warehouse(settings: Settings) -> SmallWarehouse:
+    return write_sales(settings)
+
+
+def write_sales(settings: Settings) -> SmallWarehouse:
     """Batch 0 holds offsets 0 and 1 of partition 0; batch 1 the rest. Offset 2 is a marker, 4 is not published."""
     made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales").release)
     first = [bronze_row(0, VALUES[0, 0]), bronze_row(1, VALUES[0, 1])]
@@ -116,13 +121,13 @@ def gold_row(**other: Any) -> dict[str, Any]:
     return row | other
 
 
-def said(audit: DatasetAudit) -> list[tuple[str, str, int | None, int | None, int | None]]:
+def found(audit: DatasetAudit) -> list[tuple[str, str, int | None, int | None, int | None]]:
     return [(f.kind.value, f.table, f.partition, f.start, f.end) for f in audit.findings]
 
 
 def test_a_balanced_dataset(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     audit = audit_dataset(settings, "sales", kafka.open_topic)
-    assert said(audit) == []
+    assert found(audit) == []
     assert audit.balanced
     assert audit.partitions == (
         PartitionBalance(0, published_end=4, kafka=3, expired=0, bronze=3, silver=1, rejected=2, later=1),
@@ -144,7 +149,7 @@ def test_a_lost_record_is_found_in_each_layer(settings: Settings, warehouse: Sma
     kafka.values[1, 0] = VALUES[1, 0] + b" "
     warehouse.write("silver", [silver_row(9, "stray", batch=1)])
     warehouse.move(batch=1, offsets={0: 4, 1: 1})
-    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [
         ("gap", "bronze.sales", 0, 2, 3),
         ("different", "bronze.sales", 1, 0, 1),
         ("surplus", "silver.sales", 0, 9, 10),
@@ -164,14 +169,16 @@ def test_records_that_kafka_dropped_by_age_are_kept_in_bronze(
 
 def test_a_broker_that_lost_its_end_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.ends[0] = 3
-    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("surplus", "bronze.sales", 0, 3, 4)]
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [("surplus", "bronze.sales", 0, 3, 4)]
 
 
 def test_a_topic_made_again_is_not_compared_with_bronze(
     settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
 ) -> None:
     kafka.topic_id, kafka.values = "T2", {}
-    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("different", "bronze.sales", None, None, None)]
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [
+        ("different", "bronze.sales", None, None, None)
+    ]
 
 
 def test_a_gold_table_that_is_not_published_is_missing(settings: Settings, kafka: SmallKafka) -> None:
@@ -180,7 +187,9 @@ def test_a_gold_table_that_is_not_published_is_missing(settings: Settings, kafka
     made.write("silver", [])
     made.write("rejected", [])
     made.move(offsets={0: 0})
-    assert said(audit_dataset(settings, "sales", kafka.open_topic)) == [("missing", "gold.shop_days", None, None, None)]
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [
+        ("missing", "gold.shop_days", None, None, None)
+    ]
 
 
 def test_nothing_published_is_reported_and_no_error(settings: Settings, kafka: SmallKafka) -> None:
@@ -201,7 +210,38 @@ def test_a_damaged_file_is_an_error(settings: Settings, warehouse: SmallWarehous
     assert refused.value.dataset == "sales"
 
 
-def test_without_a_broker_nothing_is_judged(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_declaration_that_duckdb_cannot_evaluate_leaves_the_other_tables_checked(
+    settings: Settings, kafka: SmallKafka
+) -> None:
+    pipeline = settings.datasets / "sales" / "pipeline.yaml"
+    pipeline.write_text(PIPELINE.replace("{sum: amount}", "{max: \"window(sold_at, '5 minutes')\"}"))
+    write_sales(settings)
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    (unchecked,) = audit.unchecked
+    assert (audit.findings, audit.balanced) == ((), False)
+    assert (unchecked.table, unchecked.expression) == ("gold.shop_days", "window(sold_at, '5 minutes')")
+    error = ExpressionNotEvaluable("sales", unchecked)
+    assert "no file is damaged" in error.what
+    assert error.remedy is not None
+    assert "headrace release run --dataset sales" in error.remedy
+    kafka.values[0, 2] = b"never ingested"
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [("gap", "bronze.sales", 0, 2, 3)]
+
+
+@pytest.mark.usefixtures("broker_file")
+def test_command_with_an_unchecked_table_exits_2(
+    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = settings.datasets / "sales" / "pipeline.yaml"
+    pipeline.write_text(PIPELINE.replace("{sum: amount}", "{max: \"window(sold_at, '5 minutes')\"}"))
+    write_sales(settings)
+    assert command(monkeypatch, settings, kafka) == 2
+    printed = capsys.readouterr()
+    assert "gold.shop_days: not checked" in printed.out
+    assert "DuckDB cannot evaluate" in printed.err
+
+
+def test_audit_without_a_broker_has_no_result(settings: Settings, warehouse: SmallWarehouse) -> None:
     def no_broker(_: str) -> Topic:
         raise BrokerUnreachable("127.0.0.1:1")
 
@@ -249,7 +289,7 @@ def test_the_command_says_balanced_or_the_first_wrong_range(
     assert capsys.readouterr().out.strip().endswith("balanced")
     kafka.values[0, 2] = b"never ingested"
     assert command(monkeypatch, settings, kafka) == 1
-    assert "not balanced; the first: gap in bronze.sales partition 0 offsets [2, 3)" in capsys.readouterr().out
+    assert "not balanced; first finding: gap in bronze.sales partition 0 offsets [2, 3)" in capsys.readouterr().out
     assert command(monkeypatch, settings, kafka, "--json") == 1
     result = json.loads(capsys.readouterr().out)
     assert result["balanced"] is False
@@ -257,7 +297,7 @@ def test_the_command_says_balanced_or_the_first_wrong_range(
         "kind": "gap",
         "table": "bronze.sales",
         "rows": 1,
-        "detail": "in Kafka and not in bronze",
+        "detail": "in Kafka but not in bronze",
         "partition": 0,
         "start": 2,
         "end": 3,
@@ -268,4 +308,4 @@ def test_the_command_without_a_broker_judges_nothing(
     settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(monkeypatch, settings, kafka) == 2
-    assert "nothing was judged" in capsys.readouterr().err
+    assert "nothing was audited" in capsys.readouterr().err

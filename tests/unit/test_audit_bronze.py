@@ -89,7 +89,7 @@ def test_one_changed_byte_is_named_with_its_column(column: str, value: Any) -> N
     kafka = chunk(record(0), record(1), record(2))
     changed = list(record_findings(kafka, bronze({"offset": 0}, {"offset": 1, column: value}, {"offset": 2}), TABLE))
     assert found(changed) == [("different", 3, 1, 2, 1)]
-    assert changed[0].detail.startswith(f"{column} is not")
+    assert changed[0].detail.startswith(f"{column} differs from Kafka")
 
 
 def test_findings_of_neighbouring_chunks_become_one_range() -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
-from include.audit.gold_findings import GoldCheck, gold_check
+from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window
 
 DAY = Window("sold_at", "day", "day")
@@ -56,7 +56,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def check(
     database: duckdb.DuckDBPyConnection, gold: Gold, rows: list[dict[str, Any]], schema: pa.Schema
-) -> tuple[GoldCheck, list[tuple[str, int]], str]:
+) -> tuple[GoldCheck | UncheckedTable, list[tuple[str, int]], str]:
     database.register("published", pa.Table.from_pylist(rows, schema=schema))
     checked, findings = gold_check(database, gold)
     return checked, [(f.kind.value, f.rows) for f in findings], " ".join(f.detail for f in findings)
@@ -84,7 +84,7 @@ def test_a_wrong_measure_is_named_with_its_grain(
 ) -> None:
     _, wrong, detail = check(database, SHOP_DAYS_GOLD, [RIGHT[0] | change, RIGHT[1]], SHOP_DAYS)
     assert wrong == [("different", 1)]
-    assert f"rows whose {measure} is wrong" in detail
+    assert f"rows with a wrong {measure};" in detail
     assert "day=2026-03-01, shop=north" in detail
 
 
@@ -176,6 +176,7 @@ def test_query_gold_holds_the_touched_grains(database: duckdb.DuckDBPyConnection
     row = {"day": date(2026, 3, 1), "shop": "north", "amount": Decimal("2.00")}
     rows = [row | {"event_id": "b"}, row | {"event_id": "c"}]
     checked, wrong, _ = check(database, BEST, rows, BEST_SCHEMA)
+    assert isinstance(checked, GoldCheck)
     assert (checked.grains, wrong) == (1, [])
     assert check(database, BEST, rows[:1], BEST_SCHEMA)[1] == [("missing", 1)]
     assert check(database, BEST, [*rows, rows[0]], BEST_SCHEMA)[1] == [("surplus", 1)]

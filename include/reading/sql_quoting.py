@@ -1,0 +1,46 @@
+"""SQL text for DuckDB: literals, identifiers, and expressions of declarations, which are written in Spark SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# A string literal, a name in backquotes or double quotes, or a bare word with the character that follows it.
+TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|(?<![\w'])[^\W\d]\w*(?=\s*([('])?)""")
+# Words that structure a SELECT or an expression. A column of such a name is quoted only where it stands alone.
+SYNTAX_WORDS = """
+all and anti any as asc between by case cast cross desc distinct else end escape except exists false filter first
+following from full group having ilike in inner intersect interval is join last left like limit natural not null nulls
+offset on or order outer over partition preceding qualify range right row rows select semi then true try_cast unbounded
+union using values when where window with
+"""
+SYNTAX = frozenset(SYNTAX_WORDS.split())
+
+
+def sql_literal(text: str) -> str:
+    """Return a text as an SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def sql_identifier(name: str) -> str:
+    """Return a name as a quoted SQL identifier; every name is valid in quotes, also a keyword."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def duckdb_expression(sql: str, columns: Iterable[str]) -> str:
+    """Return Spark SQL with its column names quoted for DuckDB, which reserves more words (`at`, `end`, `offset`).
+
+    Quoted are names in backquotes, and bare words that are one of `columns` but neither a function's name nor SYNTAX.
+    """
+    known = {column.lower() for column in columns}
+    if sql.strip().lower() in known:
+        return sql_identifier(sql.strip())
+
+    def quote(match: re.Match[str]) -> str:
+        token, follower = match[0], match[1]
+        if token[0] == "`":
+            return sql_identifier(token[1:-1].replace("``", "`"))
+        word = token.lower()
+        return sql_identifier(token) if word in known - SYNTAX and follower is None else token
+
+    return TOKEN.sub(quote, sql)
