@@ -1,4 +1,4 @@
-"""What our operators ask of a run: what it was given, whose wish it is, and how its errors are told to Airflow."""
+"""What operators need of an Airflow run: its params, its origin, and the mapping of errors to Airflow's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FAILURES = "airflow-failures"
 
 
 def run_params(context: Context) -> dict[str, Any]:
-    """Return the run's params as they were given, also those that the DAG does not declare; nothing is rendered."""
+    """Return the run's params unrendered, including those that the DAG does not declare."""
     return {**dict(context["params"]), **(context["dag_run"].conf or {})}
 
 
 def origin(context: Context) -> str:
-    """Return the name of the run's wish: the same in a retry, and in a task that was cleared."""
+    """Return the run's origin, `dag/run`: the same in a retry and in a cleared task."""
     run = context["dag_run"]
     return f"{run.dag_id}/{run.run_id}"
 
@@ -38,7 +38,7 @@ def triggered_by(context: Context) -> str:
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Let a Terminal error fail the task for good; any other error of ours may be tried again."""
+    """Map errors: Terminal fails the task without a retry, any other HeadraceError allows retries."""
     try:
         yield
     except Terminal as error:
@@ -48,7 +48,7 @@ def airflow_errors() -> Iterator[None]:
 
 
 def log_failure(context: Context) -> None:
-    """Write a failed task into the state folder's log, so that it is found without Airflow: one JSON line."""
+    """Append a failed task to the state folder's log as one JSON line, so that it is found without Airflow."""
     task: Any = context["ti"]
     said: Mapping[str, Any] = {
         "at": datetime.now(UTC).isoformat(),

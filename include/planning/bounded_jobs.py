@@ -1,4 +1,4 @@
-"""A bounded job as a process: started, heard, ended with the command that started it."""
+"""A bounded job as a process that ends with the command that started it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Reporter = Callable[[Mapping[str, Any]], None]
 
 
 class JobFailed(Terminal):
-    """A job ended without having done its work; what it had committed is used by the next attempt."""
+    """A job ended without completing its work; the next attempt uses what it has committed."""
 
     def __init__(self, job: str, why: str, remedy: str) -> None:
-        super().__init__(f"{job}: {why}; readers see what they saw", remedy)
+        super().__init__(f"{job}: {why}; what readers see is unchanged", remedy)
         self.job = job
 
 
 class JobDied(Transient):
-    """A job ended without a word: killed, out of memory, or told to stop; the same command goes on with it."""
+    """A job ended without a reason: killed, out of memory, or stopped; the same command continues it."""
 
     def __init__(self, job: str, how: str, again: str) -> None:
-        super().__init__(f"{job}: the job {how}; readers see what they saw", again)
+        super().__init__(f"{job}: the job {how}; what readers see is unchanged", again)
         self.job = job
 
 

@@ -1,9 +1,8 @@
-"""What the owner of a dataset's tables is asked, and its answer: the stream, or a job of our own when none runs.
+"""Requests to the owner of a dataset's tables: the stream, or a job started here when no stream runs.
 
-Reads / Writes: the order and its answer (supervision/orders.py), a job's log.
-Guarantee: an order that nobody waits for any more is taken back.
-After a crash: an order that was not taken back is obeyed once.
-Does not: decide what is asked.
+Reads / Writes: the request and its response (include/state/owner_requests.py), a job's log.
+Guarantee: a request that nobody waits for is withdrawn.
+After a crash: a request that was not withdrawn is executed once.
 """
 
 from __future__ import annotations
@@ -23,64 +22,69 @@ RESPONSE_TIMEOUT = 300.0
 
 
 class RequestRefused(Terminal):
-    """The owner of the tables did not obey; `why` is what it said, `whose` who asked."""
+    """The owner of the tables refused the request of `requester`; `why` is its reason."""
 
-    def __init__(self, whose: str, why: str, remedy: str) -> None:
-        super().__init__(f"{whose}: the stream refused: {why}; readers see what they saw", remedy or "headrace status")
-        self.requester, self.why = whose, why
+    def __init__(self, requester: str, why: str, remedy: str) -> None:
+        super().__init__(
+            f"{requester}: the stream refused: {why}; what readers see is unchanged", remedy or "headrace status"
+        )
+        self.requester, self.why = requester, why
 
 
 class NoResponse(Transient):
-    """The owner has not answered in time; the order was taken back."""
+    """The owner did not respond in time; the request was withdrawn."""
 
-    def __init__(self, whose: str, seconds: float) -> None:
+    def __init__(self, requester: str, seconds: float) -> None:
         super().__init__(
-            f"{whose}: the stream did not answer within {seconds:.0f} s, or is gone; the order was taken back",
+            f"{requester}: the stream did not respond within {seconds:.0f} s, or has ended; the request was withdrawn",
             "headrace status, then the same command again",
         )
-        self.requester = whose
+        self.requester = requester
 
 
-def request_owner(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
-    """Ask, wait, and return the answer; RequestPending, OrderRefused, NoAnswer, JobFailed, JobDied."""
-    submit_request(settings, dataset, order)
+def request_owner(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
+    """Submit a request and return the response.
+
+    Raises RequestPending, RequestRefused, NoResponse, JobFailed, JobDied.
+    """
+    submit_request(settings, dataset, request)
     try:
         if is_expected(observe_stream(settings, dataset)):
-            answer = _awaited(settings, dataset, order)
+            response = _awaited(settings, dataset, request)
         else:
-            answer = _obeyed_by_job(settings, dataset, order)
+            response = _executed_by_job(settings, dataset, request)
     except BaseException:
-        # An order that nobody waits for must not be obeyed some day.
+        # A request that nobody waits for must not be executed later.
         withdraw_request(settings, dataset)
         raise
-    if answer.refused:
-        raise RequestRefused(order.requester, answer.refused, answer.remedy)
-    return answer
+    if response.refused:
+        raise RequestRefused(request.requester, response.refused, response.remedy)
+    return response
 
 
-def _obeyed_by_job(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
-    name, again = order.plan or f"maintain-{dataset}", "" if order.plan else "headrace maintain"
+def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
+    name, again = request.plan or f"maintain-{dataset}", "" if request.plan else "headrace maintain"
     done = run_job(settings, name, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
-    answer = find_response(settings, dataset, order)
+    response = find_response(settings, dataset, request)
     project_now(settings, dataset)
-    if answer is None:
-        raise JobFailed(name, str(done.get("failed", "the job gave no answer")), str(done.get("remedy", "")))
-    return answer
+    if response is None:
+        raise JobFailed(name, str(done.get("failed", "the job gave no response")), str(done.get("remedy", "")))
+    return response
 
 
-def _awaited(settings: Settings, dataset: str, order: OwnerRequest) -> OwnerResponse:
+def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
     began = time.monotonic()
     while time.monotonic() < began + RESPONSE_TIMEOUT:
-        answer = find_response(settings, dataset, order)
-        if answer is not None:
-            return answer
+        response = find_response(settings, dataset, request)
+        if response is not None:
+            return response
         if not is_expected(observe_stream(settings, dataset)):
             break
         time.sleep(0.05)
-    raise NoResponse(order.requester, time.monotonic() - began)
+    raise NoResponse(request.requester, time.monotonic() - began)
 
 
 def project_now(settings: Settings, dataset: str) -> None:
-    """Let the ledger know now; one that does not answer is brought on by the stream, or by a rebuild."""
+    """Project the new commits into the ledger; if it is not available, the stream or a rebuild does it later."""
     with suppress(HeadraceError):
         project_dataset(open_writer(settings), settings, dataset)
