@@ -11,7 +11,7 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from include.settings import Settings
 
-NAMES = typer.Argument(help="datasets whose streams are wanted; none: all", show_default=False)
+NAMES = typer.Argument(help="Datasets whose streams to run. [default: all]", show_default=False)
 
 
 def say(console: Console, line: str) -> None:
@@ -22,10 +22,10 @@ def say(console: Console, line: str) -> None:
 
 def up(
     datasets: Annotated[list[str] | None, NAMES] = None,
-    airflow: Annotated[bool, typer.Option("--airflow", help="and Airflow, with its page")] = False,
-    no_streams: Annotated[bool, typer.Option("--no-streams", help="want none: leave that to Airflow")] = False,
+    airflow: Annotated[bool, typer.Option("--airflow", help="Also start Airflow.")] = False,
+    no_streams: Annotated[bool, typer.Option("--no-streams", help="Start only the runner.")] = False,
 ) -> None:
-    """Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow."""
+    """Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too."""
     from include.catalog.dataset import dataset_names
     from include.process_control.airflow_process import require_airflow
     from include.process_control.start_stop import NotStarted, up_runner
@@ -65,7 +65,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
 
 
 def down(
-    datasets: Annotated[list[str] | None, typer.Argument(help="drain only these streams", show_default=False)] = None,
+    datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these streams.", show_default=False)] = None,
 ) -> None:
     """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
     from include.process_control.airflow_process import down_airflow

@@ -1,4 +1,4 @@
-"""When a stream that Airflow watches is to be called failed, broken, or not wanted any more."""
+"""Service levels of a stream: when Airflow's watch ends because it failed, breached its level, or was released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
 
-FAILED, BREACHED, RELEASED = "failed", "broken", "let go"
+FAILED, BREACHED, RELEASED = "failed", "breached", "released"
 # A state in which nothing is refined, or nobody knows; each may be over in a moment.
 IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.PENDING, ProcessState.STARTING}
 
@@ -22,7 +22,7 @@ class ServiceLevel:
 
 @dataclass(frozen=True)
 class WatchResult:
-    """Why the watch is over: FAILED, BROKEN or LET_GO, and a sentence."""
+    """Why the watch ended: FAILED, BREACHED or RELEASED, with a reason."""
 
     outcome: str
     why: str
@@ -30,13 +30,13 @@ class WatchResult:
 
 @dataclass
 class ServiceLevelMonitor:
-    """Judges one stream, look after look; it remembers since when (monotonic seconds) which breach lasts."""
+    """Evaluates one stream repeatedly; remembers when each breach began (monotonic seconds)."""
 
     limits: ServiceLevel
     since: dict[str, float] = field(default_factory=dict)
 
     def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:
-        """Return what ends the watch, None while all is well, or may be soon."""
+        """Return the result that ends the watch, None while there is none."""
         if not health.desired:
             return WatchResult(RELEASED, f"{health.dataset} is not wanted any more, says {health.requested_by}")
         if health.state is ProcessState.FAILED:
@@ -64,7 +64,7 @@ class ServiceLevelMonitor:
 
 
 def health_line(health: StreamHealth) -> str:
-    """Return a stream's health in a line."""
+    """Return a stream's health as one line."""
     behind = "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
     seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"
     boundary = "" if health.boundary is None else f", complete up to {health.boundary:%Y-%m-%d %H:%M} UTC"

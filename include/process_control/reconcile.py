@@ -1,5 +1,6 @@
-"""Restart, wait or give up: what is to be done about one process, given what is seen of it, what is wanted, and how it
-went so far. Pure: no clock, no file, no process. Every rule of supervision is here, and nowhere else.
+"""Restart, wait or give up: the action for one process, given its observation, its desired state and earlier attempts.
+
+Pure: no clock, no file, no process. All rules of supervision are here.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from include.state.process_states import WORKING_STATES, ProcessState, ProcessSt
 
 @dataclass(frozen=True)
 class Policy:
-    """How patient the runner is; all in seconds but `tries`.
+    """Restart policy; seconds, except `tries`.
 
-    A process that ends is started again after `first_pause`, then after twice that, up to `longest_pause`. It is given
+    A process that exits is restarted after `first_pause`, then after twice that, up to `longest_pause`. It is given
     up when it ended `tries` times in a row without having been at work for `healthy_after`, or having brought the
     tables on. One that was told to end is killed after `drain_within`, one that gives no sign after `silent_within`.
     """
@@ -28,7 +29,7 @@ class Policy:
     silent_within: float = 120.0
 
     def pause(self, failures: int) -> float:
-        """Seconds before the next try after so many ends in a row."""
+        """Seconds before the next start after this many failures in a row."""
         return min(self.first_pause * 2.0 ** min(failures - 1, 30), self.longest_pause)
 
 
@@ -75,14 +76,14 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done, and why."""
+    """An action and its reason."""
 
     reason: str
     verb: ClassVar[str] = ""
 
 
 class Nothing(Action):
-    """It is as it should be, or time has to pass."""
+    """The process is in its desired state, or a pause has not elapsed."""
 
     verb = "left as it is"
 
@@ -94,45 +95,45 @@ class Start(Action):
 
 
 class Drain(Action):
-    """Tell it to finish what it is about and end."""
+    """Send SIGTERM: the process finishes its batch and exits."""
 
     verb = "told to end"
 
 
 class Kill(Action):
-    """End it at once: it does not listen, or gives no sign."""
+    """Send SIGKILL: it ignored SIGTERM, or it does not report."""
 
     verb = "killed"
 
 
 class GiveUp(Action):
-    """Try no more, until it is wanted anew."""
+    """Stop retrying until the stream is requested again."""
 
     verb = "given up"
 
 
 class ClearRunFile(Action):
-    """It is gone and not wanted: that is how it should be."""
+    """The process is gone and not desired: remove its run file."""
 
     verb = "has ended"
 
 
 def reconcile(seen: Observation, before: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
-    """Return what is to be done about a process now, and how it went including this moment."""
-    tries = _heeded(before, seen.desired_since)
+    """Return the updated attempts and the action for a process."""
+    tries = _with_desired(before, seen.desired_since)
     if seen.status.pid is None:
         return _gone(seen, tries, policy, now)
-    return _there(seen, _watched(tries, seen, policy, now), policy, now)
+    return _there(seen, _with_observation(tries, seen, policy, now), policy, now)
 
 
-def _heeded(tries: Attempts, desired_since: datetime | None) -> Attempts:
-    """A new wish begins with nothing held against the process."""
+def _with_desired(tries: Attempts, desired_since: datetime | None) -> Attempts:
+    """A new request resets failures."""
     if desired_since is None or desired_since == tries.desired_since:
         return tries
     return replace(tries, desired_since=desired_since, failures=0, error="", next_try=None, given_up=False)
 
 
-def _watched(tries: Attempts, seen: Observation, policy: Policy, now: float) -> Attempts:
+def _with_observation(tries: Attempts, seen: Observation, policy: Policy, now: float) -> Attempts:
     """A process that is there: since when, and whether that is long enough to forget how it ended before."""
     state = seen.status.state
     at_work = _since(tries.at_work, state in WORKING_STATES, now)
@@ -181,13 +182,13 @@ def _gone(seen: Observation, tries: Attempts, policy: Policy, now: float) -> tup
         done = Attempts(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
         return done, ClearRunFile("it is not wanted") if seen.recorded else Nothing("it is not wanted")
     if tries.drain_requested is not None:
-        return _due(seen, _left(tries), now)
+        return _due(seen, _reset_for_next_start(tries), now)
     if tries.started is not None:
-        return _ended(seen, _left(tries), tries.killed or seen.error, policy, now)
+        return _ended(seen, _reset_for_next_start(tries), tries.killed or seen.error, policy, now)
     return _due(seen, tries, now)
 
 
-def _left(tries: Attempts) -> Attempts:
+def _reset_for_next_start(tries: Attempts) -> Attempts:
     """Nothing of what was noted about a process holds for the next one."""
     return replace(tries, started=None, at_work=None, silent=None, drain_requested=None, killed="")
 

@@ -1,10 +1,10 @@
-"""The runner: keeps the broker and the wanted streams running. `python -m include.process_control.runner`
+"""The runner: keeps the broker and the desired streams running. `python -m include.process_control.runner`
 
-Reads: what is wanted, run and status files, the process table.  Writes: run files, logs, its record.
-Guarantee: one runner per state folder. Drivers die with it, the broker goes on (adr-0001). SIGTERM drains every driver
-at its batch boundary, stops the broker, and ends it.
-After a crash: the next runner finds the broker by its run file and starts the drivers again; it starts counting anew.
-Does not: decide when to try again or to give up (reconcile.py does), compute rows, or run inside Airflow.
+Reads: desired streams, run and status files, the process table.  Writes: run files, logs, its record.
+Guarantee: one runner per state folder. Drivers end with it, the broker continues (adr-0001). SIGTERM drains all
+drivers at a batch boundary, stops the broker, then exits.
+After a crash: the next runner finds the broker by its run file and restarts the drivers; failure counts start at zero.
+Does not: decide when to retry or give up (reconcile.py does), compute rows, or run inside Airflow.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RunnerAlreadyRunning(Terminal):
 
 @contextmanager
 def sole_runner(settings: Settings) -> Iterator[TextIO]:
-    """Be the runner of a state folder; RunnerHeld names the one that is. Goes away with the process."""
+    """Hold the runner lock of a state folder. Raises RunnerAlreadyRunning."""
     try:
         lock = take_lock(settings.state / "run" / "runner.lock", f"pid {os.getpid()} since {datetime.now(UTC):%FT%TZ}")
     except LockHeld as error:
@@ -91,15 +91,15 @@ def sole_runner(settings: Settings) -> Iterator[TextIO]:
 
 
 def restart_policy(settings: Settings) -> Policy:
-    """Return the runner's patience as the settings have it."""
+    """Return the restart policy of the settings."""
     return Policy(first_pause=settings.restart_seconds, tries=settings.restart_tries)
 
 
 @dataclass
 class Runner:
-    """What a runner knows: how it went so far with each process, and why those that are gone are.
+    """The runner's memory: attempts by process, and why a process that is gone ended.
 
-    `only` these datasets are looked at, and not the broker; empty: everything. `stopping`: nothing is wanted any more.
+    `only` restricts it to these datasets, without the broker; empty: everything. `stopping`: drain everything.
     """
 
     settings: Settings
@@ -113,11 +113,11 @@ class Runner:
     log_from: dict[str, int] = field(default_factory=dict)
 
     def step(self, now: float) -> bool:
-        """Observe, validate, reconcile and act once; return whether all is as it should be.
+        """Observe, reconcile and act once; return whether every process is in its desired state.
 
-        `now` is seconds of a clock that never goes back.
+        `now` is monotonic, seconds.
         """
-        words = self._words()
+        words = self._requests()
         broker = unsupervised_status(self.settings, BROKER)
         seen = {stream_name(name): self._seen_stream(name, words.get(name), broker) for name in self._datasets()}
         if not self.only:
@@ -130,8 +130,8 @@ class Runner:
     def _datasets(self) -> list[str]:
         return sorted(self.only or {*recorded_datasets(self.settings), *started_datasets(self.settings)})
 
-    def _words(self) -> dict[str, DesiredStream]:
-        """What is wanted, as far as it can be read."""
+    def _requests(self) -> dict[str, DesiredStream]:
+        """The readable requests by dataset."""
         words: dict[str, DesiredStream] = {}
         for name in self._datasets():
             with suppress(StateFileUnreadable):
@@ -200,7 +200,7 @@ class Runner:
         return self.tries.get(name, Attempts())
 
     def _reconcile(self, name: str, seen: Observation, now: float) -> bool:
-        """Do what is to be done about one process; return whether it is as it should be."""
+        """Reconcile one process and act; return whether it is in its desired state."""
         before = self._tries(name)
         self.tries[name], action = reconcile(seen, before, self._policy(name), now)
         if not isinstance(action, Nothing):
@@ -249,18 +249,18 @@ class Runner:
 
 
 def process_record(tries: Attempts, now: float, at: datetime) -> ProcessRecord:
-    """Return what others may know; `now` and `at` are the same moment on both clocks."""
+    """Return the public record; `now` (monotonic) and `at` (UTC) are the same moment."""
     next_try = None if tries.next_try is None else at + timedelta(seconds=tries.next_try - now)
     return ProcessRecord(tries.desired_since, tries.restarts, tries.failures, tries.error, next_try, tries.given_up)
 
 
 def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
-    """Turn after turn, until told to stop and everything has ended."""
+    """Run steps until `stop` is set and every process has exited."""
     while True:
         runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
         try:
             settled = runner.step(time.monotonic())
-        except Exception:  # noqa: BLE001  (whatever it is, what runs must go on being kept)
+        except Exception:  # noqa: BLE001  (supervision must survive any error of one step)
             traceback.print_exc()
             settled = False
             time.sleep(LOOK_EVERY)
@@ -271,7 +271,7 @@ def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
 
 
 def environment_settings() -> dict[str, str]:
-    """Return what drivers inherit: every setting but the state folder, as text, without passwords."""
+    """Return the settings that drivers inherit, without the state folder, passwords masked."""
     return {knob.name: knob.value for knob in list_settings() if knob.name != "HEADRACE_STATE"}
 
 
@@ -282,7 +282,7 @@ def log_line(line: str) -> None:
 
 
 def main() -> int:
-    """Be the runner until SIGTERM; return 0 when everything has ended, 2 when there is a runner already."""
+    """Supervise until SIGTERM; return 0 after a clean stop, 2 if another runner exists."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

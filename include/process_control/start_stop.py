@@ -1,8 +1,8 @@
-"""Up and down: say what is wanted, see to it that a runner makes it true, and wait until it has; one command at a time.
+"""Up and down: request or release streams, ensure that a runner exists, wait for the result; one command at a time.
 
-Reads: run files, status files, the runner's record.  Writes: what is wanted.  Starts: the runner, nothing else.
-Guarantee: what runs is left alone; nothing is started twice in one state folder.
-After a crash of the command: what is wanted stays so, and the runner goes on; the next `up` or `down` finds both.
+Reads: run files, status files, the runner's record.  Writes: desired streams.  Starts: the runner only.
+Guarantee: running processes are left alone; nothing is started twice in one state folder.
+After a crash of the command: the requests stay and the runner continues; the next `up` or `down` finds both.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def up(
     report: Reporter = print,
     with_broker: Callable[[], None] = lambda: None,
 ) -> list[ProcessStatus]:
-    """Want the datasets' streams, see to a runner, wait until broker and streams are at work, return how they are.
+    """Request the datasets' streams, ensure a runner, wait until broker and streams work; return their status.
 
     `with_broker` is called as soon as there is a broker, before the streams are.
 
@@ -124,7 +124,7 @@ def up(
 
 
 def up_runner(settings: Settings, report: Reporter = print) -> list[ProcessStatus]:
-    """See to a runner, and want nothing: it starts broker and streams when somebody does. Errors as of `up`."""
+    """Ensure a runner without requesting a stream. Raises the errors of `up`."""
     with exclusive_command(settings):
         upgrade_state(settings, report)
         require_responsive([observe_runner(settings)])
@@ -207,12 +207,12 @@ def await_working(settings: Settings, before: ProcessStatus, since: int, report:
 
 
 def observe_process(settings: Settings, name: str) -> ProcessStatus:
-    """The broker or a stream, by its name."""
+    """Return the status of the broker or a stream by process name."""
     return observe_broker(settings) if name == BROKER else observe_stream(settings, name.removeprefix(STREAM))
 
 
 def is_working(settings: Settings, status: ProcessStatus) -> bool:
-    """Tell whether a process does what it is for: a broker answers, a driver says so."""
+    """Return whether a process works: the broker answers, the driver reports a working state."""
     if status.name != BROKER:
         return status.state in WORKING_STATES
     run = read_run_file(settings, BROKER) if status.state is ProcessState.RUNNING else None

@@ -1,4 +1,4 @@
-"""OS locks on files of the state folder: they go away with their process, whatever that dies of."""
+"""OS locks on files of the state folder: the kernel releases them when their process ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take_lock(path: Path, holder: str) -> TextIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise LockHeld(path, path.read_text().strip() or "somebody who does not say who") from error
+        raise LockHeld(path, path.read_text().strip() or "an unknown process") from error
     file.truncate(0)
     file.write(holder)
     file.flush()
@@ -34,7 +34,7 @@ def take_lock(path: Path, holder: str) -> TextIO:
 
 
 def is_free(path: Path) -> bool:
-    """Tell whether nobody holds the lock of a file."""
+    """Return whether no process holds the lock of a file."""
     if not path.exists():
         return True
     with path.open("a+") as file:
@@ -46,7 +46,7 @@ def is_free(path: Path) -> bool:
 
 
 def is_held(file: TextIO) -> bool:
-    """Tell whether the lock's path still leads to the file that we hold; it does not when somebody removed it."""
+    """Return whether the lock file still exists under its path; False if it was removed."""
     try:
         return os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
     except FileNotFoundError:

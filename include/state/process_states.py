@@ -1,4 +1,4 @@
-"""The names of the processes, and what each can be seen to be."""
+"""Names of the processes and the states they can be in."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def stream_name(dataset: str) -> str:
 
 
 class ProcessState(Enum):
-    """A state as seen from outside: its name, what it means, and whether the process is gone."""
+    """State of a process as observed from outside: label, meaning, and whether the process is gone."""
 
     STARTING = ("starting", "started, not ready yet", False)
     RUNNING = ("running", "at work", False)
     WAITING = ("waiting", "at work, waiting for something outside", False)
-    HALTED = ("halted", "bronze goes on, refine is stopped by an error and tried again", False)
+    HALTED = ("halted", "ingest continues, refine failed and is retried", False)
     DRAINING = ("draining", "finishing its batch, then it stops", False)
-    PENDING = ("pending", "wanted and not there now, the runner starts it", False)
-    STOPPED = ("stopped", "not running, and not meant to", True)
-    FAILED = ("failed", "gave up and said why", True)
-    CRASHED = ("crashed", "gone without a word", True)
-    UNKNOWN = ("unknown", "the process is there, but gives no sign, or its record cannot be read", False)
+    PENDING = ("pending", "desired but not running, the runner starts it", False)
+    STOPPED = ("stopped", "not running, not desired", True)
+    FAILED = ("failed", "gave up and reported a reason", True)
+    CRASHED = ("crashed", "exited without a final status", True)
+    UNKNOWN = ("unknown", "the process exists but does not report, or its record cannot be read", False)
 
     def __init__(self, label: str, meaning: str, terminal: bool) -> None:
         self.label = label
@@ -45,9 +45,9 @@ WORKING_STATES = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTE
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """One process as seen now: `runner`, `broker` or `stream:<dataset>`, its pid (None when gone), state, a sentence.
+    """Current status of `runner`, `broker` or `stream:<dataset>`: pid (None when gone), state and detail.
 
-    As the runner says of it: how often it was started again, why it ended last, when it is started next (UTC).
+    From the runner's record: number of restarts, reason of the last exit, time of the next start (UTC).
     """
 
     name: str

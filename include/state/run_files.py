@@ -59,12 +59,12 @@ def _nested_extra(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove_run_file(settings: Settings, name: str) -> None:
-    """Forget a process: it was stopped as wanted."""
+    """Remove the record of a process that was stopped on request."""
     run_path(settings, name).unlink(missing_ok=True)
 
 
 def is_alive(run: RunFile) -> bool:
-    """Tell whether this very process still runs; a zombie and a stranger with its pid do not count."""
+    """Return whether this process still runs; a zombie or another process with the same pid does not count."""
     try:
         process = psutil.Process(run.pid)
         same = abs(process.create_time() - run.started) < SAME_START
@@ -74,7 +74,7 @@ def is_alive(run: RunFile) -> bool:
 
 
 def is_suspended(run: RunFile) -> bool:
-    """Tell whether the process is there but stopped by a signal (SIGSTOP)."""
+    """Return whether the process is suspended (SIGSTOP)."""
     try:
         return is_alive(run) and psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
@@ -87,7 +87,7 @@ def started_at(pid: int) -> float:
 
 
 def terminate(run: RunFile) -> None:
-    """Ask a process to end (SIGTERM); nothing happens when it is gone."""
+    """Send SIGTERM; no effect if the process is gone."""
     send(run, signal.SIGTERM)
 
 
@@ -101,7 +101,7 @@ def send(run: RunFile, number: signal.Signals) -> None:
 
 
 def wait_gone(run: RunFile, timeout: float) -> bool:
-    """Wait until the process is gone, at most `timeout` seconds; tell whether it is."""
+    """Wait up to `timeout` seconds for the process to exit; return whether it did."""
     end = time.monotonic() + timeout
     while is_alive(run):
         if time.monotonic() > end:

@@ -1,6 +1,6 @@
-"""What is there: processes as seen from outside. Reads run files, status files and the process table; never acts.
+"""Status of the processes, from run files, status files and the process table. Never acts.
 
-A process alone says whether it is there. That it will be, or will not, follows from what is wanted and from the runner.
+A process itself shows whether it runs; whether it will be started follows from its desired state and the runner.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
 
 
 def is_expected(status: ProcessStatus) -> bool:
-    """Tell whether a process is there, or will be without anybody doing anything."""
+    """Return whether a process runs, or will be started without user action."""
     return status.pid is not None or status.state is ProcessState.PENDING
 
 
@@ -128,14 +128,14 @@ def supervised_status(
 
 
 def pending_detail(told: ProcessRecord) -> str:
-    """Why a wanted process is not there, and when it will be."""
+    """Reason why a desired process is not running, and the time of the next start."""
     if told.next_try is None:
         return told.last_error
     return f"{told.last_error}; tried again at {told.next_try:%H:%M:%S} UTC"
 
 
 def given_up_detail(told: ProcessRecord) -> str:
-    """Why the runner tries no more."""
+    """Reason why the runner gave up."""
     return f"{told.last_error} ({told.failures} times in a row)" if told.failures > 1 else told.last_error
 
 
@@ -176,7 +176,7 @@ def broker_status(run: RunFile) -> ProcessStatus:
 
 def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
     """The status of a process that tells how it is, from its run file and its last word."""
-    # Asked in this order: what is gone by now has said its last word before.
+    # Check liveness first: a dead process has already written its final status.
     alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
         return exited_status(run, word)
