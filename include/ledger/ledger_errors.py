@@ -1,4 +1,4 @@
-"""The ledger's ways to fail, and the translation of the database's own errors into them."""
+"""Errors of the ledger, and the translation of database errors into them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ class LedgerUnavailable(Transient):
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
             f"ledger {url} is unavailable ({why}); the Delta tables are complete without it",
-            "nothing to do when it comes back: missing commits are entered then",
+            "nothing: missing commits are inserted once it is available",
         )
         self.url = url
         self.why = why
 
 
 class LedgerBehind(Transient):
-    """Commits are missing before what was to be entered: `table` and `at` (a version or a batch) name it."""
+    """The ledger lacks commits of `table` before `at` (a version or a batch)."""
 
     def __init__(self, table: str, at: int | str) -> None:
-        super().__init__(f"ledger lacks commits of {table} before {at}; nothing was entered", "catch_up enters them")
+        super().__init__(
+            f"ledger lacks commits of {table} before {at}; nothing was inserted", "headrace ledger rebuild"
+        )
         self.table = table
         self.at = at
 
@@ -39,12 +41,12 @@ class LedgerMissing(Transient):
     """There is no ledger yet at `url`; the first driver or a rebuild creates it."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"there is no ledger at {url}", f"headrace up   or   {REBUILD}")
+        super().__init__(f"no ledger exists at {url}", f"headrace up   or   {REBUILD}")
         self.url = url
 
 
 class LedgerDamaged(Terminal):
-    """The database file is no SQLite database any more."""
+    """The file is not a readable SQLite database."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"ledger {url} is damaged ({why}); the Delta tables are complete without it", REBUILD)
@@ -52,7 +54,7 @@ class LedgerDamaged(Terminal):
 
 
 class LedgerSchemaMismatch(Terminal):
-    """The ledger was written by another version of the code: `found` and `wanted` are schema versions."""
+    """The ledger has schema version `found`; this code reads and writes only `wanted`."""
 
     def __init__(self, url: str, found: str, wanted: str) -> None:
         super().__init__(f"ledger {url} has schema {found}, this code needs {wanted}; nothing was written", REBUILD)
@@ -62,7 +64,7 @@ class LedgerSchemaMismatch(Terminal):
 
 
 class LedgerMismatch(Terminal):
-    """The ledger describes another `table` than the one on disk: its commits differ or are gone."""
+    """The ledger and `table` on disk differ: commits were replaced or are missing."""
 
     def __init__(self, table: str, why: str) -> None:
         super().__init__(f"ledger and table {table} disagree: {why}; nothing was written", REBUILD)
@@ -70,12 +72,12 @@ class LedgerMismatch(Terminal):
 
 
 class CommitMetadataInvalid(Terminal):
-    """A commit has our metadata but lacks `key` or has it in another form."""
+    """The metadata of a commit lacks a key or has a value of the wrong type."""
 
     def __init__(self, app_id: str, version: int, why: str) -> None:
         super().__init__(
             f"commit {version} of {app_id}: its metadata cannot be read ({why}); the ledger stops before it",
-            "headrace audit   (tells whether the data is balanced)",
+            "headrace audit   (checks the data itself)",
         )
         self.app_id = app_id
         self.version = version

@@ -49,7 +49,7 @@ class RebuildResult:
     """What a rebuild found.
 
     `rows` per table after it; `differences` only of tables that differed; `compared` is False when there was no
-    readable ledger of this schema before; `set_aside` is where a damaged file went; `cleaned` as in CaughtUp.
+    readable ledger of this schema before; `set_aside` is where a damaged file went; `cleaned` as in Projected.
     """
 
     commits: int

@@ -31,7 +31,7 @@ class LedgerWriter:
     def project(self, path: str, commits: Sequence[Commit]) -> int:
         """Enter consecutive commits of the table at `path` (relative to the warehouse); return how many were new.
 
-        LedgerBehind (Transient) when a commit before the first one given is missing; `catch_up` enters it.
+        LedgerBehind (Transient) when a commit before the first one given is missing; `project_dataset` inserts it.
         """
         with self.transaction() as connection:
             return insert_commits(connection, path, commits)

@@ -34,7 +34,7 @@ def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> P
     """Enter all commits of a dataset's tables that are newer than the ledger, and the publication.
 
     Reads: the publication file and the new commit files (all names of a log once per process). One transaction.
-    After a crash: call it again. Errors: those of LedgerWriter; LedgerDisagrees (Terminal) when the ledger describes
+    After a crash: call it again. Errors: those of LedgerWriter; LedgerMismatch (Terminal) when the ledger describes
     other tables than these; LogDamaged, LogIncomplete (Terminal) of the tables.
     """
     with writer.transaction() as connection:
@@ -42,7 +42,7 @@ def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> P
 
 
 def insert_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> Projected:
-    """Do what `catch_up` does inside a transaction of the caller; tables in `compared` are not compared again."""
+    """Do what `project_dataset` does in a transaction of the caller; tables in `compared` are not compared again."""
     # The publication first: whatever it has passed is in the logs that are read after it.
     publication = find_publication(settings, dataset)
     paths = table_paths(settings, dataset)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True)
 class Watermark:
-    """The boundary before and after the run that ended with `batch`; None while no event had come."""
+    """The watermark before and after the run that ended with `batch`; None before the first event."""
 
     batch: int
     before: datetime | None
@@ -30,7 +30,7 @@ class WatermarkProgress:
     max_event_times: dict[str, datetime] = field(default_factory=dict)
 
     def advance(self, batch: int, text: str) -> Watermark:
-        """Take in the next run: its last batch, its max_event_times event times as JSON by partition."""
+        """Take in the next run: its last batch, its greatest event times as JSON by partition."""
         before = self.watermark
         for partition, said in json.loads(text or "{}").items():
             seen = datetime.fromisoformat(said)
@@ -43,7 +43,7 @@ class WatermarkProgress:
 
 
 def watermarks(runs: Iterable[tuple[int, str]], lateness: timedelta) -> Iterator[Watermark]:
-    """Yield the boundary of each run, given ascending (last batch, event_time_max as JSON by partition)."""
+    """Yield the watermark of each run, given ascending (last batch, event_time_max as JSON by partition)."""
     reached = WatermarkProgress(lateness)
     for batch, text in runs:
         yield reached.advance(batch, text)

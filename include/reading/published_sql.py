@@ -67,7 +67,7 @@ def tables_mentioned(sql: str, known: list[str]) -> list[str]:
 def run_query(reading: PinnedTables, sql: str) -> QueryResult:
     """Run one reading statement over schemas bronze, silver, rejected and gold and return its rows, streamed.
 
-    Raises QueryRefused for anything but one SELECT (or EXPLAIN), QueryFailed with DuckDB's words and the tables
+    Raises QueryRefused for anything but one SELECT (or EXPLAIN), QueryFailed with DuckDB's message and the tables
     that exist. The statement can read no file and no network address.
     """
     import duckdb
