@@ -12,7 +12,7 @@ from rich.console import Console
 
 from include.cli.option_types import Offset, Offsets, Partition, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
-from include.cli.rejected_command import Column, Reason, Since, Status, Until
+from include.cli.rejected_command import Column, Reason, Since, Status, Until, app
 
 if TYPE_CHECKING:
     from include.planning.rejected_decisions import Author
@@ -22,6 +22,7 @@ Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
 
 
+@app.command("fix")
 def fix_rejected(
     dataset: Dataset,
     partition: Partition,
@@ -49,6 +50,7 @@ def fix_rejected(
     console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
 
 
+@app.command("discard")
 def discard_rejected(
     dataset: Dataset,
     why: Why,
@@ -71,6 +73,7 @@ def discard_rejected(
     Console().print(f"{count:,} records discarded", highlight=False)
 
 
+@app.command("reinstate")
 def reinstate_rejected(
     dataset: Dataset,
     why: Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")] = "validated again",

@@ -8,33 +8,109 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli import (
-    bench_command,
-    contract_command,
-    ledger_command,
-    plan_command,
-    quality_command,
-    reference_command,
-    rejected_command,
-    release_command,
-    slice_commands,
-)
-from include.cli.audit_command import audit
-from include.cli.decision_commands import discard_rejected, fix_rejected, reinstate_rejected
-from include.cli.demo_change_command import demo_change
-from include.cli.demo_command import demo
-from include.cli.doctor_command import doctor
-from include.cli.grains_command import grains
-from include.cli.maintain_command import maintain
-from include.cli.produce_command import produce
-from include.cli.query_command import query, tables
-from include.cli.repair_command import repair
-from include.cli.settings_command import settings
-from include.cli.status_command import status, wait
-from include.cli.up_command import down, up
+from include.cli.lazy_group import LazyCommand, LazyGroup
 from include.errors import HeadraceError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+# Demo, benchmarks and producers are users' commands too; nothing but this table names them.
+COMMANDS = {
+    "demo": LazyCommand(
+        "include.demo.demo_command:demo",
+        "Show it all: the flights of 2013, with faults put in, from Kafka to gold; answers, score, audit.",
+    ),
+    "demo-change": LazyCommand(
+        "include.demo.demo_change_command:demo_change",
+        "Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.",
+    ),
+    "bench": LazyCommand(
+        "include.bench.bench_command:app", "Measure the platform on this machine, in a state folder of its own."
+    ),
+    "produce": LazyCommand(
+        "include.producers.produce_command:produce",
+        "Send a feed's events to its topic: duplicated, late, reordered and beside corrupt ones where asked.",
+    ),
+    "doctor": LazyCommand(
+        "include.cli.doctor_command:doctor",
+        "Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do.",
+    ),
+    "up": LazyCommand(
+        "include.cli.up_command:up",
+        "Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow.",
+    ),
+    "down": LazyCommand(
+        "include.cli.up_command:down",
+        "Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone.",
+    ),
+    "status": LazyCommand(
+        "include.cli.status_command:status",
+        "Show processes, batches, rates, lag, rows per layer and rejected records by reason.",
+    ),
+    "wait": LazyCommand(
+        "include.cli.status_command:wait",
+        "Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help.",
+    ),
+    "query": LazyCommand(
+        "include.cli.query_command:query",
+        "Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment.",
+    ),
+    "tables": LazyCommand(
+        "include.cli.query_command:tables",
+        "List the published tables: rows, size, files, version and batch, from their Delta logs.",
+    ),
+    "audit": LazyCommand(
+        "include.cli.audit_command:audit",
+        "Count Kafka, bronze, silver, rejected and gold from outside; exit 0 balanced, 1 not, 2 nothing was judged.",
+    ),
+    "rejected": LazyCommand(
+        "include.cli.decision_commands:app", "The records that are not in silver: which, why, and the way back."
+    ),
+    "contract": LazyCommand(
+        "include.cli.contract_command:app", "Contracts: check what is declared for records and tables."
+    ),
+    "quality": LazyCommand(
+        "include.cli.quality_command:app", "Is what was promised kept? Rules, tables as a whole, and drift."
+    ),
+    "release": LazyCommand(
+        "include.cli.release_command:app", "Ship a changed dataset folder: build, compare, publish."
+    ),
+    "backfill": LazyCommand(
+        "include.cli.slice_commands:backfill", "Recompute the events of a range of time, and verify or patch them."
+    ),
+    "replay": LazyCommand(
+        "include.cli.slice_commands:replay", "Recompute Kafka records, and fill what bronze lacks of them."
+    ),
+    "plan": LazyCommand("include.cli.plan_command:app", "Plans: change history, from planning to rollback."),
+    "grains": LazyCommand(
+        "include.cli.grains_command:grains",
+        "Show how settled gold is: open before the boundary, closed after it, corrected when it changed later, verified.",
+    ),
+    "reference": LazyCommand(
+        "include.cli.reference_command:app", "Reference tables that events are joined with: list, load."
+    ),
+    "ledger": LazyCommand(
+        "include.cli.ledger_command:app", "What was committed, batch by batch: an index over the Delta commits."
+    ),
+    "maintain": LazyCommand(
+        "include.cli.maintain_command:maintain",
+        "Put small files of gold and rejected together, remove old ones, cut long logs; exit 1: a dataset was left alone.",
+    ),
+    "repair": LazyCommand(
+        "include.cli.repair_command:repair",
+        "Find out why a driver refuses its checkpoint, and make a new one that begins where bronze ends.",
+    ),
+    "settings": LazyCommand(
+        "include.cli.settings_command:settings",
+        "List every setting: its environment variable, value, default and meaning; exit code 2 when one is refused.",
+    ),
+}
+
+
+class Headrace(LazyGroup):
+    """All commands of `headrace`."""
+
+    commands_by_name = COMMANDS
+
+
+app = typer.Typer(cls=Headrace, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 # They read files that earlier versions named otherwise; `up` renames them too.
@@ -51,36 +127,6 @@ def headrace(context: typer.Context) -> None:
 
     for line in migrate_state(load_settings()):
         Console(stderr=True, soft_wrap=True).print(f"state: renamed {escape(line)}", highlight=False)
-
-
-app.command()(demo)
-app.command("demo-change")(demo_change)
-app.add_typer(bench_command.app, name="bench")
-app.add_typer(contract_command.app, name="contract")
-app.add_typer(ledger_command.app, name="ledger")
-app.add_typer(reference_command.app, name="reference")
-rejected_command.app.command("fix")(fix_rejected)
-rejected_command.app.command("discard")(discard_rejected)
-rejected_command.app.command("reinstate")(reinstate_rejected)
-app.add_typer(rejected_command.app, name="rejected")
-app.add_typer(release_command.app, name="release")
-app.add_typer(slice_commands.backfill, name="backfill")
-app.add_typer(slice_commands.replay, name="replay")
-app.add_typer(plan_command.app, name="plan")
-app.add_typer(quality_command.app, name="quality")
-app.command()(audit)
-app.command()(grains)
-app.command()(query)
-app.command()(tables)
-app.command()(produce)
-app.command()(up)
-app.command()(down)
-app.command()(doctor)
-app.command()(maintain)
-app.command()(repair)
-app.command()(status)
-app.command()(wait)
-app.command()(settings)
 
 
 def main() -> None:

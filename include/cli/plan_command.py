@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from include.cli.comparison_table import show_comparison
+from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import share
-from include.cli.produce_command import INTERRUPTED
 from include.cli.query_command import wide_console
 
 if TYPE_CHECKING:

@@ -31,7 +31,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "reference tables; knows nothing of batches",
     ),
     "include.ledger": ((*GROUND, "include.clients", "include.reading", "include.catalog"), "index over the commits"),
-    "include.producers": ((*GROUND, "include.clients"), "makes events; knows no table"),
+    "include.producers": (
+        (*LOW, "include.clients", "include.cli", "include.strict_values"),
+        "makes events; knows no table",
+    ),
     "include.audit": (
         (*GROUND, "include.catalog", "include.clients", "include.reading"),
         "counts from outside; an error shared with the writer of a table could not be found",
@@ -60,15 +63,25 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.demo": (
         (*LOW, *READERS, "include.audit", "include.doctor", "include.producers", "include.status")
-        + ("include.process_control",),
+        + ("include.process_control", "include.planning", "include.cli", "include.strict_values"),
         "the story that `make demo` runs",
     ),
     "include.bench": (
         (*LOW, *READERS, "include.audit", "include.demo", "include.producers", "include.planning", "include.status")
-        + ("include.process_control",),
+        + ("include.process_control", "include.cli", "include.strict_values"),
         "measures the platform from outside, through the packages that every command uses",
     ),
-    "include.cli": (("include",), "wires the control plane; starts drivers as processes, never imports one"),
+    "include.cli": (
+        (*LOW, *READERS, "include.audit", "include.doctor", "include.maintenance", "include.planning")
+        + (
+            "include.process_control",
+            "include.quality",
+            "include.reference",
+            "include.status",
+            "include.strict_values",
+        ),
+        "wires the control plane; starts drivers as processes, never imports one",
+    ),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.storage": (
         (*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
@@ -106,9 +119,12 @@ OUTSIDE = {
     ),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
     "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
-    "typer": (("include.cli",), "the command line only wires; return values and raise typed errors"),
+    "typer": (
+        ("include.cli", "include.demo", "include.bench", "include.producers"),
+        "the command line only wires; return values and raise typed errors",
+    ),
     "rich": (
-        ("include.cli", "include.bench", "include.demo", "include.doctor", "infra"),
+        ("include.cli", "include.bench", "include.demo", "include.producers", "include.doctor", "infra"),
         "return values; the command line shows them",
     ),
 }
@@ -190,4 +206,17 @@ def test_transformations_import_pyspark_and_the_standard_library_only() -> None:
 def test_nobody_imports_a_transformation() -> None:
     """Releases load them from a snapshot (spark_jobs.layers.release_tables); an import would run the clone's code."""
     strays = [f"{m.path}:{line}" for m in modules() for line, name in imports(m) if inside(name, ["include.datasets"])]
+    assert strays == []
+
+
+@pytest.mark.parametrize("package", ["include.demo", "include.bench", "include.producers"])
+def test_the_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
+    users = ("include.demo", "include.bench", "include.producers")
+    strays = [
+        f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"
+        for m in code()
+        if not inside(m.name, users)
+        for line, target in imports(m)
+        if inside(target, [package])
+    ]
     assert strays == []

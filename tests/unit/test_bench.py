@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from include.bench import bench_command as cli
 from include.bench import bench_events, bench_follower, bench_state
 from include.bench.bench_events import Sending, Supply
 from include.bench.bench_follower import BenchFailed, Follower, RefineRun, Seen, run_of, seconds_per_million
@@ -26,7 +27,6 @@ from include.bench.bench_report import Report, as_json, as_text
 from include.bench.bench_state import own_state, running
 from include.bench.bench_throughput import Throughput, WarmUp, refuse_other_count
 from include.bench.cpu_usage import used_between
-from include.cli import bench_command as cli
 from include.cli.main import app
 from include.paths import publication_path, status_path
 from include.reading.publication import Publication, publish

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.cli import demo_command as cli
 from include.cli.main import app
+from include.demo import demo_command as cli
 from include.demo import demo_feed
 from include.demo.demo_feed import (
     Feeding,
@@ -274,7 +274,7 @@ def test_only_what_the_demo_sent_is_scored() -> None:
 def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     load_settings.cache_clear()
-    monkeypatch.setattr("include.demo.demo_state.examine", lambda: [])
+    monkeypatch.setattr("include.demo.demo_state.run_checks", lambda: [])
     yield CliRunner()
     load_settings.cache_clear()
 
@@ -336,7 +336,7 @@ def test_an_unfit_machine_is_refused_before_anything_is_made(
     from include.doctor.check_result import failed, warning
 
     monkeypatch.setattr(
-        "include.demo.demo_state.examine", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
+        "include.demo.demo_state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
     )
     telling(monkeypatch, True)
     result = command.invoke(app, ["demo"])

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import utc_time
-from include.cli.produce_command import INTERRUPTED
 
 if TYPE_CHECKING:
     from include.demo.demo_feed import Feeding

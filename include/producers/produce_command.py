@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import share, utc_time
 
 if TYPE_CHECKING:
     from include.producers.kafka_producer import Progress
     from include.producers.paced_sending import Sent
 
-INTERRUPTED = 130
 NOT_DELIVERED = 1
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from include.cli.produce_command import INTERRUPTED
+from include.cli.exit_codes import INTERRUPTED
 
 if TYPE_CHECKING:
     from include.bench.bench_report import Report

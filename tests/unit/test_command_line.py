@@ -1,0 +1,51 @@
+"""The command line as a whole: a lazy list of commands, each with help, none that fails with a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from include.cli.main import COMMANDS, app
+from include.settings import CLONE
+
+HEAVY = ("pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
+
+
+def command_lines(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from command_lines(inner, (*words, name))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_subcommand_shows_its_help(name: str) -> None:
+    for words in command_lines(COMMANDS[name].load(name), (name,)):
+        shown = CliRunner().invoke(app, [*words, "--help"])
+        assert shown.exit_code == 0, shown.output
+        assert "Usage:" in shown.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_shows_the_first_paragraph_of_each_help(name: str) -> None:
+    text = COMMANDS[name].load(name).help
+    assert " ".join(text.split("\n\n")[0].split()) == COMMANDS[name].summary
+
+
+def test_the_list_of_commands_imports_no_command() -> None:
+    code = (
+        "import sys; sys.argv = ['headrace', '--help']\n"
+        "from include.cli.main import app\n"
+        "try: app()\n"
+        f"finally: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=True)
+    assert ended.stderr.strip() == "[]"
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2
