@@ -26,7 +26,7 @@ def grains(
     limit: Annotated[int, typer.Option(min=1, help="Windows to show of a table.")] = 20,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON: every window.")] = False,
 ) -> None:
-    """Show how settled gold is: open before the boundary, closed after it, corrected when it changed later, verified.
+    """Show which windows of gold are open, closed, corrected or verified.
 
     A grain is verified when a backfill has done it again since its last change and found it equal.
     """

@@ -34,7 +34,7 @@ COMMANDS = {
     ),
     "up": LazyCommand(
         "include.cli.up_command:up",
-        "Want the streams, start a runner that keeps them and the broker running, wait until they work; then Airflow.",
+        "Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too.",
     ),
     "down": LazyCommand(
         "include.cli.up_command:down",
@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
-        "Count Kafka, bronze, silver, rejected and gold from outside; exit 0 balanced, 1 not, 2 nothing was judged.",
+        "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",
     ),
     "rejected": LazyCommand(
         "include.cli.decision_commands:app", "The records that are not in silver: which, why, and the way back."
@@ -81,7 +81,7 @@ COMMANDS = {
     "plan": LazyCommand("include.cli.plan_command:app", "Plans: change history, from planning to rollback."),
     "grains": LazyCommand(
         "include.cli.grains_command:grains",
-        "Show how settled gold is: open before the boundary, closed after it, corrected when it changed later, verified.",
+        "Show which windows of gold are open, closed, corrected or verified.",
     ),
     "reference": LazyCommand(
         "include.cli.reference_command:app", "Reference tables that events are joined with: list, load."
@@ -91,7 +91,7 @@ COMMANDS = {
     ),
     "maintain": LazyCommand(
         "include.cli.maintain_command:maintain",
-        "Put small files of gold and rejected together, remove old ones, cut long logs; exit 1: a dataset was left alone.",
+        "Compact gold and rejected, delete old files, trim logs; exit 1 when a dataset was skipped.",
     ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",

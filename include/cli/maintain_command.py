@@ -23,7 +23,7 @@ def maintain(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Put small files of gold and rejected together, remove old ones, cut long logs; exit 1: a dataset was left alone.
+    """Compact gold and rejected, delete old files, trim logs; exit 1 when a dataset was skipped.
 
     Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
     """
