@@ -1,0 +1,69 @@
+"""Code of a release that cannot be used: the refusal names file, line and key, before any table is created."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.catalog.dataset import load_dataset
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.paths import silver_path
+from include.settings import CLONE, Settings
+from spark_jobs.layers.release_tables import open_release
+
+BODY = "    return accepted\n"
+CASES: dict[str, tuple[str, str, str, str]] = {
+    "raises": ("silver.py", BODY, "    return accepted.colour\n", "silver.py:10: PySparkAttributeError"),
+    "unknown name": ("silver.py", BODY, "    return acepted\n", "silver.py:10: NameError"),
+    "unknown column": ("silver.py", BODY, '    return accepted.select("colour")\n', "silver.py:10: AnalysisException"),
+    "returns nothing": ("silver.py", BODY, "    accepted.columns\n", "silver.py:8: silver() must return a DataFrame"),
+    "void column": (
+        "silver.py",
+        BODY,
+        '    from pyspark.sql import functions as F\n\n    return accepted.withColumn("x", F.lit(None))\n',
+        "silver.py:8: x: has no type",
+    ),
+    "quoted column": (
+        "silver.py",
+        BODY,
+        '    return accepted.withColumnRenamed("temp", "a.b")\n',
+        "a.b: a column of silver",
+    ),
+    "missing column": (
+        "silver.py",
+        BODY,
+        '    return accepted.drop("station", "observed_at")\n',
+        "observed_at: silver() must",
+    ),
+    "unknown function": (
+        "pipeline.yaml",
+        "date_format(day",
+        "date_formatt(day",
+        "weather_days.partition: [UNRESOLVED_ROUTINE]",
+    ),
+    "unknown measure": ("pipeline.yaml", "{max: temp}", "{max: tempo}", "measures.warmest.max: [UNRESOLVED_COLUMN"),
+    "window over a silver column": (
+        "silver.py",
+        BODY,
+        '    return accepted.withColumnRenamed("temp", "day")\n',
+        "window.as: 'day'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_unusable_code_is_refused_before_a_table_is_created(spark: SparkSession, tmp_path: Path, case: str) -> None:
+    file, old, new, words = CASES[case]
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    folder = Path(shutil.copytree(CLONE / "include" / "datasets" / "weather", settings.datasets / "weather"))
+    text = (folder / file).read_text("utf-8")
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1), "utf-8")
+    dataset = load_dataset("weather", folder)
+    with pytest.raises(DeclarationRefused) as refused:
+        open_release(spark, settings, dataset)
+    assert words in str(refused.value)
+    assert not silver_path(settings, "weather", dataset.release).exists()
