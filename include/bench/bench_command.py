@@ -8,16 +8,22 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from include.audit.audit_run import audit_dataset
+from include.audit.kafka_records import open_topic
+from include.bench.bench_changes import measure_changing
+from include.bench.bench_events import Supply
+from include.bench.bench_latency import measure_latency
+from include.bench.bench_machine import this_machine
+from include.bench.bench_report import Report, as_json, as_text
+from include.bench.bench_state import DATASET, own_state, running
+from include.bench.bench_throughput import measure_throughput, warm_up
 from include.cli.exit_codes import INTERRUPTED
-
-if TYPE_CHECKING:
-    from include.bench.bench_report import Report
-    from include.settings import Settings
+from include.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
 
@@ -101,13 +107,6 @@ def _bench(
 def _measure(
     console: Console, command: str, part: Part | None, counts: tuple[int, int], steady: tuple[float, float], keep: bool
 ) -> Report:
-    from include.bench.bench_changes import measure_changing
-    from include.bench.bench_events import Supply
-    from include.bench.bench_latency import measure_latency
-    from include.bench.bench_machine import this_machine
-    from include.bench.bench_report import Report
-    from include.bench.bench_state import own_state, running
-    from include.bench.bench_throughput import measure_throughput, warm_up
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -132,10 +131,6 @@ def _measure(
 def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bool:
     from functools import partial
 
-    from include.audit.audit_run import audit_dataset
-    from include.audit.kafka_records import open_topic
-    from include.bench.bench_state import DATASET
-
     say("audit: is every record accounted for? …")
     found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap))
     for finding in found.findings[:5]:
@@ -144,7 +139,6 @@ def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bo
 
 
 def _tell(console: Console, report: Report, json_file: Path | None) -> None:
-    from include.bench.bench_report import as_json, as_text
 
     console.print(as_text(report), highlight=False)
     if json_file is not None:

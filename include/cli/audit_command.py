@@ -6,18 +6,20 @@ import json
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from include.audit.audit_run import audit_dataset, audited_datasets
+from include.audit.balance import DatasetAudit
+from include.audit.gold_findings import ExpressionNotEvaluable
+from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.cli.query_command import wide_console
-
-if TYPE_CHECKING:
-    from include.audit.balance import DatasetAudit
-    from include.settings import Settings
+from include.settings import Settings, load_settings
+from include.state.run_files import read_run_file
 
 SHOWN_FINDINGS = 20
 
@@ -27,10 +29,6 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="The full result with the range of every finding.")] = False,
 ) -> None:
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
-    from include.audit.audit_run import audit_dataset, audited_datasets
-    from include.audit.gold_findings import ExpressionNotEvaluable
-    from include.audit.kafka_records import open_topic
-    from include.settings import load_settings
 
     settings = load_settings()
     names, bootstrap = audited_datasets(settings, dataset), _bootstrap(settings)
@@ -50,8 +48,6 @@ def audit(
 
 
 def _bootstrap(settings: Settings) -> str:
-    from include.audit.kafka_records import AuditUnavailable
-    from include.state.run_files import read_run_file
 
     run = read_run_file(settings, "broker")
     if run is None:

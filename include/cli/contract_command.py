@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-if TYPE_CHECKING:
-    from include.quality.contract_check import ContractCheck
+from include.catalog.dataset import dataset_names, declared_dataset
+from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
+from include.quality.contract_check import ContractCheck, check_contracts
+from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Contracts: check what is declared for records and tables.")
 COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}
@@ -28,8 +30,6 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
     """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
-    from include.quality.contract_check import check_contracts
-    from include.settings import load_settings
 
     checks = check_contracts(load_settings(), dataset)
     if as_json:
@@ -46,9 +46,6 @@ def rules(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
 ) -> None:
     """List the rules of contracts, what each validates and its action; then all known expectations."""
-    from include.catalog.dataset import dataset_names, declared_dataset
-    from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
-    from include.settings import load_settings
 
     settings, console = load_settings(), Console(soft_wrap=True)
     for name in dataset_names(settings) if dataset is None else [dataset]:

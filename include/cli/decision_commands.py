@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,10 +13,10 @@ from rich.console import Console
 from include.cli.option_types import Offset, Offsets, Partition, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
 from include.cli.rejected_command import Column, Reason, Since, Status, Until, app
-
-if TYPE_CHECKING:
-    from include.planning.rejected_decisions import Author
-    from include.reading.rejected_records import RejectedFilter
+from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
+from include.planning.rejected_decisions import Author, discard, fix
+from include.reading.rejected_records import STATUSES, RejectedFilter
+from include.settings import load_settings
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
@@ -37,8 +37,6 @@ def fix_rejected(
     ] = None,
 ) -> None:
     """Give one record a payload that is validated instead of its own; bronze keeps the original."""
-    from include.planning.rejected_decisions import fix
-    from include.settings import load_settings
 
     if (payload is None) == (payload_file is None):
         raise typer.BadParameter("give one of --payload and --payload-file")
@@ -63,8 +61,6 @@ def discard_rejected(
     yes: Annotated[bool, YES] = False,
 ) -> None:
     """Discard records: they stay out of silver, also when later code or contracts would accept them."""
-    from include.planning.rejected_decisions import discard
-    from include.settings import load_settings
 
     wanted = _wanted(reason, column, status, since, until, offsets)
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
@@ -92,7 +88,6 @@ def reinstate_rejected(
     It is a plan like any other: built, compared, approved, applied. Discarded records are included only when
     --status discarded or --offsets names them.
     """
-    from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
 
     wanted = _wanted(reason, column, status, since, until, offsets)
     parameters = validated(ReinstateParameters, records=wanted, threshold=threshold)
@@ -108,7 +103,6 @@ def _wanted(
     offsets: dict[int, tuple[int, int]] | None,
 ) -> RejectedFilter:
     """Return the filter. Raises typer.BadParameter without any."""
-    from include.reading.rejected_records import STATUSES, RejectedFilter
 
     said = (reason, column, status, since, until, offsets)
     if all(each is None for each in said):
@@ -119,7 +113,6 @@ def _wanted(
 
 
 def _who(why: str) -> Author:
-    from include.planning.rejected_decisions import Author
 
     return Author(*current_user(), why)
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from include.doctor.check_result import CheckResult
+from include.doctor.check_result import CheckResult, Verdict
+from include.doctor.machine_checks import run_checks
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do."""
-    from include.doctor.check_result import Verdict
-    from include.doctor.machine_checks import run_checks
 
     findings = run_checks()
     sound = all(finding.verdict is not Verdict.FAIL for finding in findings)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from include.planning.grain_states import GrainStates, Window
+from include.planning.grain_states import GrainStates, Window, grain_states
+from include.settings import load_settings
 
 STATES = ("open", "closed", "corrected", "verified")
 
@@ -30,8 +29,6 @@ def grains(
 
     A grain is verified when a backfill has done it again since its last change and found it equal.
     """
-    from include.planning.grain_states import grain_states
-    from include.settings import load_settings
 
     if state is not None and state not in STATES:
         raise typer.BadParameter(f"{state!r} is none of {', '.join(STATES)}", param_hint="--state")

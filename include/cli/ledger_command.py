@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from include.ledger.ledger_reader import Batch, OffsetRange
-    from include.ledger.ledger_rebuild import RebuildResult
+from include.catalog.dataset import declared_dataset
+from include.ledger.ledger_reader import Batch, OffsetRange, open_reader
+from include.ledger.ledger_rebuild import RebuildResult
+from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
+from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="What was committed, batch by batch: an index over the Delta commits.")
 
@@ -25,9 +27,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON array instead of a table")] = False,
 ) -> None:
     """Show the last batches with their offset ranges."""
-    from include.catalog.dataset import declared_dataset
-    from include.ledger.ledger_reader import open_reader
-    from include.settings import load_settings
 
     settings = load_settings()
     if dataset is not None:
@@ -42,8 +41,6 @@ def show(
 @app.command()
 def rebuild() -> None:
     """Rebuild the ledger from the Delta logs and say whether it had been right."""
-    from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
-    from include.settings import load_settings
 
     console = Console(soft_wrap=True)
     with console.status("reading every commit of every table"):

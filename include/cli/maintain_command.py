@@ -6,15 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from include.maintenance.table_maintenance import TableMaintenance
+from include.errors import HeadraceError, Terminal, Transient
+from include.maintenance.log_trimming import trim_logs
+from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
+from include.reading.publication import publications
+from include.settings import load_settings
 
 NOT_ALL = 1
 
@@ -27,11 +30,6 @@ def maintain(
 
     Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
     """
-    from include.errors import HeadraceError, Terminal, Transient
-    from include.maintenance.log_trimming import trim_logs
-    from include.maintenance.table_maintenance import maintain_tables
-    from include.reading.publication import publications
-    from include.settings import load_settings
 
     settings = load_settings()
     done: list[TableMaintenance] = []

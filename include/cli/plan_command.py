@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,11 +20,22 @@ from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import share
 from include.cli.query_command import wide_console
-
-if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord
-    from include.planning.plan_stages import PlanStage
-    from include.settings import Settings
+from include.planning import plan_stages
+from include.planning.explain_plan import cost
+from include.planning.plan import PlanRecord, validate_stage
+from include.planning.plan_journal import (
+    PlanUnreadable,
+    all_plans,
+    comparison_path,
+    load_comparison,
+    load_plan,
+    plan_lock,
+    record_json,
+    unreadable_plans,
+)
+from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
+from include.planning.stage_results import Applied, Compared, Stage
+from include.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
@@ -46,8 +57,6 @@ def plan() -> None:
 @app.command("list")
 def list_(json_: Annotated[bool, JSON] = False) -> None:
     """List all plans and their stages."""
-    from include.planning.plan_journal import all_plans, record_json
-    from include.settings import load_settings
 
     settings = load_settings()
     records = all_plans(settings)
@@ -70,8 +79,6 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
 @app.command()
 def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
     """Show a plan, its events and its comparison."""
-    from include.planning.plan_journal import comparison_path, load_comparison, load_plan, record_json
-    from include.settings import load_settings
 
     settings = load_settings()
     record, compared = load_plan(settings, plan), load_comparison(settings, plan)
@@ -90,8 +97,6 @@ def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None
 @app.command()
 def explain(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
     """Show what a plan changes, its predicted cost, and its stages: completed, and to be executed."""
-    from include.planning.plan_journal import load_plan, record_json
-    from include.settings import load_settings
 
     record = load_plan(load_settings(), plan)
     if json_:
@@ -103,7 +108,6 @@ def explain(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> N
 @app.command()
 def approve(plan: Annotated[str, ID]) -> None:
     """Approve the change as the comparison shows it; `plan apply` then publishes it."""
-    from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         record = plan_stages.approve(settings, record, current_user()[0])
@@ -120,7 +124,6 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
 @app.command()
 def cancel(plan: Annotated[str, ID]) -> None:
     """Drop a plan that is not applied; nothing of it was ever published."""
-    from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         _print_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
@@ -129,7 +132,6 @@ def cancel(plan: Annotated[str, ID]) -> None:
 @app.command()
 def reject(plan: Annotated[str, ID]) -> None:
     """Reject the change after its comparison."""
-    from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         _print_stage(console, plan_stages.reject(settings, record, current_user()[0]))
@@ -138,7 +140,6 @@ def reject(plan: Annotated[str, ID]) -> None:
 @app.command()
 def compare(plan: Annotated[str, ID]) -> None:
     """Build up to what is published now, and compare again."""
-    from include.planning.plan_stages import rebuild
 
     with _work(plan) as (console, settings, record), TerminalReporter(console, settings) as reporter:
         rebuild(settings, record, reporter, current_user()[0])
@@ -147,7 +148,6 @@ def compare(plan: Annotated[str, ID]) -> None:
 @app.command()
 def rollback(plan: Annotated[str, ID]) -> None:
     """Publish the state from before the plan again, as current as it is now."""
-    from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         _print_stage(console, plan_stages.roll_back(settings, record, current_user()[0]))
@@ -156,7 +156,6 @@ def rollback(plan: Annotated[str, ID]) -> None:
 @app.command()
 def retire(plan: Annotated[str, ID]) -> None:
     """Stop maintaining the release that is not published; its tables stay."""
-    from include.planning import plan_stages
 
     with _work(plan) as (console, settings, record):
         _print_stage(console, plan_stages.retire(settings, record, current_user()[0]))
@@ -164,8 +163,6 @@ def retire(plan: Annotated[str, ID]) -> None:
 
 def plan_only(planned: Planner, json_: bool) -> None:
     """Create a plan and show it; nothing is executed."""
-    from include.planning.plan_journal import record_json
-    from include.settings import load_settings
 
     record = planned(load_settings())
     if json_:
@@ -180,8 +177,6 @@ def plan_only(planned: Planner, json_: bool) -> None:
 
 def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
     """Create a plan and run all its stages."""
-    from include.planning.plan_journal import plan_lock, record_json
-    from include.settings import load_settings
 
     settings = load_settings()
     record = planned(settings)
@@ -195,9 +190,6 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
 
 def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Ask) -> PlanRecord:
     """Run the plan's remaining stages; exit code 1 when it is not approved, 130 after Ctrl-C."""
-    from include.planning.plan import validate_stage
-    from include.planning.plan_stages import NotApproved, remaining_stages, run_plan
-    from include.planning.stage_results import Applied, Stage
 
     user, name = current_user()[0], record.plan.id
     question = f"Publish the result of {record.plan.about} to the readers of {record.plan.dataset}?"
@@ -254,7 +246,6 @@ class TerminalReporter:
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
         """Print the completed stage, after the comparison also its tables."""
-        from include.planning.plan_journal import comparison_path, load_comparison
 
         self._bar.stop()
         _print_stage(self._console, record)
@@ -267,8 +258,6 @@ class TerminalReporter:
 
 def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan changes, its predicted cost and its stages."""
-    from include.planning.explain_plan import cost
-    from include.planning.plan_stages import stage_lines
 
     p = record.plan
     console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False, soft_wrap=True)
@@ -291,7 +280,6 @@ def approver(yes: bool) -> Ask:
 
 
 def _verdict(record: PlanRecord) -> str:
-    from include.planning.stage_results import Compared
 
     compared = record.find(Compared)
     return "" if compared is None else compared.verdict
@@ -299,8 +287,6 @@ def _verdict(record: PlanRecord) -> str:
 
 @contextmanager
 def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
-    from include.planning.plan_journal import load_plan, plan_lock
-    from include.settings import load_settings
 
     settings = load_settings()
     with plan_lock(settings, plan):
@@ -316,7 +302,6 @@ def _print_stage(console: Console, record: PlanRecord) -> None:
 
 
 def _warn_unreadable(settings: Settings) -> None:
-    from include.planning.plan_journal import PlanUnreadable, unreadable_plans
 
     for found in unreadable_plans(settings):
         Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(found)), highlight=False, markup=False)

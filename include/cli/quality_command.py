@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.catalog.dataset import released_dataset
 from include.cli.checks_table import checks_table
 from include.cli.option_types import utc_time
-
-if TYPE_CHECKING:
-    from include.quality.quality_report import QualityReport
+from include.ledger.ledger_reader import open_reader
+from include.paths import docs_page
+from include.quality.published_quality import validate_published
+from include.quality.quality_pages import report_page as made
+from include.quality.quality_report import QualityReport, quality_report
+from include.quality.silver_drift import drift_warnings
+from include.reading.publication import publications, read_publication, tables_of
+from include.reading.published_tables import PinnedTables
+from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Is what was promised kept? Rules, tables as a whole, and drift.")
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
@@ -47,12 +54,6 @@ def report(
 
     Counted is what came in; what a plan has judged again stands in its comparison.
     """
-    from include.catalog.dataset import released_dataset
-    from include.ledger.ledger_reader import open_reader
-    from include.quality.quality_pages import report_page as made
-    from include.quality.quality_report import quality_report
-    from include.reading.publication import read_publication
-    from include.settings import load_settings
 
     settings = load_settings()
     judge = release or read_publication(settings, dataset).release
@@ -91,10 +92,6 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
     """Ask the published tables the rules that a table as a whole must keep; exit 1 when a hold or fail is broken."""
-    from include.paths import docs_page
-    from include.quality.published_quality import validate_published
-    from include.reading.publication import publications
-    from include.settings import load_settings
 
     settings = load_settings()
     names = list(publications(settings)) if dataset is None else [dataset]
@@ -113,8 +110,6 @@ def run(
 @app.command()
 def docs(dataset: Dataset) -> None:
     """Say where Data Docs of the last `headrace quality run` are."""
-    from include.paths import docs_page
-    from include.settings import load_settings
 
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
@@ -130,11 +125,6 @@ def drift(
     as_json: AsJson = False,
 ) -> None:
     """Warn of unknown fields and of columns whose values are others than before; each with the first record."""
-    from include.catalog.dataset import released_dataset
-    from include.quality.silver_drift import drift_warnings
-    from include.reading.publication import read_publication, tables_of
-    from include.reading.published_tables import PinnedTables
-    from include.settings import load_settings
 
     settings = load_settings()
     seen = read_publication(settings, dataset)

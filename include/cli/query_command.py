@@ -8,16 +8,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from include.reading.published_sql import QueryResult
-    from include.reading.published_tables import TableStats
+from include.reading import pinned
+from include.reading.plain_values import json_value, text_value
+from include.reading.published_sql import LAYERS, QueryResult, run_query
+from include.reading.published_tables import TableStats
 
 SHOWN_ROWS = 200
 WIDE = 4_000
@@ -39,8 +40,6 @@ def query(
     ] = None,
 ) -> None:
     """Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment."""
-    from include.reading import pinned
-    from include.reading.published_sql import run_query
 
     found = run_query(pinned(), sys.stdin.read() if sql == "-" else sql)
     if format is Format.table:
@@ -52,7 +51,6 @@ def query(
 
 def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
-    from include.reading import pinned
 
     reading = pinned()
     facts = [reading.facts(name) for name in sorted(reading.tables, key=_journey)]
@@ -73,7 +71,6 @@ def wide_console() -> Console:
 
 def print_table(found: QueryResult, limit: int) -> None:
     """Print up to `limit` rows as a table with numbers to the right, and how many rows there are."""
-    from include.reading.plain_values import text_value
 
     table = Table(header_style="bold")
     for name, kind in zip(found.columns, found.types, strict=True):
@@ -96,7 +93,6 @@ def is_number(kind: Any) -> bool:
 
 def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
     """Write rows as a JSON list of objects, one per line; a repeated column name gets a number."""
-    from include.reading.plain_values import json_value
 
     names = list(_distinct(columns))
     out.write("[")
@@ -108,7 +104,6 @@ def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: T
 
 def write_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
     """Write rows as CSV with a header; null is an empty field."""
-    from include.reading.plain_values import text_value
 
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -127,7 +122,6 @@ def _distinct(columns: tuple[str, ...]) -> Iterator[str]:
 
 
 def _journey(name: str) -> tuple[int, str]:
-    from include.reading.published_sql import LAYERS
 
     layer = name.split(".", 1)[0]
     return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)

@@ -11,6 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from include.catalog.dataset import dataset_names, declared_dataset, released_dataset
+from include.reading.publication import find_publication
+from include.reference.reference_tables import current_versions, load_reference, read_version
+from include.settings import load_settings
+
 app = typer.Typer(no_args_is_help=True, help="Reference tables that events are joined with: list, load.")
 DATASET = typer.Option("--dataset", help="The dataset whose table it is.")
 
@@ -18,9 +23,6 @@ DATASET = typer.Option("--dataset", help="The dataset whose table it is.")
 @app.command("list")
 def list_tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
     """List the declared reference tables, their version and rows; without a version: made when the stream starts."""
-    from include.catalog.dataset import dataset_names, declared_dataset
-    from include.reference.reference_tables import current_versions, read_version
-    from include.settings import load_settings
 
     settings, found = load_settings(), []
     for name in dataset_names(settings):
@@ -47,10 +49,6 @@ def load(
     dataset: Annotated[str, DATASET],
 ) -> None:
     """Make a file the next version of a table: batches from now on are joined with it, older ones stay as they are."""
-    from include.catalog.dataset import declared_dataset, released_dataset
-    from include.reading.publication import find_publication
-    from include.reference.reference_tables import load_reference
-    from include.settings import load_settings
 
     settings = load_settings()
     seen, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,13 +15,19 @@ from rich.text import Text
 
 from include.cli.option_types import Offset, Offsets, Partition, utc_time
 from include.cli.query_command import wide_console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from include.reading.amendments import Decision
-    from include.reading.published_tables import PinnedTables
-    from include.reading.rejected_records import RejectedRecord
+from include.reading import pinned
+from include.reading.amendments import Decision, amendments
+from include.reading.plain_values import excerpt, iso_time, json_value, text_of
+from include.reading.published_tables import PinnedTables
+from include.reading.rejected_records import (
+    REINSTATED,
+    RejectedFilter,
+    RejectedRecord,
+    reason_counts,
+    rejected_datasets,
+    rejected_records,
+)
+from include.settings import load_settings
 
 PAYLOAD_WIDTH = 80
 app = typer.Typer(no_args_is_help=True, help="The records that are not in silver: which, why, and the way back.")
@@ -48,10 +55,6 @@ def list_rejected(
     as_json: AsJson = False,
 ) -> None:
     """List rejected records with their reasons and status, newest first, and the start of their payload."""
-    from include.reading import pinned
-    from include.reading.amendments import amendments
-    from include.reading.rejected_records import RejectedFilter, rejected_records
-    from include.settings import load_settings
 
     settings, reading = load_settings(), pinned()
     wanted = RejectedFilter(reason, column, disposition, status, since, until, offsets)
@@ -75,10 +78,6 @@ def show_rejected(
     as_json: AsJson = False,
 ) -> None:
     """Show all of one record: its payload as it came, its fix, its reasons, and who decided what, when and why."""
-    from include.reading import pinned
-    from include.reading.amendments import amendments
-    from include.reading.rejected_records import REINSTATED, RejectedFilter, rejected_records
-    from include.settings import load_settings
 
     reading, decided = pinned(), amendments(load_settings(), dataset)
     _datasets(reading, dataset)
@@ -103,8 +102,6 @@ def show_rejected(
 @app.command("summary")
 def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None:
     """Count rejected records by disposition and reason; one that broke several rules counts under each."""
-    from include.reading import pinned
-    from include.reading.rejected_records import reason_counts
 
     reading = pinned()
     counts = [
@@ -120,7 +117,6 @@ def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None
 
 
 def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
-    from include.reading.rejected_records import rejected_datasets
 
     if only is None:
         return rejected_datasets(reading)
@@ -131,8 +127,6 @@ def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
 def _values(record: RejectedRecord) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from include.reading.plain_values import json_value
-
     values: dict[str, Any] = json_value(asdict(replace(record, reasons=(), decisions=())))
     reasons = [asdict(reason) for reason in record.reasons]
     return values | {"reasons": reasons, "decisions": _decisions(record.decisions)}
@@ -141,13 +135,10 @@ def _values(record: RejectedRecord) -> dict[str, Any]:
 def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    from include.reading.plain_values import json_value
-
     return [{name: json_value(value) for name, value in asdict(said).items()} for said in decisions]
 
 
 def _record_lines(record: RejectedRecord) -> list[str]:
-    from include.reading.plain_values import iso_time, text_of
 
     place = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
     lines = [f"{place}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
@@ -157,7 +148,6 @@ def _record_lines(record: RejectedRecord) -> list[str]:
 
 
 def _records_table(records: list[RejectedRecord]) -> Table:
-    from include.reading.plain_values import excerpt, iso_time
 
     table = Table(header_style="bold")
     for name in ("topic/partition/offset", "status", "reasons", "first seen", "payload"):

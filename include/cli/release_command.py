@@ -9,6 +9,7 @@ import typer
 
 from include.cli.option_types import utc_time, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
+from include.planning.release_plan import ReleaseParameters, plan_release
 from include.strict_values import MAX_OFFSET
 
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
@@ -50,7 +51,6 @@ def run(
 
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-    from include.planning.release_plan import ReleaseParameters, plan_release
 
     parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
     return lambda settings: plan_release(settings, dataset, parameters, *current_user())

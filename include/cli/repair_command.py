@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from include.process_control.driver_process import driver_environment
+from include.settings import CLONE, load_settings
+
 
 def repair(
     dataset: Annotated[str, typer.Argument(help="the dataset whose driver refuses to start")],
@@ -19,8 +22,6 @@ def repair(
     Nothing is skipped or doubled, no table is touched, the old checkpoint stays. Exit 0: all is well now, 1: it is
     not and was left so, 2: refused.
     """
-    from include.process_control.driver_process import driver_environment
-    from include.settings import CLONE, load_settings
 
     if yes and dry_run:
         raise typer.BadParameter("--yes and --dry-run exclude each other")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,13 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from include.settings import SettingInfo
+from include.settings import InvalidSetting, SettingInfo, list_settings, load_settings
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
     """List every setting: its environment variable, value, default and meaning; exit code 2 when one is refused."""
-    from include.settings import InvalidSetting, list_settings, load_settings
 
     refused: InvalidSetting | None = None
     try:

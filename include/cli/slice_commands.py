@@ -9,6 +9,8 @@ import typer
 
 from include.cli.option_types import Offsets, batch_range, utc_time, validated
 from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
+from include.planning.backfill_plan import BackfillParameters, plan_backfill
+from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.strict_values import BatchRange
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
@@ -40,7 +42,7 @@ def replays() -> None:
 
 
 @backfill.command("plan")
-def plan_backfill(
+def backfill_plan(
     dataset: Annotated[str, DATASET],
     since: Annotated[datetime, SINCE],
     until: Annotated[datetime, UNTIL],
@@ -67,7 +69,7 @@ def run_backfill(
 
 
 @replay.command("plan")
-def plan_replay(
+def replay_plan(
     dataset: Annotated[str, DATASET],
     offsets: Offsets = None,
     after: Annotated[datetime | None, AFTER] = None,
@@ -102,7 +104,6 @@ def run_replay(
 
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
-    from include.planning.backfill_plan import BackfillParameters, plan_backfill
 
     parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
     return lambda settings: plan_backfill(settings, dataset, parameters, *current_user())
@@ -115,7 +116,6 @@ def _replay(
     batches: BatchRange | None,
     **options: Any,
 ) -> Planner:
-    from include.planning.replay_plan import ReplayParameters, plan_replay
 
     given = {"offsets": offsets, "time": times[0] or times[1], "batches": batches}
     by = [name for name, value in given.items() if value is not None]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -18,10 +18,16 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from include.settings import Settings
-    from include.state.process_states import ProcessStatus
-    from include.status.stream_progress import CatchUpProgress, DatasetProgress, Progress
+from include.ledger.ledger_reader import open_reader
+from include.settings import Settings, load_settings
+from include.state.process_states import ProcessStatus
+from include.status.stream_progress import (
+    CatchUpProgress,
+    DatasetProgress,
+    Progress,
+    observe_catch_up,
+    observe_progress,
+)
 
 LOOK_EVERY = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
@@ -34,9 +40,6 @@ def status(
     check: Annotated[bool, typer.Option(help="exit 1 when a process is not running")] = False,
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
-    from include.ledger.ledger_reader import open_reader
-    from include.settings import load_settings
-    from include.status.stream_progress import observe_progress
 
     settings = load_settings()
     ledger = open_reader(settings)
@@ -219,7 +222,6 @@ def wait(
     dataset: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
-    from include.settings import load_settings
 
     if not caught_up:
         raise typer.BadParameter("wait for what? headrace wait --caught-up")
@@ -229,7 +231,6 @@ def wait(
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
     """Return a sentence when two looks in a row see everything published; Exit(1), with what is missing, otherwise."""
-    from include.status.stream_progress import observe_catch_up
 
     started, before = time.monotonic(), None
     while True:

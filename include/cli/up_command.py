@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-if TYPE_CHECKING:
-    from include.settings import Settings
+from include.catalog.dataset import dataset_names
+from include.process_control.airflow_process import (
+    AirflowNotStarted,
+    down_airflow,
+    login_hint,
+    require_airflow,
+    up_airflow,
+)
+from include.process_control.start_stop import NotStarted, up_runner
+from include.process_control.start_stop import down as bring_down
+from include.process_control.start_stop import up as bring_up
+from include.settings import Settings, load_settings
+from include.state.process_states import ProcessState
 
 NAMES = typer.Argument(help="Datasets whose streams to run. [default: all]", show_default=False)
 
@@ -26,11 +37,6 @@ def up(
     no_streams: Annotated[bool, typer.Option("--no-streams", help="Start only the runner.")] = False,
 ) -> None:
     """Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too."""
-    from include.catalog.dataset import dataset_names
-    from include.process_control.airflow_process import require_airflow
-    from include.process_control.start_stop import NotStarted, up_runner
-    from include.process_control.start_stop import up as bring_up
-    from include.settings import load_settings
 
     if no_streams and datasets:
         raise typer.BadParameter("either datasets, or --no-streams")
@@ -54,7 +60,6 @@ def up(
 
 def start_airflow(settings: Settings, console: Console) -> None:
     """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
-    from include.process_control.airflow_process import AirflowNotStarted, login_hint, up_airflow
 
     try:
         run = up_airflow(settings, lambda line: say(console, line))
@@ -68,10 +73,6 @@ def down(
     datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these streams.", show_default=False)] = None,
 ) -> None:
     """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
-    from include.process_control.airflow_process import down_airflow
-    from include.process_control.start_stop import down as bring_down
-    from include.settings import load_settings
-    from include.state.process_states import ProcessState
 
     settings, console = load_settings(), Console()
     airflow = not datasets and down_airflow(settings, lambda line: say(console, line))

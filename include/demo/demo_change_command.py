@@ -8,19 +8,43 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from include.audit.audit_run import audit_dataset
+from include.audit.kafka_records import open_topic
+from include.cli.audit_command import print_audits
 from include.cli.comparison_table import show_comparison
 from include.cli.plan_command import current_user, show_plan
-
-if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord
-    from include.planning.plan_stages import PlanStage
-    from include.settings import Settings
+from include.demo.demo_changes import (
+    DATASET,
+    DAYS,
+    NIGHT,
+    RULE,
+    NoDemo,
+    feed_running,
+    forget,
+    number,
+    three_days,
+    with_wrong_rule,
+)
+from include.demo.demo_state import sole_demo
+from include.planning import plan_stages
+from include.planning.plan import PlanRecord
+from include.planning.plan_journal import load_comparison, plan_lock
+from include.planning.plan_stages import PlanStage, run_plan
+from include.planning.release_plan import ReleaseParameters, plan_release
+from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.process_control.start_stop import up
+from include.reading import pinned
+from include.reading.publication import find_publication
+from include.settings import Settings, load_settings
+from include.state.broker_address import bootstrap_servers
+from include.state.process_states import WORKING_STATES
+from include.status.process_status import observe_stream
 
 DEATHS = 2
 
@@ -30,11 +54,6 @@ def demo_change() -> None:
 
     Needs `make demo` before. Exit code 0: the last audit is balanced; 1: it is not; 2: refused.
     """
-    from include.demo.demo_changes import NoDemo, feed_running
-    from include.demo.demo_state import sole_demo
-    from include.process_control.start_stop import up
-    from include.reading.publication import find_publication
-    from include.settings import load_settings
 
     console, settings = Console(), load_settings()
     with sole_demo(settings):
@@ -53,10 +72,6 @@ def _chapter(console: Console, title: str) -> None:
 
 
 def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
-    from include.demo.demo_changes import DATASET, RULE, with_wrong_rule
-    from include.planning import plan_stages
-    from include.planning.plan_journal import plan_lock
-    from include.planning.release_plan import ReleaseParameters, plan_release
 
     _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
@@ -109,7 +124,6 @@ class StoryReporter:
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
         """Print the result of the stage."""
-        from include.planning.plan_journal import load_comparison
 
         if stage.name == "build":
             self._status.stop()
@@ -126,12 +140,6 @@ class StoryReporter:
 
 
 def _replay_three_days(console: Console, settings: Settings) -> None:
-    from include.demo.demo_changes import DATASET, DAYS, forget, three_days
-    from include.planning.plan_journal import plan_lock
-    from include.planning.plan_stages import run_plan
-    from include.planning.replay_plan import ReplayParameters, plan_replay
-    from include.reading import pinned
-    from include.state.broker_address import bootstrap_servers
 
     _chapter(
         console, f"4  The records of three days, {DAYS[0]:%d %B} and following, again; Kafka has deleted half of them"
@@ -158,12 +166,6 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
 def _account_for_all(console: Console, settings: Settings) -> bool:
     from functools import partial
 
-    from include.audit.audit_run import audit_dataset
-    from include.audit.kafka_records import open_topic
-    from include.cli.audit_command import print_audits
-    from include.demo.demo_changes import DATASET
-    from include.state.broker_address import bootstrap_servers
-
     _chapter(console, "5  Is every record accounted for?")
     found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap_servers(settings)))
     print_audits([found])
@@ -184,9 +186,6 @@ def _kill_driver(settings: Settings, killed: list[int]) -> None:
 
 def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
     """Return the driver's pid as soon as one that was not killed is at work, None when the runner gave it up."""
-    from include.demo.demo_changes import DATASET
-    from include.state.process_states import WORKING_STATES
-    from include.status.process_status import observe_stream
 
     while True:
         status = observe_stream(settings, DATASET)
@@ -196,8 +195,6 @@ def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
 
 
 def _ask(console: Console, settings: Settings) -> None:
-    from include.demo.demo_changes import NIGHT, number
-    from include.reading import pinned
 
     console.print(
         f"  {escape(NIGHT.words)}  [bold]{number(pinned(settings), NIGHT):,}[/]", highlight=False, soft_wrap=True

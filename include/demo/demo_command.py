@@ -7,20 +7,38 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from include.cli.audit_command import print_audits
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import utc_time
-
-if TYPE_CHECKING:
-    from include.demo.demo_feed import Feeding
-    from include.producers.paced_sending import Run
-    from include.reading.published_tables import PinnedTables
-    from include.settings import Settings
+from include.cli.query_command import print_table
+from include.cli.up_command import say
+from include.demo.demo_display import score_table, shown_progress, suggestions, verdict
+from include.demo.demo_feed import Feeding, demo_runs, open_topics, sent_before
+from include.demo.demo_questions import answered
+from include.demo.demo_state import (
+    DemoRefused,
+    refuse_strange,
+    refuse_unfit,
+    removal_under_way,
+    remove_state,
+    sole_demo,
+)
+from include.demo.demo_verdicts import audits, scores
+from include.demo.demo_watch import Patience, looks_every, take_look, watch
+from include.errors import HeadraceError
+from include.process_control.airflow_process import down_airflow
+from include.process_control.start_stop import down, up
+from include.producers.paced_sending import Run
+from include.reading import pinned
+from include.reading.published_tables import PinnedTables
+from include.settings import Settings, load_settings
+from include.state.broker_address import bootstrap_servers
 
 FAILED = 1
 STOPPED = (
@@ -44,7 +62,6 @@ def demo(
     Again in the same state folder: nothing is sent twice, a stopped demo goes on, a finished one is shown again.
     Exit code 0: every fault found and nothing else, the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
     """
-    from include.demo.demo_feed import demo_runs
 
     console = Console()
     try:
@@ -56,10 +73,6 @@ def demo(
 
 
 def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
-    from include.demo.demo_feed import sent_before
-    from include.demo.demo_state import DemoRefused, refuse_unfit, removal_under_way, sole_demo
-    from include.errors import HeadraceError
-    from include.settings import load_settings
 
     began, settings = time.monotonic(), load_settings()
     refuse_unfit()
@@ -82,7 +95,6 @@ def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool
 
 
 def _ask(settings: Settings, yes: bool) -> None:
-    from include.demo.demo_state import refuse_strange
 
     refuse_strange(settings)
     if settings.state.exists() and not yes:
@@ -90,10 +102,6 @@ def _ask(settings: Settings, yes: bool) -> None:
 
 
 def _remove(console: Console, settings: Settings) -> None:
-    from include.cli.up_command import say
-    from include.demo.demo_state import remove_state
-    from include.process_control.airflow_process import down_airflow
-    from include.process_control.start_stop import down
 
     def tell(line: str) -> None:
         say(console, line)
@@ -108,8 +116,6 @@ def _remove(console: Console, settings: Settings) -> None:
 
 def _story(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
     """Tell it all; return whether the score is perfect and the audit balanced."""
-    from include.demo.demo_feed import Feeding
-    from include.reading import pinned
 
     names, feeding = " and ".join(run.feed.name for run in runs), Feeding(settings, runs)
     with _sending(feeding):
@@ -135,10 +141,6 @@ def _chapter(console: Console, title: str) -> None:
 
 def _bring_up(console: Console, settings: Settings, runs: Sequence[Run], feeding: Feeding) -> None:
     """Bring broker and streams up; what is not sent yet is sent as soon as there is a broker."""
-    from include.cli.up_command import say
-    from include.demo.demo_feed import open_topics
-    from include.process_control.start_stop import up
-    from include.state.broker_address import bootstrap_servers
 
     def begin() -> None:
         bootstrap = bootstrap_servers(settings)
@@ -150,8 +152,6 @@ def _bring_up(console: Console, settings: Settings, runs: Sequence[Run], feeding
 
 def _watch(console: Console, settings: Settings, feeding: Feeding, began: float) -> None:
     """Show how what is sent travels until all of it is published."""
-    from include.demo.demo_display import shown_progress
-    from include.demo.demo_watch import Patience, looks_every, take_look, watch
 
     if feeding.found_all:
         console.print(f"{feeding.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
@@ -178,8 +178,6 @@ def _sending(feeding: Feeding) -> Iterator[None]:
 
 
 def _answer(console: Console, reading: PinnedTables) -> None:
-    from include.cli.query_command import print_table
-    from include.demo.demo_questions import answered
 
     for question, answer in answered(reading):
         console.print(f"\n[bold]{escape(question.words)}[/]", highlight=False)
@@ -188,8 +186,6 @@ def _answer(console: Console, reading: PinnedTables) -> None:
 
 
 def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: PinnedTables) -> bool:
-    from include.demo.demo_display import score_table, verdict
-    from include.demo.demo_verdicts import scores
 
     found = scores(settings, runs, reading)
     console.print(score_table(found))
@@ -199,9 +195,6 @@ def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: P
 
 
 def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
-    from include.cli.audit_command import print_audits
-    from include.demo.demo_verdicts import audits
-    from include.state.broker_address import bootstrap_servers
 
     with console.status("audit") as shown:
         found = audits(settings, runs, bootstrap_servers(settings), shown.update)
@@ -210,7 +203,6 @@ def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
 
 
 def _suggest(console: Console, settings: Settings) -> None:
-    from include.demo.demo_display import suggestions
 
     for command, why in suggestions(settings):
         console.print(f"  [bold]{escape(command)}[/]", f"[dim]{escape(why)}[/]", sep="\n      ", soft_wrap=True)

@@ -9,17 +9,20 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import share, utc_time
-
-if TYPE_CHECKING:
-    from include.producers.kafka_producer import Progress
-    from include.producers.paced_sending import Sent
+from include.clients.kafka import ensure_topic
+from include.producers.feed_registry import feed_named
+from include.producers.injected_faults import Shares
+from include.producers.kafka_producer import DeliveryFailed, Progress
+from include.producers.paced_sending import Run, Sent, send
+from include.settings import load_settings
+from include.state.broker_address import bootstrap_servers
 
 NOT_DELIVERED = 1
 
@@ -58,11 +61,6 @@ def produce(
 
     Ctrl-C stops after what was handed over is delivered (exit 130); with --manifest the same command goes on there.
     """
-    from include.clients.kafka import ensure_topic
-    from include.producers.feed_registry import feed_named
-    from include.producers.injected_faults import Shares
-    from include.producers.kafka_producer import DeliveryFailed
-    from include.producers.paced_sending import Run, send
 
     run = Run(feed_named(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
     address = bootstrap or _own_broker()
@@ -79,8 +77,6 @@ def produce(
 
 
 def _own_broker() -> str:
-    from include.settings import load_settings
-    from include.state.broker_address import bootstrap_servers
 
     return bootstrap_servers(load_settings())
 

@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
-from include.audit import kafka_records
 from include.audit.audit_run import TablesUnreadable, audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold_findings import ExpressionNotEvaluable
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
+from include.cli import audit_command
 from include.cli import main as command_line
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.settings import Settings, load_settings
@@ -260,7 +260,7 @@ def command(monkeypatch: pytest.MonkeyPatch, settings: Settings, kafka: SmallKaf
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     monkeypatch.setenv("HEADRACE_DATASETS", str(settings.datasets))
     monkeypatch.setattr(sys, "argv", ["headrace", "audit", *options])
-    monkeypatch.setattr(kafka_records, "open_topic", lambda _, name: kafka.open_topic(name))
+    monkeypatch.setattr(audit_command, "open_topic", lambda _, name: kafka.open_topic(name))
     load_settings.cache_clear()
     try:
         with pytest.raises(SystemExit) as left:

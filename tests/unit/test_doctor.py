@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.doctor import machine_checks
+from include.cli import doctor_command
 from include.doctor.check_installation import (
     check_jars,
     check_packages,
@@ -182,7 +182,7 @@ def test_settings() -> None:
 def test_the_command_exits_by_the_worst(monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int) -> None:
     from include.cli.main import app
 
-    monkeypatch.setattr(machine_checks, "run_checks", lambda: findings)
+    monkeypatch.setattr(doctor_command, "run_checks", lambda: findings)
     table, listing = CliRunner().invoke(app, ["doctor"]), CliRunner().invoke(app, ["doctor", "--json"])
     assert (table.exit_code, listing.exit_code) == (code, code)
     said = json.loads(listing.stdout)

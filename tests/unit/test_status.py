@@ -254,7 +254,7 @@ def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: Cl
 def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that goes on between two looks: only two equal ends in a row count."""
     looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
-    monkeypatch.setattr(stream_progress, "observe_catch_up", lambda settings, datasets: looks.pop(0))
+    monkeypatch.setattr(cli, "observe_catch_up", lambda settings, datasets: looks.pop(0))
     monkeypatch.setattr(cli, "LOOK_EVERY", 0.0)
     assert "caught up" in cli.await_caught_up(settings, [], 5.0)
     assert looks == []
