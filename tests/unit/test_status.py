@@ -122,7 +122,7 @@ def test_a_silent_broker_and_a_missing_ledger_leave_gaps_and_notes(settings: Set
     assert flights.batches.published == 0
     assert len(seen.notes) == 2
     assert any("no Kafka broker answers" in note for note in seen.notes)
-    assert any("there is no ledger" in note for note in seen.notes)
+    assert any("no ledger exists" in note for note in seen.notes)
 
 
 def test_a_dead_driver_has_no_rate_and_no_age(settings: Settings, broker: Broker) -> None:
