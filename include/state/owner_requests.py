@@ -7,22 +7,18 @@ After a crash: the next owner finds the request and executes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from include.errors import Terminal, Transient
+from include.errors import Transient
 from include.paths import request_path
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
-
-T = TypeVar("T")
+from include.state.json_file import JsonFile, StateFileUnreadable
 
 
 class RequestKind(StrEnum):
@@ -55,14 +51,6 @@ class RequestPending(Transient):
             "headrace status, then the same command again",
         )
         self.dataset, self.requester = dataset, requester
-
-
-class InvalidRequest(Terminal):
-    """The request file holds no request that this version knows. `content` is the file's JSON object, if it is one."""
-
-    def __init__(self, path: Path, why: str, content: Mapping[str, Any] | None = None) -> None:
-        super().__init__(f"invalid owner request {path}: {why}; ignored", f'rm "{path}", then the same command again')
-        self.path, self.content = path, content or {}
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -101,14 +89,26 @@ class OwnerResponse:
         return (self.plan, self.kind, self.release) == (request.plan, request.kind, request.release)
 
 
+def request_file(settings: Settings, dataset: str) -> JsonFile[OwnerRequest]:
+    """Return the file of the pending request."""
+    path = request_path(settings, dataset)
+    return JsonFile(path, OwnerRequest, f'rm "{path}", then the same command again', "the request was ignored")
+
+
+def response_file(settings: Settings, dataset: str) -> JsonFile[OwnerResponse]:
+    """Return the file of the owner's last response."""
+    path = request_path(settings, dataset).with_suffix(".answer.json")
+    return JsonFile(path, OwnerResponse, f'rm "{path}", then the same command again')
+
+
 def pending_request(settings: Settings, dataset: str) -> OwnerRequest | None:
-    """Return the request that has no response yet. Raises InvalidRequest."""
-    return _read(request_path(settings, dataset), TypeAdapter(OwnerRequest))
+    """Return the request that has no response yet. Raises StateFileUnreadable."""
+    return request_file(settings, dataset).read()
 
 
 def find_response(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse | None:
-    """Return the response to `request`, None while there is none. Raises InvalidRequest."""
-    response = _read(response_path(settings, dataset), TypeAdapter(OwnerResponse))
+    """Return the response to `request`, None while there is none. Raises StateFileUnreadable."""
+    response = response_file(settings, dataset).read()
     return response if response is not None and response.answers(request) else None
 
 
@@ -117,49 +117,34 @@ def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> N
     pending = pending_request(settings, dataset)
     if pending is not None and pending != request:
         raise RequestPending(dataset, pending.requester)
-    response_path(settings, dataset).unlink(missing_ok=True)
-    write_atomically(request_path(settings, dataset), json.dumps(asdict(request)))
+    response_file(settings, dataset).remove()
+    request_file(settings, dataset).write(request)
 
 
 def withdraw_request(settings: Settings, dataset: str) -> None:
     """Remove the pending request."""
-    request_path(settings, dataset).unlink(missing_ok=True)
+    request_file(settings, dataset).remove()
 
 
 def respond(settings: Settings, dataset: str, response: OwnerResponse) -> None:
     """Write the response, then remove its request: a crash in between leaves the request to be executed again."""
-    write_atomically(response_path(settings, dataset), json.dumps(asdict(response)))
+    response_file(settings, dataset).write(response)
     pending = pending_request(settings, dataset)
     # The requester may have withdrawn it meanwhile, and another may have submitted one.
     if pending is not None and response.answers(pending):
         withdraw_request(settings, dataset)
 
 
-def dismiss_invalid(settings: Settings, dataset: str, error: InvalidRequest, batch: int) -> None:
-    """Remove an invalid request, so that it blocks no other; respond if its requester can be identified."""
+def dismiss_invalid(settings: Settings, dataset: str, error: StateFileUnreadable, batch: int) -> None:
+    """Remove an invalid request, so that it blocks no other; respond if its requester can be identified.
+
+    Raises OSError when the file could not be read at all: the request may be valid.
+    """
+    if isinstance(error.__cause__, OSError):
+        raise error.__cause__
     facts = [error.content.get(key) for key in ("plan", "kind", "release")]
     if all(isinstance(fact, str) for fact in facts):
         plan, kind, release = map(str, facts)
         response = OwnerResponse(plan, kind, release, error.what, batch, "headrace status")
-        write_atomically(response_path(settings, dataset), json.dumps(asdict(response)))
+        response_file(settings, dataset).write(response)
     withdraw_request(settings, dataset)
-
-
-def response_path(settings: Settings, dataset: str) -> Path:
-    """File of the owner's last response."""
-    return request_path(settings, dataset).with_suffix(".answer.json")
-
-
-def _read(path: Path, shape: TypeAdapter[T]) -> T | None:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        return shape.validate_python(content)
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        why = f"{where} {first['input']!r}: {first['msg']}" if where else first["msg"]
-        raise InvalidRequest(path, why, content if isinstance(content, dict) else None) from error
-    except ValueError as error:
-        raise InvalidRequest(path, f"not JSON ({error})") from error

@@ -16,7 +16,8 @@ from include.ledger.ledger_writer import LedgerWriter
 from include.ledger.project_commits import project_dataset
 from include.reading.publication import PublicationAhead
 from include.settings import Settings
-from include.state.owner_requests import InvalidRequest, OwnerRequest, dismiss_invalid, pending_request, respond
+from include.state.json_file import StateFileUnreadable
+from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
@@ -88,7 +89,7 @@ class DriverLoop:
             return
         try:
             request = pending_request(self.settings, self.dataset)
-        except InvalidRequest as error:
+        except StateFileUnreadable as error:
             log_line(error.what)
             dismiss_invalid(self.settings, self.dataset, error, refined_batch(self.active.published.release))
             return

@@ -8,9 +8,10 @@ import pytest
 
 from include.paths import request_path
 from include.settings import Settings
+from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import (
-    InvalidRequest,
     OwnerRequest,
+    OwnerResponse,
     RequestKind,
     dismiss_invalid,
     find_response,
@@ -44,17 +45,17 @@ def test_request_of_an_earlier_version_is_read(settings: Settings, value: str, k
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"plan": "p", "kind": "jump", "release": "r"}', "kind 'jump'"),
-        ('{"plan": 1, "kind": "retire", "release": "r"}', "plan 1"),
-        ('{"plan": "p", "kind": "retire", "release": "r", "more": 1}', "more 1"),
-        ('{"plan": "p"}', "kind"),
-        ("[1]", "dictionary"),
+        ('{"plan": "p", "kind": "jump", "release": "r"}', "key kind: .*'jump'"),
+        ('{"plan": 1, "kind": "retire", "release": "r"}', "key plan: .*1"),
+        ('{"plan": "p", "kind": "retire", "release": "r", "more": 1}', "key more: .*1"),
+        ('{"plan": "p"}', "key kind: "),
+        ("[1]", "object"),
         ('{"plan": ', "not JSON"),
     ],
 )
 def test_invalid_request_is_named_and_dismissed(settings: Settings, text: str, why: str) -> None:
     write(settings, text)
-    with pytest.raises(InvalidRequest, match=f"invalid owner request .*{why}.*; ignored") as invalid:
+    with pytest.raises(StateFileUnreadable, match=f"cannot be read: .*{why}.*; the request was ignored") as invalid:
         pending_request(settings, "flights")
     dismiss_invalid(settings, "flights", invalid.value, batch=7)
     assert pending_request(settings, "flights") is None
@@ -64,9 +65,25 @@ def test_invalid_request_is_named_and_dismissed(settings: Settings, text: str, w
 
 def test_requester_of_an_unknown_kind_gets_a_refusal(settings: Settings) -> None:
     write(settings, '{"plan": "replay-flights-1", "kind": "promote", "release": "aaa", "more": 1}')
-    with pytest.raises(InvalidRequest) as invalid:
+    with pytest.raises(StateFileUnreadable) as invalid:
         pending_request(settings, "flights")
     dismiss_invalid(settings, "flights", invalid.value, batch=7)
     response = find_response(settings, "flights", MINE)
     assert response is not None
     assert (response.refused, response.batch) == (invalid.value.what, 7)
+
+
+def test_response_of_an_earlier_version_is_read(settings: Settings) -> None:
+    write(settings, "{}")
+    text = '{"plan": "replay-flights-1", "kind": "promote", "release": "aaa", "refused": "", "batch": 3}'
+    request_path(settings, "flights").with_suffix(".answer.json").write_text(text)
+    assert find_response(settings, "flights", MINE) == OwnerResponse("replay-flights-1", "promote", "aaa", "", 3)
+
+
+def test_request_on_a_failing_disk_is_not_dismissed(settings: Settings) -> None:
+    request_path(settings, "flights").mkdir(parents=True)
+    with pytest.raises(StateFileUnreadable) as unreadable:
+        pending_request(settings, "flights")
+    with pytest.raises(IsADirectoryError):
+        dismiss_invalid(settings, "flights", unreadable.value, batch=7)
+    assert request_path(settings, "flights").exists()
