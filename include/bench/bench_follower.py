@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from include.bench.bench_state import DATASET
 from include.errors import Terminal
 from include.paths import log_path, publication_path
 from include.reading.publication import find_publication
 from include.settings import Settings
+from include.state.driver_status import LastRun, stream_status
 from include.state.process_states import stream_name
 from include.status.process_status import observe_processes
-from include.status.stream_progress import blocking_process, reported_facts
+from include.status.stream_progress import blocking_process
 
 LOOK_EVERY = 0.02
 WORD_EVERY = 0.25
@@ -39,23 +39,14 @@ class Seen:
     ends: Ends
 
 
-@dataclass(frozen=True)
-class RefineRun:
-    """What the driver said of one refine run: rows, and seconds by step."""
-
-    rows: int
-    seconds: float
-    steps: Mapping[str, float]
-
-
 @dataclass
 class Follower:
     """Looks at the publication file every 20 ms and at the driver's word four times a second."""
 
     settings: Settings
     seen: list[Seen] = field(default_factory=list)
-    runs: list[RefineRun] = field(default_factory=list)
-    _last_run: RefineRun | None = None
+    runs: list[LastRun] = field(default_factory=list)
+    _last_run: LastRun | None = None
     _stamp: tuple[int, int] | None = None
     _asked_at: float = 0.0
     _moved_at: float = field(default_factory=time.monotonic)
@@ -98,21 +89,13 @@ class Follower:
         lost = blocking_process(observe_processes(self.settings, [DATASET]))
         if lost:
             raise BenchFailed(lost, self.settings)
-        run = run_of(reported_facts(self.settings, DATASET).get("last_batch") or {})
+        run = stream_status(self.settings, DATASET).last_batch
         if run is not None and run != self._last_run:
             self._last_run = run
             self.runs.append(run)
 
 
-def run_of(said: Mapping[str, Any]) -> RefineRun | None:
-    """Return the driver's last run as it tells it, None before the first."""
-    if not said:
-        return None
-    steps = {str(name): float(seconds) for name, seconds in said["steps"].items()}
-    return RefineRun(int(said["rows"]), float(said["seconds"]), steps)
-
-
-def seconds_per_million(runs: list[RefineRun]) -> dict[str, float]:
+def seconds_per_million(runs: list[LastRun]) -> dict[str, float]:
     """Return wall seconds per million rows by step, over the runs given; empty without rows."""
     rows = sum(run.rows for run in runs)
     names = dict.fromkeys(name for run in runs for name in run.steps)

@@ -104,7 +104,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
         "warned": dict(dataset.warned),
-        "last_batch": dict(dataset.last_batch),
+        "last_batch": asdict(dataset.last_batch) if dataset.last_batch else {},
     }
 
 

@@ -18,8 +18,9 @@ from include.errors import Terminal
 from include.ledger.ledger_reader import open_reader
 from include.paths import log_path
 from include.settings import Settings
+from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
-from include.status.stream_progress import DatasetProgress, Progress, observe_progress, reported_facts
+from include.status.stream_progress import DatasetProgress, Progress, observe_progress
 
 LOOK_EVERY = 1.0
 RATE_OVER = 5.0
@@ -109,7 +110,7 @@ def take_look(settings: Settings, feeding: Feeding) -> Callable[[], Look]:
     ledger = open_reader(settings)
 
     def look() -> Look:
-        ingested = {name: sum((reported_facts(settings, name).get("ingested") or {}).values()) for name in feeding.fed}
+        ingested = {name: sum(stream_status(settings, name).ingested.values()) for name in feeding.fed}
         return Look(time.monotonic(), observe_progress(settings, ledger), dict(feeding.fed), ingested)
 
     return look

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 from include.catalog.dataset import DatasetUnknown, dataset_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
-from include.paths import status_path
 from include.planning.plan import Prediction
 from include.planning.plan_journal import all_plans
 from include.reading.publication import Publication, publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
-from include.state.process_states import stream_name
+from include.state.driver_status import stream_status
 
 # Rows per second on 2 slow cores; used until a stream has reported its own rate.
 ASSUMED_RATE = 20_000.0
@@ -91,10 +89,6 @@ def refuse_small_disk(settings: Settings, dataset: str, predicted: Prediction) -
 
 def reported_rate(settings: Settings, dataset: str) -> float:
     """Return the rows per second of the stream's last full run, else ASSUMED_RATE."""
-    try:
-        status = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
-        if status["last_batch"]["rows"] >= ASSUMED_RATE:
-            return float(status["rates"]["refine"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return ASSUMED_RATE
+    status = stream_status(settings, dataset)
+    full = status.last_batch is not None and status.last_batch.rows >= ASSUMED_RATE
+    return status.rates.get("refine", ASSUMED_RATE) if full else ASSUMED_RATE

@@ -40,6 +40,7 @@ from include.process_control.reconcile import (
 )
 from include.settings import Settings, list_settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
+from include.state.driver_status import read_reported_status
 from include.state.file_locks import LockHeld, is_free, is_held, take_lock
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
@@ -63,7 +64,7 @@ from include.state.run_files import (
     write_run_file,
 )
 from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
-from include.status.process_status import read_reported_status, started_datasets, unsupervised_status
+from include.status.process_status import started_datasets, unsupervised_status
 
 LOOK_EVERY, WHILE_THINGS_CHANGE = 1.0, 0.2
 BROKER_STOP_WITHIN = 30.0
@@ -172,7 +173,7 @@ class Runner:
             terminal=isinstance(failed, Terminal) if failed else bool(word and word.terminal),
             refused=refused,
             ready=ready,
-            batch=word.batch if word else None,
+            batch=word.refined_batch if word and word.refined_batch >= 0 else None,
         )
 
     def _run_file(self, name: str) -> RunFile | None:

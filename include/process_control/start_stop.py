@@ -25,6 +25,7 @@ from include.process_control.kafka_broker import answers, check_broker_prerequis
 from include.process_control.runner import Runner, environment_settings, restart_policy, sole_runner
 from include.settings import CLONE, Settings
 from include.state.desired_streams import desired_stream, recorded_datasets, release_stream, request_stream
+from include.state.driver_status import read_reported_status
 from include.state.file_locks import LockHeld, take_lock
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
@@ -36,7 +37,6 @@ from include.status.process_status import (
     observe_processes,
     observe_runner,
     observe_stream,
-    read_reported_status,
     started_datasets,
 )
 
@@ -301,8 +301,8 @@ def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], 
 def exit_summary(settings: Settings, run: RunFile) -> str:
     """What became of a process that was told to end."""
     word = read_reported_status(settings, run)
-    if word is not None and word.state is ProcessState.FAILED:
-        return f"failed while it stopped ({word.reason})"
-    if run.name.startswith(STREAM) and (word is None or word.state is not ProcessState.STOPPED):
+    if word is not None and word.process_state is ProcessState.FAILED:
+        return f"failed while it stopped ({word.reason or ''})"
+    if run.name.startswith(STREAM) and (word is None or word.process_state is not ProcessState.STOPPED):
         return "was killed, nothing is lost, its batch runs again;"
     return "stopped"

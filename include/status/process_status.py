@@ -5,37 +5,24 @@ A process itself shows whether it runs; whether it will be started follows from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from include.catalog.dataset import dataset_names
 from include.host.ports import is_open
-from include.paths import run_path, status_path
+from include.paths import run_path
 from include.settings import Settings
 from include.state.broker_address import broker_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
+from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
-from include.state.process_states import AIRFLOW, BROKER, RUNNER, STATES, ProcessState, ProcessStatus, stream_name
+from include.state.process_states import AIRFLOW, BROKER, RUNNER, ProcessState, ProcessStatus, stream_name
 from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
 from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0
-
-
-@dataclass(frozen=True)
-class ReportedStatus:
-    """What a driver said last of itself: state, the reason where it gives one, when (UTC); whether trying again cannot
-    help; the last batch that it refined, None before the first."""
-
-    state: ProcessState
-    reason: str
-    at: datetime
-    terminal: bool = False
-    batch: int | None = None
 
 
 def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
@@ -180,30 +167,16 @@ def reporting_process_status(settings: Settings, run: RunFile, now: datetime) ->
     alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
         return exited_status(run, word)
-    if word is None:
+    if word is None or word.at is None:
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
     silence = (now - word.at).total_seconds()
     if silence > SILENT_AFTER:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no sign for {silence:.0f} s")
-    return ProcessStatus(run.name, run.pid, word.state, word.reason)
+    return ProcessStatus(run.name, run.pid, word.process_state, word.reason or "")
 
 
-def exited_status(run: RunFile, word: ReportedStatus | None) -> ProcessStatus:
+def exited_status(run: RunFile, word: DriverStatus | None) -> ProcessStatus:
     """The status of a process that is gone: as it said itself, else crashed."""
-    if word is not None and word.state.terminal:
-        return ProcessStatus(run.name, None, word.state, word.reason)
+    if word is not None and word.process_state.terminal:
+        return ProcessStatus(run.name, None, word.process_state, word.reason or "")
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
-
-
-def read_reported_status(settings: Settings, run: RunFile) -> ReportedStatus | None:
-    """What the driver of this run file said last; None when nothing, or when another process said it."""
-    try:
-        said: dict[str, Any] = json.loads(status_path(settings, run.name).read_text())
-        if said["pid"] != run.pid:
-            return None
-        state = STATES.get(said["state"], ProcessState.UNKNOWN)
-        at, refined = datetime.fromisoformat(said["at"]), int(said.get("refined_batch", -1))
-        batch = None if refined < 0 else refined
-        return ReportedStatus(state, said.get("reason") or "", at, said.get("terminal") is True, batch)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None

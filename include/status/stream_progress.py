@@ -6,12 +6,11 @@ with a note that says why: a broken part must not hide the others.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from include.catalog.dataset import code_hash, content_hash, dataset_names, declared_dataset
 from include.catalog.pipeline import load_pipeline
@@ -20,10 +19,10 @@ from include.clients.kafka import TopicMissing, log_start_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
-from include.paths import status_path
 from include.reading.publication import Publication, find_publication
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
+from include.state.driver_status import DriverStatus, LastRun, stream_status
 from include.state.process_states import RUNNER, ProcessStatus, stream_name
 from include.status.process_status import observe_airflow, observe_processes, started_datasets
 
@@ -77,7 +76,7 @@ class DatasetProgress:
     lag: Lag
     rows: Mapping[str, int | None]
     rejected: Mapping[str, int]
-    last_batch: Mapping[str, Any]
+    last_batch: LastRun | None
     changes: Sequence[TableChange] = ()
     shadows: Sequence[str] = ()
     """Releases that the driver keeps up beside the published one."""
@@ -137,7 +136,7 @@ def observe_dataset(
     notes: list[str],
 ) -> DatasetProgress:
     """Look at one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
-    said = reported_facts(settings, dataset)
+    said = stream_status(settings, dataset)
     publication = value_or_note(notes, lambda: find_publication(settings, dataset))
     extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
     release = running_release(said, publication)
@@ -151,29 +150,20 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        shadows=[str(name) for name in said.get("shadows") or said.get("beside") or ()],
+        shadows=said.shadows,
         batches=current_batches(said, totals, refined, publication),
         rates=current_rates(said, process),
         lag=current_lag(said, process, extent, publication),
         rows=rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
-        last_batch=said.get("last_batch") or {},
+        last_batch=said.last_batch,
     )
 
 
-def reported_facts(settings: Settings, dataset: str) -> dict[str, Any]:
-    """Return the driver's status file; empty when there is none or it is no JSON object."""
-    try:
-        said = json.loads(status_path(settings, stream_name(dataset)).read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def running_release(said: Mapping[str, Any], publication: Publication | None) -> str | None:
+def running_release(said: DriverStatus, publication: Publication | None) -> str | None:
     """Return the release that the driver feeds, or else that readers see."""
-    return said.get("release") or (publication.release if publication else None)
+    return said.release or (publication.release if publication else None)
 
 
 def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
@@ -187,38 +177,37 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
 
 
 def current_batches(
-    said: Mapping[str, Any],
+    said: DriverStatus,
     totals: DatasetTotals | None,
     refined: ReleaseTotals | None,
     publication: Publication | None,
 ) -> Batches:
     """The driver's own numbers where it gave any, the ledger's otherwise; -1 means none yet."""
     return Batches(
-        ingested=_batch(said.get("ingested_batch"), totals.last_batch if totals else None),
-        refined=_batch(said.get("refined_batch"), refined.last_batch if refined else None),
+        ingested=_batch(said.ingested_batch, totals.last_batch if totals else None),
+        refined=_batch(said.refined_batch, refined.last_batch if refined else None),
         published=publication.batch if publication else None,
     )
 
 
-def _batch(said: int | None, entered: int | None) -> int | None:
-    found = entered if said is None else said
+def _batch(said: int, entered: int | None) -> int | None:
+    found = entered if said < 0 else said
     return None if found is None or found < 0 else found
 
 
-def current_rates(said: Mapping[str, Any], process: ProcessStatus) -> dict[str, float | None]:
+def current_rates(said: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
     """Rows/s; 0 when the driver is gone, None when it has not said."""
-    rates = said.get("rates") or {}
-    return {kind: (rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
+    return {kind: (said.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
 
 
 def current_lag(
-    said: Mapping[str, Any], process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
+    said: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
     """Offsets from Kafka and the publication; seconds as the driver says, as long as it is there to say so."""
     behind = None if extent is None else sum(offsets_behind(extent, publication).values())
     if behind == 0:
         return Lag(0, 0.0)
-    return Lag(behind, said.get("lag_seconds") if process.pid else None)
+    return Lag(behind, said.lag_seconds if process.pid else None)
 
 
 def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:

@@ -10,11 +10,12 @@ from typing import Any
 from include.clients.kafka import log_end_offsets
 from include.errors import HeadraceError
 from include.state.broker_address import bootstrap_servers
+from include.state.driver_status import DriverStatus, LastRun
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.refine import RunReport
-from spark_jobs.engine.status_reporter import DriverStatus, StatusReporter
+from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.layers.bronze_layer import batch_files
 
 
@@ -23,7 +24,7 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
     status, refined = reporter.status, refined_batch(active.published.release)
     status.ingested_batch = ingest.last_batch
     status.refined_batch = max(status.refined_batch, refined)
-    status.ingested = {str(p): end for p, end in ingest.ingested.items()}
+    status.ingested = dict(ingest.ingested)
     status.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
     try:
         topic = ingest.dataset.pipeline.topic
@@ -32,7 +33,7 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
         reporter.waiting_for, status.lag_seconds = error.what, None
         return
     reporter.waiting_for = None
-    status.log_end = {str(p): end for p, end in ends.items()}
+    status.log_end = dict(ends)
     status.lag_seconds = lag_seconds(ingest, refined, ends, time.time())
 
 
@@ -54,5 +55,5 @@ def record_run(status: DriverStatus, run: RunReport) -> None:
     """Put a finished run into the status."""
     seconds = sum(run.steps.values())
     status.refined_batch = run.batches[1]
-    status.last_batch = {"rows": run.rows, "seconds": round(seconds, 3), "steps": run.steps}
+    status.last_batch = LastRun(run.rows, round(seconds, 3), dict(run.steps))
     status.rates["refine"] = round(run.rows / seconds, 1) if seconds else 0.0

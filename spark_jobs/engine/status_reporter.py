@@ -7,42 +7,17 @@ After a crash: the file keeps the last status; its `pid` and `at` show that it i
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from include.state.driver_status import DriverStatus
+from include.state.json_file import adapter
 from spark_jobs.engine.log_lines import log_line
-
-
-@dataclass
-class DriverStatus:
-    """State, reason and progress of a driver.
-
-    `terminal`: the driver failed, and a restart cannot help. `rates`: rows per second of the last batch and run.
-    `last_batch`: rows, seconds, and seconds per step of the last run. `lag_seconds`: age of the oldest unpublished
-    record. `ingested` and `log_end`: next offset per partition in bronze and in Kafka. `shadows`: shadow releases.
-    """
-
-    state: str = "starting"
-    reason: str | None = None
-    terminal: bool = False
-    release: str = ""
-    epoch: int = 0
-    pid: int = 0
-    at: str = ""
-    ingested_batch: int = -1
-    refined_batch: int = -1
-    rates: dict[str, float] = field(default_factory=dict)
-    last_batch: dict[str, object] = field(default_factory=dict)
-    log_end: dict[str, int] = field(default_factory=dict)
-    ingested: dict[str, int] = field(default_factory=dict)
-    lag_seconds: float | None = None
-    shadows: list[str] = field(default_factory=list)
 
 
 class StatusReporter:
@@ -89,11 +64,10 @@ class StatusReporter:
                     self._write()
 
     def _write(self) -> None:
-        self.status.at = datetime.now(UTC).isoformat()
-        content = asdict(self.status)
-        if self.waiting_for and self.status.state == "running":
-            content |= {"state": "waiting", "reason": self.waiting_for}
-        text = json.dumps(content).encode()
+        self.status.at, status = datetime.now(UTC), self.status
+        if self.waiting_for and status.state == "running":
+            status = replace(status, state="waiting", reason=self.waiting_for)
+        text = adapter(DriverStatus).dump_json(status)
         with suppress(OSError):
             if self._owns():
                 self._replace(text)

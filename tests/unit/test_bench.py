@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from include.bench import bench_command as cli
 from include.bench import bench_events, bench_follower, bench_state
 from include.bench.bench_events import Sending, Supply
-from include.bench.bench_follower import BenchFailed, Follower, RefineRun, Seen, run_of, seconds_per_million
+from include.bench.bench_follower import BenchFailed, Follower, Seen, seconds_per_million
 from include.bench.bench_latency import Latency, quantiles, waiting_seconds
 from include.bench.bench_machine import Machine
 from include.bench.bench_report import Report, as_json, as_text
@@ -31,6 +31,7 @@ from include.cli.main import app
 from include.paths import publication_path, status_path
 from include.reading.publication import Publication, publish
 from include.settings import Settings, load_settings
+from include.state.driver_status import LastRun
 from include.state.process_states import ProcessState, ProcessStatus
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -165,10 +166,9 @@ def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkey
 
 
 def test_steps_are_weighed_by_rows() -> None:
-    runs = [RefineRun(100_000, 3.0, {"silver": 2.0, "gold": 1.0}), RefineRun(300_000, 3.0, {"silver": 2.0})]
+    runs = [LastRun(100_000, 3.0, {"silver": 2.0, "gold": 1.0}), LastRun(300_000, 3.0, {"silver": 2.0})]
     assert seconds_per_million(runs) == pytest.approx({"silver": 10.0, "gold": 2.5})
     assert seconds_per_million([]) == {}
-    assert run_of({}) is None
 
 
 def test_cpu_is_what_was_used_in_between() -> None:
