@@ -1,4 +1,4 @@
-"""Bronze: every Kafka record, byte for byte (DESIGN §4, step 3).
+"""Bronze: every Kafka record, byte for byte (docs/architecture.md §4, step 3).
 
 Reads: a micro-batch of the Kafka source. Writes: `bronze.<dataset>`.
 Guarantee: batch N is one commit, and the same N never commits twice.

@@ -1,4 +1,4 @@
-"""Gold: the affected grains of a table, merged copy-on-write (DESIGN §4, step 5).
+"""Gold: the affected grains of a table, merged copy-on-write (docs/architecture.md §4, step 5).
 
 Reads: the silver files that a run committed; the gold files that may hold the same grains; for a query also the
 silver files of the affected grains. Writes: `gold.<table>`, one commit, idempotent by (app id, b).

@@ -1,4 +1,4 @@
-"""The lease: one driver per dataset (DESIGN §4, step 1).
+"""The lease: one driver per dataset (docs/architecture.md §4, step 1).
 
 An OS lock on an open file: it cannot outlive its process, and a stopped process keeps it. The epoch in the file grows
 by one with each holder and goes into every commit, so that the log tells which driver wrote what.

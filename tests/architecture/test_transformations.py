@@ -139,7 +139,7 @@ def test_no_error_is_swallowed() -> None:
 
 
 def test_transformations_do_not_know_stream_from_batch() -> None:
-    """An `if streaming:` in a transformation means that the design failed (DESIGN §2)."""
+    """An `if streaming:` in a transformation means that the design failed (docs/architecture.md §2)."""
     strange = re.compile(r"isStreaming|readStream|writeStream|withWatermark|dropDuplicates|\bstreaming\b")
     found = [m.path for m in transformations() if strange.search(strip_docstrings(m))]
     assert found == []
