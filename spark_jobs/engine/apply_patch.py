@@ -1,4 +1,4 @@
-"""A correction: the rows in which a slice differs, put in the place of what is there, by the tables' owner (docs/architecture.md §6).
+"""A patch: the rows in which a slice differs, replaced by the tables' owner (docs/architecture.md §6).
 
 Reads: the plan's folder (slices.py), the release's tables at their head.
 Writes: silver, rejected, each gold table that is concerned: one commit each, idempotent by the plan's app id.

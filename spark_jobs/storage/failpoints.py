@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """Points in a driver's work; a name's number is the step in docs/architecture.md §4, corrections are those of plans (§6)."""
+    """Points in a driver's work; the number is the step in docs/architecture.md §4, patches are those of plans (§6)."""
 
     LEASED = "1.leased"
     EXAMINED = "2.examined"

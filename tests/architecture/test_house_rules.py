@@ -74,7 +74,7 @@ def test_no_long_file() -> None:
 
 def test_names_say_something() -> None:
     assert [
-        f"{path}: a name like this says nothing; name the thing, in DESIGN's words"
+        f"{path}: a name like this says nothing; name the thing, in the words of docs/architecture.md"
         for path in files()
         if NAMES_THAT_SAY_NOTHING & {part.split(".")[0] for part in PurePosixPath(path).parts}
     ] == []
