@@ -6,7 +6,7 @@ Guarantee: the slice, put in the place of what is there, is what one pass over a
 After a crash: done again from the start; nothing of production was touched.
 Does not: apply anything (correct.py).
 
-Closure (docs/architecture.md §6): a record outside that shares an identity with an accepted one inside belongs to it too,
+Closure (docs/architecture.md §6): a record outside that shares an identity with an accepted one inside belongs to it,
 be it the winner in silver or a duplicate that lost to it: who wins is decided among all of them.
 """
 
