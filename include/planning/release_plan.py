@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +14,7 @@ from include.catalog.dataset_checks import checked_dataset
 from include.catalog.pipeline import time_columns
 from include.catalog.release_diff import release_changes
 from include.errors import Terminal
-from include.paths import active_releases_path, bronze_path
+from include.paths import bronze_path
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.comparison import Side
 from include.planning.comparison_sides import release_sides
@@ -32,6 +31,7 @@ from include.reading.publication import Publication, find_publication, read_publ
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
+from include.state.release_files import active_releases_file
 from include.status.process_status import is_expected, observe_stream
 
 
@@ -178,8 +178,7 @@ def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
 
 def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | None) -> None:
     """Raise ReleaseAlreadyActive when the stream maintains a release of this code with the same start."""
-    path = active_releases_path(settings, declared.name)
-    for release in json.loads(path.read_text("utf-8")) if path.exists() else ():
+    for release in active_releases_file(settings, declared.name).read() or ():
         active = released_dataset(settings, declared.name, release)
         if (active.code, _start(active.release_start)) == (declared.code, _start(start)):
             raise ReleaseAlreadyActive(declared.name, release)

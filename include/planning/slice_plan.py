@@ -17,7 +17,7 @@ from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import commits
 from include.errors import Terminal
-from include.paths import patch_in_progress_path, patch_path, silver_path
+from include.paths import patch_path, silver_path
 from include.planning.comparison import Side
 from include.planning.comparison_sides import slice_sides
 from include.planning.confirm_applied import confirm_slice
@@ -41,6 +41,7 @@ from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
+from include.state.release_files import patch_in_progress_file
 
 
 class RangeRefused(Terminal):
@@ -296,10 +297,9 @@ def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[i
 
 
 def _refuse_applied(settings: Settings, plan: Plan) -> None:
-    marker, app_id = patch_in_progress_path(settings, plan.dataset, plan.release), f"/plan/{plan.id}"
-    in_progress = marker.exists() and json.loads(marker.read_text("utf-8"))["plan"] == plan.id
+    patch, app_id = patch_in_progress_file(settings, plan.dataset, plan.release).read(), f"/plan/{plan.id}"
     committed = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
-    if in_progress or any(name.endswith(app_id) for name in committed):
+    if (patch is not None and patch.plan == plan.id) or any(name.endswith(app_id) for name in committed):
         raise AlreadyPublished(plan.id)
 
 

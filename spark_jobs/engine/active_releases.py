@@ -9,7 +9,6 @@ Does not: build a release from its start (`shadow_job.py`).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
-from include.paths import active_releases_path, release_lease_path
+from include.paths import release_lease_path
 from include.reading.publication import find_publication, publish
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
+from include.state.json_file import StateFileUnreadable
+from include.state.release_files import active_releases_file
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch, unfinished_run
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
@@ -182,7 +182,7 @@ class ActiveReleases:
 
     def _record(self, active: list[ActiveRelease]) -> None:
         names = [*(release.name for release in active), *self.unavailable]
-        write_atomically(active_releases_path(self.settings, self.dataset), json.dumps(list(dict.fromkeys(names))))
+        active_releases_file(self.settings, self.dataset).write(list(dict.fromkeys(names)))
 
     def _open(self, name: str) -> ActiveRelease:
         dataset = released_dataset(self.settings, self.dataset, name)
@@ -245,13 +245,12 @@ def _resume_patch(active: ActiveReleases) -> None:
 
 def recorded_releases(settings: Settings, dataset: str) -> list[str]:
     """Return the names of the active releases, the published one first; none before the first plan."""
-    path = active_releases_path(settings, dataset)
     try:
-        return [str(name) for name in json.loads(path.read_text("utf-8"))]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError) as error:
-        log_line(f"{path} cannot be read; no shadow release is advanced", error)
+        return active_releases_file(settings, dataset).read() or []
+    except StateFileUnreadable as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        log_line(f"{error.what}; none is advanced", error)
         return []
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from include.errors import Terminal
-from include.paths import patch_in_progress_path, patch_path
+from include.paths import patch_path
 from include.reading.publication import publish
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
+from include.state.json_file import JsonFile
+from include.state.release_files import PatchInProgress, patch_in_progress_file
 from spark_jobs.engine.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_slice import PlanFolder
@@ -48,12 +48,12 @@ def read_built(settings: Settings, release: Release, plan: str) -> dict[str, Any
 
 def has_patch_in_progress(settings: Settings, release: Release) -> bool:
     """Whether a patch of the release was begun and is not finished."""
-    return _marker(settings, release).exists()
+    return _file(settings, release).path.exists()
 
 
 def begin_patch(settings: Settings, release: Release, plan: str, way: int) -> None:
     """Record the patch of `plan`; `way` is APPLY or REVERT of `apply_patch.py`."""
-    write_atomically(_marker(settings, release), json.dumps({"plan": plan, "way": way}))
+    _file(settings, release).write(PatchInProgress(plan, way))
 
 
 def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequence[str]) -> None:
@@ -61,27 +61,26 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
 
     Raises MovedOn, ShadowBlocksPatch and others; then the record is removed unless a table has a commit of the patch.
     """
-    marker = _marker(settings, release)
-    try:
-        recorded = json.loads(marker.read_text("utf-8"))
-    except FileNotFoundError:
+    file, dataset = _file(settings, release), release.dataset
+    recorded = file.read()
+    if recorded is None:
         return
-    plan, dataset = recorded["plan"], release.dataset
+    plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
     built = read_built(settings, release, plan)
-    patch = Patch(plan, folder, built["batch"], recorded["way"])
+    patch = Patch(plan, folder, built["batch"], recorded.way)
     try:
         if built["filled"] and shadows:
             raise ShadowBlocksPatch(plan, shadows[0])
         apply_patch(release, patch, refined_batch(release), epoch)
     except Exception:
         if not is_started(release, patch):
-            marker.unlink()
+            file.remove()
         raise
     publish(settings, publication_of(settings, release, refined_batch(release)))
     pass_step(Step.CORRECTION_PUBLISHED)
-    marker.unlink()
+    file.remove()
 
 
-def _marker(settings: Settings, release: Release) -> Path:
-    return patch_in_progress_path(settings, release.dataset.name, release.dataset.release)
+def _file(settings: Settings, release: Release) -> JsonFile[PatchInProgress]:
+    return patch_in_progress_file(settings, release.dataset.name, release.dataset.release)
