@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC
 
 from include.errors import Terminal
 from include.paths import verified_path
 from include.planning.plan import Plan
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
+from include.state.release_files import VerifiedRange, verified_file
 
 
 def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) -> None:
@@ -20,11 +19,6 @@ def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) 
     wanted = plan.records
     if wanted.since is None or wanted.until is None:
         raise Terminal(f"plan {plan.id} has no range of time that could be verified", f"headrace plan show {plan.id}")
-    verified = {
-        "plan": plan.id,
-        "batch": batch,
-        "since": wanted.since.astimezone(UTC).isoformat(),
-        "until": wanted.until.astimezone(UTC).isoformat(),
-        "verified_at_ms": read_at_ms,
-    }
-    write_atomically(verified_path(settings, plan.dataset, plan.release, plan.id), json.dumps(verified))
+    since, until = wanted.since.astimezone(UTC), wanted.until.astimezone(UTC)
+    path = verified_path(settings, plan.dataset, plan.release, plan.id)
+    verified_file(path).write(VerifiedRange(plan.id, batch, since, until, read_at_ms))

@@ -1,10 +1,14 @@
-"""Small files beside a release's tables: which releases are active, and the patch that is being applied."""
+"""Small files beside a release's tables: active releases, the patch in progress, a plan's build, verified ranges."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 
-from include.paths import active_releases_path, patch_in_progress_path
+from include.catalog.history_slice import Slice
+from include.paths import active_releases_path, patch_in_progress_path, patch_path, plan_path
 from include.settings import Settings
 from include.state.json_file import JsonFile
 
@@ -15,6 +19,45 @@ class PatchInProgress:
 
     plan: str
     way: int
+
+
+@dataclass(frozen=True)
+class PlanBuild:
+    """A slice that a plan recomputed at `batch` of the publication, which was read at `read_at_ms`.
+
+    `records` of the slice and its `closure` (duplicate closure); `filled` are missing in bronze; `differing` rows by
+    table. Builds of earlier versions have no `decided_until`: size of the decisions that were applied.
+    """
+
+    attempt: str
+    batch: int
+    filled: int
+    read_at_ms: int = 0
+    release: str = ""
+    records: int = 0
+    closure: int = 0
+    differing: Mapping[str, int] = field(default_factory=dict)
+    decided_until: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class VerifiedRange:
+    """A plan found events of [since, until), recomputed at `batch`, equal to those published at `verified_at_ms`."""
+
+    plan: str
+    batch: int
+    since: datetime
+    until: datetime
+    verified_at_ms: int
+
+
+@dataclass(frozen=True)
+class PlannedSlice:
+    """What a driver needs to know of `plan.json`: the slice, and the release that was published when it was planned."""
+
+    release: str
+    slice: Slice
 
 
 def active_releases_file(settings: Settings, dataset: str) -> JsonFile[list[str]]:
@@ -28,3 +71,20 @@ def patch_in_progress_file(settings: Settings, dataset: str, release: str) -> Js
     path = patch_in_progress_path(settings, dataset, release)
     remedy = f'headrace plan list, then {{"plan": PLAN, "way": 1 to apply it or 2 to revert it}} into "{path}"'
     return JsonFile(path, PatchInProgress, remedy, "no run begins before the patch is finished")
+
+
+def plan_build_file(settings: Settings, dataset: str, release: str, plan: str) -> JsonFile[PlanBuild]:
+    """Return the file that exists when the plan's build is complete."""
+    path = patch_path(settings, dataset, release, plan) / "built.json"
+    return JsonFile(path, PlanBuild, f"headrace plan compare {plan}", former_keys={"kin": "closure"})
+
+
+def verified_file(path: Path) -> JsonFile[VerifiedRange]:
+    """Return the file of a verified range (`verified_path`)."""
+    return JsonFile(path, VerifiedRange, f'rm "{path}"', "the range was not entered into the ledger")
+
+
+def planned_slice_file(settings: Settings, plan: str) -> JsonFile[PlannedSlice]:
+    """Return `plan.json`, of which only the slice is read; `plan_journal.py` writes it."""
+    path = plan_path(settings, plan) / "plan.json"
+    return JsonFile(path, PlannedSlice, f"headrace plan show {plan}", "nothing was built")

@@ -82,12 +82,11 @@ def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
         why = f"it patches release {request.release}, and release {published.name} is published"
         raise PatchOutdated(plan, why, "headrace plan list")
     built = read_built(active.settings, published.release, plan)
-    if built["attempt"] != request.attempt:
+    if built.attempt != request.attempt:
         raise PatchOutdated(plan, "it was built again after its approval", f"headrace plan compare {plan}")
-    # Builds of earlier versions lack the key. Reverting validates no record.
-    until = built.get("decided_until")
+    # Builds of earlier versions have None. Reverting validates no record.
     current = (None, amendments_size(active.settings, active.dataset))
-    if request.kind is RequestKind.APPLY_PATCH and until not in current:
+    if request.kind is RequestKind.APPLY_PATCH and built.decided_until not in current:
         why = "a decision about rejected records was made after it was built"
         raise PatchOutdated(plan, why, f"headrace plan compare {plan}")
 

@@ -7,16 +7,14 @@ After a crash: the next owner finishes the patch; one that has no commit yet is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from include.errors import Terminal
 from include.paths import patch_path
 from include.reading.publication import publish
 from include.settings import Settings
 from include.state.json_file import JsonFile
-from include.state.release_files import PatchInProgress, patch_in_progress_file
+from include.state.release_files import PatchInProgress, PlanBuild, patch_in_progress_file, plan_build_file
 from spark_jobs.engine.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_slice import PlanFolder
@@ -36,14 +34,13 @@ class ShadowBlocksPatch(Terminal):
         self.plan, self.shadow = plan, shadow
 
 
-def read_built(settings: Settings, release: Release, plan: str) -> dict[str, Any]:
-    """Return what the plan's build recorded (`built.json`). Raises Terminal when the build is not complete."""
-    path = patch_path(settings, release.dataset.name, release.dataset.release, plan) / "built.json"
-    try:
-        built: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return built
-    except FileNotFoundError as error:
-        raise Terminal(f"plan {plan} has no complete build ({path})", f"headrace plan compare {plan}") from error
+def read_built(settings: Settings, release: Release, plan: str) -> PlanBuild:
+    """Return what the plan's build recorded. Raises Terminal when the build is not complete, StateFileUnreadable."""
+    file = plan_build_file(settings, release.dataset.name, release.dataset.release, plan)
+    built = file.read()
+    if built is None:
+        raise Terminal(f"plan {plan} has no complete build ({file.path})", file.remedy)
+    return built
 
 
 def has_patch_in_progress(settings: Settings, release: Release) -> bool:
@@ -68,9 +65,9 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
     plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
     built = read_built(settings, release, plan)
-    patch = Patch(plan, folder, built["batch"], recorded.way)
+    patch = Patch(plan, folder, built.batch, recorded.way)
     try:
-        if built["filled"] and shadows:
+        if built.filled and shadows:
             raise ShadowBlocksPatch(plan, shadows[0])
         apply_patch(release, patch, refined_batch(release), epoch)
     except Exception:

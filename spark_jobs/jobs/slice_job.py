@@ -16,22 +16,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import released_dataset
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, parsed_slice
+from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.errors import Terminal
-from include.paths import patch_path, plan_path
+from include.paths import patch_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
 from include.settings import Settings, reject_unsafe
-from include.state.atomic_files import write_atomically
 from include.state.broker_address import bootstrap_servers
+from include.state.release_files import PlanBuild, plan_build_file, planned_slice_file
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
@@ -74,16 +74,18 @@ class OtherRelease(Terminal):
         self.plan, self.published = plan, published
 
 
-def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> dict[str, Any]:
-    """Recompute the plan's slice; return the content of `built.json`: batch, records, differing rows per table.
+def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> PlanBuild:
+    """Recompute the plan's slice; return the content of `built.json`, which is written last.
 
     Raises OtherRelease, BronzeDiffers.
     """
     read_at_ms, began = int(time.time() * 1000), time.monotonic()
-    plan_facts = json.loads((plan_path(settings, plan) / "plan.json").read_text("utf-8"))
-    requested, published = parsed_slice(plan_facts["slice"]), read_publication(settings, dataset)
-    if published.release != plan_facts["release"]:
-        raise OtherRelease(plan, plan_facts["release"], published.release)
+    planned, published = planned_slice_file(settings, plan).read(), read_publication(settings, dataset)
+    if planned is None:
+        raise Terminal(f"plan {plan} has no plan.json; nothing was built", "headrace plan list")
+    if published.release != planned.release:
+        raise OtherRelease(plan, planned.release, published.release)
+    requested = planned.slice
     folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     versions = {name: table.version for name, table in published.tables.items()}
@@ -100,20 +102,20 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
-    built = {
-        "attempt": uuid4().hex,
-        "read_at_ms": read_at_ms,
-        "release": published.release,
-        "batch": published.batch,
-        "records": done.core,
-        "closure": done.closure,
-        "filled": rows_in_folder(folder.rows("added", release.writer.bronze.spec.name)),
-        "differing": differing,
-        "decided_until": done.decided_until,
-        "seconds": round(time.monotonic() - began, 1),
-    }
+    built = PlanBuild(
+        attempt=uuid4().hex,
+        read_at_ms=read_at_ms,
+        release=published.release,
+        batch=published.batch,
+        records=done.core,
+        closure=done.closure,
+        filled=rows_in_folder(folder.rows("added", release.writer.bronze.spec.name)),
+        differing=differing,
+        decided_until=done.decided_until,
+        seconds=round(time.monotonic() - began, 1),
+    )
     shutil.rmtree(folder.path / "_staging", ignore_errors=True)
-    write_atomically(folder.path / "built.json", json.dumps(built))
+    plan_build_file(settings, dataset, published.release, plan).write(built)
     return built
 
 
@@ -210,7 +212,7 @@ def main(arguments: Sequence[str]) -> int:
     dataset, plan = arguments
 
     def work(settings: Settings) -> bool:
-        report(built=rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan))
+        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
         return True
 
     return run_job("slice", work)

@@ -30,7 +30,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*GROUND, "include.catalog", "include.clients"),
         "reference tables; knows nothing of batches",
     ),
-    "include.ledger": ((*GROUND, "include.clients", "include.reading", "include.catalog"), "index over the commits"),
+    "include.ledger": (
+        (*GROUND, "include.state", "include.clients", "include.reading", "include.catalog"),
+        "index over the commits",
+    ),
     "include.producers": (
         (*LOW, "include.clients", "include.cli", "include.strict_values"),
         "makes events; knows no table",

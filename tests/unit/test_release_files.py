@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from include.paths import active_releases_path, patch_in_progress_path
+from include.catalog.history_slice import Slice, Span
+from include.paths import active_releases_path, patch_in_progress_path, plan_path, verified_path
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
-from include.state.release_files import PatchInProgress, active_releases_file, patch_in_progress_file
+from include.state.release_files import (
+    PatchInProgress,
+    PlanBuild,
+    VerifiedRange,
+    active_releases_file,
+    patch_in_progress_file,
+    plan_build_file,
+    planned_slice_file,
+    verified_file,
+)
 from spark_jobs.engine.active_releases import recorded_releases
 
 
@@ -55,3 +66,41 @@ def test_unreadable_patch_in_progress_is_named(settings: Settings) -> None:
     with pytest.raises(StateFileUnreadable, match="key way: .*no run begins") as unreadable:
         patch_in_progress_file(settings, "flights", "r1").read()
     assert "headrace plan list" in unreadable.value.remedy
+
+
+def test_build_of_an_earlier_version_is_read(settings: Settings) -> None:
+    file = plan_build_file(settings, "flights", "r1", "replay-flights-1")
+    assert file.read() is None
+    write(
+        file.path,
+        '{"attempt": "one", "read_at_ms": 7, "release": "r1", "batch": 3, "records": 9, "kin": 11, "filled": 0,'
+        ' "differing": {"silver.flights": 2}, "seconds": 1.5}',
+    )
+    old = PlanBuild("one", 3, 0, 7, "r1", 9, 11, {"silver.flights": 2}, None, 1.5)
+    assert file.read() == old
+    file.write(old)
+    assert file.read() == old
+
+
+def test_verified_range_of_an_earlier_version_is_read(settings: Settings) -> None:
+    file = verified_file(verified_path(settings, "flights", "r1", "backfill-flights-1"))
+    write(
+        file.path,
+        '{"plan": "backfill-flights-1", "batch": 2, "since": "2013-01-01T00:00:00+00:00",'
+        ' "until": "2013-01-02T00:00:00+00:00", "verified_at_ms": 8}',
+    )
+    day = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+    assert file.read() == VerifiedRange("backfill-flights-1", 2, *day, 8)
+
+
+def test_slice_of_a_plan_of_an_earlier_version_is_read(settings: Settings) -> None:
+    write(
+        plan_path(settings, "replay-flights-1") / "plan.json",
+        '{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "release": "r1", "asked": "batches 1 to 2",'
+        ' "planned_at": "2026-01-02T03:04:05+00:00", "changes": [], "slice": {"spans": [{"partition": 0, "start": 1,'
+        ' "end": 5, "source": "kafka"}], "since": "2013-01-01T00:00:00+00:00", "until": null}}',
+    )
+    planned = planned_slice_file(settings, "replay-flights-1").read()
+    assert planned is not None
+    assert planned.release == "r1"
+    assert planned.slice == Slice([Span(0, 1, 5, "kafka")], datetime(2013, 1, 1, tzinfo=UTC))
