@@ -35,7 +35,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Observation:
-    """One process as seen now: its `status` by itself, and since when it is wanted (None: it is not).
+    """One process as observed now: its own `status`, and when it was requested (None: not requested).
 
     `recorded`: it has a run file; `error` is why it is not there, `terminal` whether it said that trying again cannot
     help; `refused` is what keeps it from being started at all, `ready` whether what it needs is there; `batch` how far
@@ -194,7 +194,7 @@ def _reset_for_next_start(tries: Attempts) -> Attempts:
 
 
 def _ended(seen: Observation, tries: Attempts, error: str, policy: Policy, now: float) -> tuple[Attempts, Action]:
-    """It ended, or could not be started, though it is wanted."""
+    """It ended, or could not be started, although it is requested."""
     tries = replace(tries, failures=tries.failures + 1, error=error)
     if seen.terminal:
         return replace(tries, given_up=True), GiveUp(error)

@@ -18,9 +18,9 @@ from include.status.stream_progress import DatasetProgress, observe_dataset, tot
 
 @dataclass(frozen=True)
 class StreamHealth:
-    """One stream as it is now; None is what is not known now, `notes` say why.
+    """The current state of one stream; None marks an unknown value, `notes` give the reason.
 
-    `wanted_by` is who had the last word on it, also when that was that it is not wanted (None: nobody spoke yet).
+    `requested_by` made the latest request to run or stop the stream (None: no request yet).
     `batch` is the last one that readers see; `lag_records` offsets in Kafka that are not published, `lag_seconds` the
     age of the oldest; `boundary` the event time up to which data is taken as complete; `rejected_share` the part of
     all records of the release that are in `rejected`, 0 to 1; `reason` what the state is about.

@@ -49,7 +49,7 @@ def airflow_status(run: RunFile) -> ProcessStatus:
 
 
 def observe_runner(settings: Settings) -> ProcessStatus:
-    """The runner: alive or not by the process table, the rest as it says."""
+    """The runner: liveness from the process table, the rest from its own report."""
     return unsupervised_status(settings, RUNNER)
 
 
@@ -59,7 +59,7 @@ def observe_broker(settings: Settings) -> ProcessStatus:
 
 
 def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
-    """A dataset's stream: as its driver says; when that is gone, what the runner does about it."""
+    """A dataset's stream: its driver's report, or what the runner plans when the driver is gone."""
     return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
 
 
@@ -82,7 +82,7 @@ def _observe_stream(
 
 
 def _desired_since(settings: Settings, dataset: str) -> datetime | None:
-    """Since when the stream is wanted; None when it is not, or when nobody can read whether it is."""
+    """When the stream was requested; None when it is not requested or the request is unreadable."""
     try:
         said = desired_stream(settings, dataset)
     except StateFileUnreadable:
@@ -91,7 +91,7 @@ def _desired_since(settings: Settings, dataset: str) -> datetime | None:
 
 
 def _broker_desired_since(settings: Settings) -> datetime | None:
-    """For what the broker is wanted; None when nobody can read it."""
+    """What the broker was requested for; None when unreadable."""
     try:
         return last_change(desired_streams(settings))
     except StateFileUnreadable:
@@ -101,29 +101,29 @@ def _broker_desired_since(settings: Settings) -> datetime | None:
 def supervised_status(
     alone: ProcessStatus, runner: ProcessStatus, account: ProcessRecord | None, desired_since: datetime | None
 ) -> ProcessStatus:
-    """What a process is, given how it is seen `alone`, who keeps it, and since when it is wanted (None: it is not)."""
-    told = account or ProcessRecord()
-    status = replace(alone, restarts=told.restarts, last_error=told.last_error)
+    """The status of a process from its own status `alone`, its keeper and its request time (None: not requested)."""
+    record = account or ProcessRecord()
+    status = replace(alone, restarts=record.restarts, last_error=record.last_error)
     there = alone.pid is not None and not alone.state.terminal
     if there or desired_since is None or alone.state is ProcessState.UNKNOWN:
         return status
-    if told.given_up and told.desired_since == desired_since:
-        return replace(status, state=ProcessState.FAILED, detail=given_up_detail(told))
+    if record.given_up and record.desired_since == desired_since:
+        return replace(status, state=ProcessState.FAILED, detail=given_up_detail(record))
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
         return status
-    return replace(status, state=ProcessState.PENDING, detail=pending_detail(told), next_try=told.next_try)
+    return replace(status, state=ProcessState.PENDING, detail=pending_detail(record), next_try=record.next_try)
 
 
-def pending_detail(told: ProcessRecord) -> str:
+def pending_detail(record: ProcessRecord) -> str:
     """Reason why a desired process is not running, and the time of the next start."""
-    if told.next_try is None:
-        return told.last_error
-    return f"{told.last_error}; tried again at {told.next_try:%H:%M:%S} UTC"
+    if record.next_try is None:
+        return record.last_error
+    return f"{record.last_error}; tried again at {record.next_try:%H:%M:%S} UTC"
 
 
-def given_up_detail(told: ProcessRecord) -> str:
+def given_up_detail(record: ProcessRecord) -> str:
     """Reason why the runner gave up."""
-    return f"{told.last_error} ({told.failures} times in a row)" if told.failures > 1 else told.last_error
+    return f"{record.last_error} ({record.failures} times in a row)" if record.failures > 1 else record.last_error
 
 
 def started_datasets(settings: Settings) -> list[str]:
@@ -162,7 +162,7 @@ def broker_status(run: RunFile) -> ProcessStatus:
 
 
 def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
-    """The status of a process that tells how it is, from its run file and its last word."""
+    """The status of a process that reports, from its run file and its last report."""
     # Check liveness first: a dead process has already written its final status.
     alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
@@ -176,7 +176,7 @@ def reporting_process_status(settings: Settings, run: RunFile, now: datetime) ->
 
 
 def exited_status(run: RunFile, word: DriverStatus | None) -> ProcessStatus:
-    """The status of a process that is gone: as it said itself, else crashed."""
+    """The status of a process that is gone: its last report, else crashed."""
     if word is not None and word.process_state.terminal:
         return ProcessStatus(run.name, None, word.process_state, word.reason or "")
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

@@ -79,14 +79,14 @@ class DatasetProgress:
     last_batch: LastRun | None
     changes: Sequence[TableChange] = ()
     shadows: Sequence[str] = ()
-    """Releases that the driver keeps up beside the published one."""
+    """Shadow releases that the driver keeps current."""
     warned: Mapping[str, int] = field(default_factory=dict)
     """Records that broke a rule which only warns, by rule."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One look at everything; `notes` say why something is not known."""
+    """One observation of everything; `notes` give the reason for each unknown value."""
 
     at: datetime
     processes: tuple[ProcessStatus, ...]
@@ -196,14 +196,14 @@ def _batch(said: int, entered: int | None) -> int | None:
 
 
 def current_rates(said: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
-    """Rows/s; 0 when the driver is gone, None when it has not said."""
+    """Rows/s; 0 when the driver is gone, None when it has not reported."""
     return {kind: (said.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
 
 
 def current_lag(
     said: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
-    """Offsets from Kafka and the publication; seconds as the driver says, as long as it is there to say so."""
+    """Offsets from Kafka and the publication; seconds from the driver while it runs."""
     behind = None if extent is None else sum(offsets_behind(extent, publication).values())
     if behind == 0:
         return Lag(0, 0.0)
@@ -277,7 +277,7 @@ def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dic
 def blocking_process(needed: list[ProcessStatus]) -> str | None:
     """Return why a process that is gone cannot finish the work, None when all needed ones are there, or will be."""
     for process in needed:
-        # Whom the runner would start is seen to be gone for good when the runner is.
+        # A process that only the runner would start stays down when the runner is gone.
         if process.name != RUNNER and process.state.terminal:
             said = f": {process.detail}" if process.detail else ""
             return f"{process.name} is {process.state.label}{said}"

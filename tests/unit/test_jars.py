@@ -158,12 +158,12 @@ def test_a_jar_that_the_lock_does_not_name_goes(tmp_path: Path, registry: dict[s
     assert sorted(path.name for path in stranger.parent.iterdir()) == ["one-1.0.jar"]
 
 
-def test_ivy_is_asked_for_each_jar_alone() -> None:
+def test_ivy_resolves_each_jar_separately() -> None:
     asked = ET.fromstring(ivy_file([jar("one"), jar("two")])).iter("dependency")
     assert [(one.get("name"), one.get("transitive")) for one in asked] == [("one", "false"), ("two", "false")]
 
 
-def test_ivy_says_which_jar_arrived() -> None:
+def test_ivy_reports_each_downloaded_jar() -> None:
     line = "\t[SUCCESSFUL ] org.example#one_2.13;1.0!one_2.13.jar (12ms)"
     assert arrived_coordinate(line) == "org.example:one_2.13:1.0"
     assert arrived_coordinate("\tfound org.example#one;1.0 in public") == ""

@@ -80,7 +80,7 @@ def test_a_pid_that_was_handed_out_again_is_not_ours(settings: Settings) -> None
     send(run, signal.SIGKILL)
 
 
-def test_how_a_child_ended_is_told_once_and_what_is_left_of_its_session_ends_too(settings: Settings) -> None:
+def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings) -> None:
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); exit(3)"
     run = spawn(settings, "stream:flights", [sys.executable, "-c", code], Path.cwd(), os.environ)
@@ -148,7 +148,7 @@ def test_a_driver_that_fell_silent_is_unknown(settings: Settings, stand_ins: Sta
     assert unsupervised_status(settings, "stream:flights", later).state is ProcessState.UNKNOWN
 
 
-def test_the_word_of_an_earlier_driver_does_not_count(settings: Settings, stand_ins: StandIns) -> None:
+def test_status_of_an_earlier_driver_is_ignored(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started()
     down(settings, lambda _line: None)
     assert json.loads(status_path(settings, run.name).read_text())["state"] == "stopped"
@@ -156,7 +156,7 @@ def test_the_word_of_an_earlier_driver_does_not_count(settings: Settings, stand_
     assert observe_stream(settings, "flights").state is ProcessState.STARTING
 
 
-def test_the_last_word_of_one_that_ends_while_we_look_is_heard(
+def test_final_status_of_a_driver_that_ends_during_the_check_is_read(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunFile("stream:flights", 2**22, 1.0, [])
@@ -184,7 +184,7 @@ def test_an_unreadable_run_file_is_unknown_and_kept(settings: Settings, text: st
     assert path.read_text() == text
 
 
-def test_down_drains_and_forgets(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_drains_and_removes_the_run_file(settings: Settings, stand_ins: StandIns) -> None:
     runs = [stand_ins.started(dataset) for dataset in ("flights", "weather")]
     down(settings, lambda _line: None)
     assert not any(is_alive(run) for run in runs)
@@ -203,7 +203,7 @@ def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) 
     assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
 
 
-def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_names_who_will_restart_the_stream(settings: Settings, stand_ins: StandIns) -> None:
     said: list[str] = []
     stand_ins.started("flights")
     stand_ins.started("weather")
@@ -217,7 +217,7 @@ def test_down_says_who_will_bring_the_stream_back(settings: Settings, stand_ins:
     assert not [line for line in said if "unless paused" in line]
 
 
-def test_down_kills_a_deaf_driver_and_says_so(
+def test_down_kills_an_unresponsive_driver_and_reports_it(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_stop, "restart_policy", lambda _: Policy(drain_within=0.4))
@@ -257,7 +257,7 @@ def test_down_does_not_wait_for_a_runner_that_does_not_listen(settings: Settings
     assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
 
 
-def test_down_of_what_crashed_forgets_it(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started("flights")
     send(run, signal.SIGKILL)
     assert wait_gone(run, 5)
@@ -286,7 +286,7 @@ def test_a_crashed_broker_is_no_broker(settings: Settings) -> None:
         bootstrap_servers(settings)
 
 
-def test_every_word_of_a_driver_is_a_state(settings: Settings) -> None:
+def test_every_reported_driver_phase_is_a_state(settings: Settings) -> None:
     from include.state.process_states import STATES
 
     assert set(STATES) >= {"starting", "running", "draining", "halted", "waiting", "stopped", "failed"}

@@ -71,24 +71,24 @@ class Story:
         return self.see(seen(ProcessState.CRASHED, error=why, **more), 1)
 
 
-def test_what_is_wanted_and_not_there_is_started_once() -> None:
+def test_requested_process_that_is_not_running_is_started_once() -> None:
     story = Story()
     assert isinstance(story.see(seen(ProcessState.STOPPED)), Start)
     for state in (ProcessState.STARTING, ProcessState.RUNNING):
         assert isinstance(story.see(seen(state), 1), Nothing)
 
 
-def test_what_crashed_before_the_runner_came_is_started_at_once() -> None:
+def test_process_that_crashed_before_the_runner_started_is_started_at_once() -> None:
     assert isinstance(Story().see(seen(ProcessState.CRASHED, error="pid 7 is gone")), Start)
     assert isinstance(Story().see(seen(ProcessState.FAILED, error="x", terminal=True)), Start)
 
 
-def test_what_is_there_already_is_left_alone() -> None:
+def test_running_process_is_left_alone() -> None:
     for state in THERE:
         assert isinstance(Story().see(seen(state)), Nothing), state
 
 
-def test_what_is_not_wanted_is_drained_once_and_forgotten() -> None:
+def test_unrequested_process_is_drained_once_and_cleared() -> None:
     for state in THERE:
         story = Story()
         assert isinstance(story.see(seen(state, None)), Drain)
@@ -98,13 +98,13 @@ def test_what_is_not_wanted_is_drained_once_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize("state", GONE)
-def test_what_is_not_wanted_is_never_started(state: ProcessState) -> None:
+def test_unrequested_process_is_never_started(state: ProcessState) -> None:
     story = Story()
     for _ in range(20):
         assert isinstance(story.see(seen(state, None), 10), ClearRunFile | Nothing)
 
 
-def test_one_that_does_not_drain_is_killed_in_the_end_and_not_before() -> None:
+def test_process_that_does_not_drain_is_killed_at_the_deadline() -> None:
     story = Story()
     story.see(seen(ProcessState.RUNNING, None))
     assert isinstance(story.see(seen(ProcessState.DRAINING, None), 29.9), Nothing)
@@ -116,7 +116,7 @@ def test_one_that_does_not_drain_is_killed_in_the_end_and_not_before() -> None:
     assert story.tries.failures == 0
 
 
-def test_wanted_again_while_it_drains_it_ends_first_and_is_started_without_a_pause() -> None:
+def test_process_requested_while_draining_ends_then_restarts_without_a_pause() -> None:
     story = Story()
     story.see(seen(ProcessState.RUNNING))
     story.see(seen(ProcessState.RUNNING, None), 1)
@@ -152,7 +152,7 @@ def test_five_ends_in_a_row_are_enough_and_the_last_error_stays() -> None:
         assert isinstance(story.see(seen(ProcessState.CRASHED, error="end 5"), 100), Nothing)
 
 
-def test_wanted_anew_it_is_tried_again_at_once_with_all_tries() -> None:
+def test_new_request_retries_at_once_with_all_tries() -> None:
     story = Story()
     for number in range(5):
         story.dies(f"end {number}")
@@ -160,13 +160,13 @@ def test_wanted_anew_it_is_tried_again_at_once_with_all_tries() -> None:
     assert (story.tries.given_up, story.tries.failures, story.tries.error) == (False, 0, "")
 
 
-def test_wanted_anew_does_not_disturb_one_at_work() -> None:
+def test_new_request_does_not_disturb_a_running_process() -> None:
     story = Story()
     story.see(seen(ProcessState.RUNNING))
     assert isinstance(story.see(seen(ProcessState.RUNNING, ANEW), 1), Nothing)
 
 
-def test_wanted_anew_cuts_a_pause_short() -> None:
+def test_new_request_cuts_a_pause_short() -> None:
     story = Story(replace(POLICY, tries=99))
     for number in range(4):
         story.dies(f"end {number}")
@@ -181,7 +181,7 @@ def test_a_terminal_error_is_not_tried_again() -> None:
     assert isinstance(story.see(seen(ProcessState.FAILED, error="x", terminal=True), 999), Nothing)
 
 
-def test_one_that_could_not_be_started_has_ended() -> None:
+def test_failed_start_counts_as_an_end() -> None:
     story = Story()
     story.see(seen(ProcessState.STOPPED))
     waits = story.see(seen(ProcessState.STOPPED, error="no space left"), 0.2)
@@ -193,7 +193,7 @@ def test_one_that_could_not_be_started_has_ended() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(WORKING_STATES, key=lambda state: state.label))
-def test_long_enough_at_work_nothing_is_held_against_it(state: ProcessState) -> None:
+def test_healthy_period_resets_the_failures(state: ProcessState) -> None:
     story = Story()
     for number in range(4):
         story.dies(f"end {number}")
@@ -206,7 +206,7 @@ def test_long_enough_at_work_nothing_is_held_against_it(state: ProcessState) -> 
     assert story.tries.error == "end 3", "what happened can still be seen"
 
 
-def test_a_break_in_its_work_begins_the_time_anew() -> None:
+def test_interruption_restarts_the_healthy_period() -> None:
     story = Story()
     story.dies()
     story.starts()
@@ -217,7 +217,7 @@ def test_a_break_in_its_work_begins_the_time_anew() -> None:
     assert story.tries.failures == 1
 
 
-def test_one_that_brings_the_tables_on_is_never_given_up() -> None:
+def test_process_that_makes_progress_is_never_given_up() -> None:
     story = Story()
     for batch in range(30):
         story.starts()
@@ -237,7 +237,7 @@ def test_the_batch_that_it_finds_at_its_start_is_no_progress() -> None:
     assert isinstance(end, GiveUp)
 
 
-def test_one_that_gives_no_sign_is_killed_and_started_again() -> None:
+def test_silent_process_is_killed_and_restarted() -> None:
     story = Story()
     story.see(seen(ProcessState.RUNNING))
     story.see(seen(ProcessState.UNKNOWN), 1)
@@ -248,7 +248,7 @@ def test_one_that_gives_no_sign_is_killed_and_started_again() -> None:
     assert isinstance(story.see(seen(ProcessState.CRASHED), 1), Start)
 
 
-def test_a_sign_in_between_is_a_sign() -> None:
+def test_intermediate_status_resets_the_silence_timeout() -> None:
     story = Story()
     for _ in range(10):
         assert isinstance(story.see(seen(ProcessState.UNKNOWN), 60), Nothing)
@@ -304,7 +304,7 @@ MOMENTS = st.tuples(
 
 
 @given(st.lists(MOMENTS, max_size=40))
-def test_whatever_happens_nothing_is_started_twice_or_unwanted(
+def test_no_sequence_starts_a_process_twice_or_unrequested(
     moments: list[tuple[ProcessState, datetime | None, bool, bool, float]],
 ) -> None:
     story = Story()
@@ -325,7 +325,7 @@ def test_whatever_happens_nothing_is_started_twice_or_unwanted(
         assert story.tries.failures <= POLICY.tries
 
 
-def test_every_state_has_an_answer() -> None:
+def test_every_state_has_an_action() -> None:
     for state, desired_since in product(ProcessState, [None, WISH]):
         assert Story().see(seen(state, desired_since)).reason or state is ProcessState.UNKNOWN
 

@@ -58,7 +58,7 @@ def given_up(settings: Settings, name: str = FLIGHTS) -> bool:
     return account is not None and account.given_up
 
 
-def test_the_broker_comes_first_then_what_is_wanted_and_nothing_else(settings: Settings, stand_ins: StandIns) -> None:
+def test_broker_starts_first_then_only_requested_streams(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.step()
     assert run_of(settings, BROKER)
     stand_ins.started("flights")
@@ -66,14 +66,14 @@ def test_the_broker_comes_first_then_what_is_wanted_and_nothing_else(settings: S
     assert observe_stream(settings, "weather").state is ProcessState.STOPPED
 
 
-def test_turns_change_nothing_when_all_is_well(settings: Settings, stand_ins: StandIns) -> None:
+def test_turns_change_nothing_when_all_processes_are_healthy(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
     before, said = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)
     assert all(stand_ins.step() for _ in range(5))
     assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)) == (before, said)
 
 
-def test_what_is_killed_is_started_again_and_only_that(settings: Settings, stand_ins: StandIns) -> None:
+def test_only_the_killed_process_is_restarted(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     kill(flights)
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
@@ -115,7 +115,7 @@ def test_a_stream_waits_for_the_broker(
     stand_ins.started()
 
 
-def test_one_that_dies_at_once_is_given_up_with_the_last_line_of_its_log(
+def test_process_that_dies_at_once_is_given_up_with_the_last_log_line(
     settings: Settings, stand_ins: StandIns, there: None
 ) -> None:
     stand_ins.how["flights"] = "dies"
@@ -132,7 +132,9 @@ def test_one_that_dies_at_once_is_given_up_with_the_last_line_of_its_log(
     assert observe_stream(settings, "flights").last_error == "", "wanted anew: nothing is held against it"
 
 
-def test_between_two_tries_it_is_pending_and_says_when(settings: Settings, stand_ins: StandIns, there: None) -> None:
+def test_process_between_two_tries_is_pending_and_reports_the_next_try(
+    settings: Settings, stand_ins: StandIns, there: None
+) -> None:
     stand_ins.runner.policy = replace(stand_ins.policy, first_pause=600.0, longest_pause=600.0)
     stand_ins.how["flights"] = "fails"
     request_stream(settings, "flights", "a test")
@@ -144,7 +146,7 @@ def test_between_two_tries_it_is_pending_and_says_when(settings: Settings, stand
     assert f"tried again at {status.next_try:%H:%M:%S}" in status.detail
 
 
-def test_one_that_says_that_trying_cannot_help_is_given_up_at_once(
+def test_process_with_a_terminal_error_is_given_up_at_once(
     settings: Settings, stand_ins: StandIns, there: None
 ) -> None:
     stand_ins.how["flights"] = "refused"
@@ -156,9 +158,7 @@ def test_one_that_says_that_trying_cannot_help_is_given_up_at_once(
     assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.said) == 1
 
 
-def test_a_failed_stream_stays_failed_for_all_to_see_when_the_runner_is_gone(
-    settings: Settings, stand_ins: StandIns
-) -> None:
+def test_failed_stream_stays_failed_when_the_runner_is_gone(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.how["flights"] = "refused"
     request_stream(settings, "flights", "a test")
     stand_ins.until(lambda: given_up(settings))
@@ -166,12 +166,12 @@ def test_a_failed_stream_stays_failed_for_all_to_see_when_the_runner_is_gone(
     assert observe_stream(settings, "flights").state is ProcessState.FAILED
 
 
-def test_without_a_runner_what_is_gone_has_crashed(settings: Settings, stand_ins: StandIns) -> None:
+def test_missing_process_without_a_runner_has_crashed(settings: Settings, stand_ins: StandIns) -> None:
     kill(stand_ins.started())
     assert observe_stream(settings, "flights").state is ProcessState.CRASHED
 
 
-def test_what_is_not_wanted_any_more_drains_and_the_others_go_on(settings: Settings, stand_ins: StandIns) -> None:
+def test_released_stream_drains_and_the_others_keep_running(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     release_stream(settings, "flights", "a test")
     stand_ins.until(lambda: not is_alive(flights) and read_run_file(settings, FLIGHTS) is None)
@@ -196,7 +196,7 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
     assert [path.name for path in run_path(settings, "x").parent.glob("*.json")].count("broker.json") == 0
 
 
-def test_an_edited_wish_leaves_its_stream_as_it_is(settings: Settings, stand_ins: StandIns) -> None:
+def test_edited_request_leaves_its_stream_running(settings: Settings, stand_ins: StandIns) -> None:
     flights = stand_ins.started()
     desired_path(settings, "flights").write_text("{")
     for _ in range(5):
@@ -206,7 +206,7 @@ def test_an_edited_wish_leaves_its_stream_as_it_is(settings: Settings, stand_ins
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
 
 
-def test_the_next_runner_takes_over_what_is_there(settings: Settings, stand_ins: StandIns) -> None:
+def test_next_runner_takes_over_running_processes(settings: Settings, stand_ins: StandIns) -> None:
     flights, broker = stand_ins.started(), run_of(settings, BROKER)
     stand_ins.runner = Runner(settings, stand_ins.policy, stand_ins.said.append)
     stand_ins.said.clear()
@@ -244,7 +244,7 @@ def test_a_runner_whose_state_folder_was_removed_stops(settings: Settings, monke
         supervise(Runner(settings, restart_policy(settings), print), lock, threading.Event())
 
 
-def test_two_runners_are_one_too_many(settings: Settings) -> None:
+def test_second_runner_is_refused(settings: Settings) -> None:
     second = sole_runner(settings)
     with sole_runner(settings), pytest.raises(RunnerAlreadyRunning, match=f"pid {os.getpid()} since") as refused:
         second.__enter__()

@@ -107,7 +107,7 @@ def test_settings_lists_given_values(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (cores["value"], cores["default"], cores["given"]) == ("4", "2", True)
 
 
-def test_settings_lists_refused_values_too_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_DRIVER_CORES", "many")
     result = CliRunner().invoke(app, ["settings"])
     assert "many" in result.stdout

@@ -170,7 +170,7 @@ def test_a_crash_is_shown_in_red_and_only_checked_on_demand(
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
 
 
-def test_what_the_runner_says_of_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+def test_runner_report_on_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     since = request_stream(settings, "flights", "a test").since
     at = datetime(2026, 1, 2, 12, tzinfo=UTC)
     told = ProcessRecord(since, restarts=3, failures=2, last_error="no space left", next_try=at)
@@ -216,7 +216,7 @@ def test_wait_ends_when_everything_is_published(settings: Settings, broker: Brok
     assert (result.exit_code, "caught up" in result.output) == (0, True)
 
 
-def test_wait_says_what_is_missing_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+def test_wait_names_what_is_missing_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
     say(settings, os.getpid())
     broker.ends = {"flights": {0: 11, 1: 1012}, "weather": {0: 0}}
@@ -251,7 +251,7 @@ def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: Cl
     assert observe_catch_up(settings, []).caught_up is False
 
 
-def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_needs_more_than_one_observation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer that goes on between two looks: only two equal ends in a row count."""
     looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
     monkeypatch.setattr(cli, "observe_catch_up", lambda settings, datasets: looks.pop(0))
@@ -260,11 +260,11 @@ def test_one_look_is_not_enough(settings: Settings, monkeypatch: pytest.MonkeyPa
     assert looks == []
 
 
-def test_wait_needs_to_know_for_what(headrace: CliRunner) -> None:
+def test_wait_requires_a_condition(headrace: CliRunner) -> None:
     assert headrace.invoke(app, ["wait"]).exit_code == 2
 
 
-def test_watch_prints_a_json_line_per_look(
+def test_watch_prints_a_json_line_per_observation(
     headrace: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = observe_progress(load_settings())
