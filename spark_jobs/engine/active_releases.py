@@ -217,7 +217,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     )
     try:
         release = open_release(spark, settings, dataset, bronze)
-        return ActiveRelease(release, lease.raised(last_epoch(release) + 1))
+        return ActiveRelease(release, lease.with_minimum_epoch(last_epoch(release) + 1))
     except BaseException:
         lease.release()
         raise

@@ -74,15 +74,15 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     facts |= {"plan": patch.plan, "way": patch.way, "app_id": app_id}
     if patch.way == APPLY:
         _fill_bronze(release, patch, facts)
-    pass_step(Step.CORRECTION_BEGUN, batch)
+    pass_step(Step.PATCH_STARTED, batch)
     _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts)
-    pass_step(Step.CORRECTED_SILVER, batch)
+    pass_step(Step.PATCH_SILVER_COMMITTED, batch)
     _replace(writer.rejected, patch, "first_seen", facts)
-    pass_step(Step.CORRECTED_REJECTED, batch)
+    pass_step(Step.PATCH_REJECTED_COMMITTED, batch)
 
     def patch_gold(target: GoldTable) -> None:
         _patch_gold(target, writer.silver, patch, facts)
-        pass_step(Step.CORRECTED_GOLD, batch)
+        pass_step(Step.PATCH_GOLD_COMMITTED, batch)
 
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         for _ in pool.map(patch_gold, release.gold):

@@ -75,7 +75,7 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
             file.remove()
         raise
     publish(settings, publication_of(settings, release, refined_batch(release)))
-    pass_step(Step.CORRECTION_PUBLISHED)
+    pass_step(Step.PATCH_PUBLISHED)
     file.remove()
 
 

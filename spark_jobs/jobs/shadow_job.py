@@ -39,7 +39,7 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
     name, bronze = shadow.release.dataset.name, shadow.release.writer.bronze
     while True:
         published, began = read_publication(settings, name), time.monotonic()
-        bronze.follow()
+        bronze.advance()
         while refined_batch(shadow.release) < published.batch:
             if stop.is_set():
                 return None

@@ -95,7 +95,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     steps = 1 + len(release.gold)
     report(at="silver and rejected", done=0, of=steps)
     done = rebuild_slice(release, records, requested, folder)
-    pass_step(Step.SLICE_REDONE)
+    pass_step(Step.SLICE_REBUILT)
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         counted = pool.map(lambda t: rebuild_gold(t, release.writer.silver, folder, published.batch), release.gold)

@@ -41,7 +41,7 @@ from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import Generation, keep_generation
+from spark_jobs.storage.checkpoint_generation import Generation, ensure_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.lease import Lease, take_lease
@@ -99,14 +99,14 @@ def prepare(
     bootstrap = bootstrap_servers(settings)
     ensure_topic(bootstrap, dataset.pipeline.topic, dataset.pipeline.partitions)
     bronze, head, generation = preflight(settings, dataset, bootstrap)
-    lease = lease.raised(head.epoch + 1 if head else 1)
+    lease = lease.with_minimum_epoch(head.epoch + 1 if head else 1)
     status.epoch = lease.epoch
     ledger = open_writer(settings)
     try:
         project_dataset(ledger, settings, name)
     except Transient as error:
         log_line(f"ledger not updated, the first batch tries again: {error.what}")
-    pass_step(Step.EXAMINED)
+    pass_step(Step.PREFLIGHT_PASSED)
     spark = open_session(settings, f"headrace {name}")
     active = open_active_releases(spark, settings, dataset, bronze)
     status.shadows = [shadow.name for shadow in active.shadows]
@@ -133,7 +133,7 @@ def preflight(settings: Settings, dataset: Dataset, bootstrap: str) -> tuple[Tab
     bronze = Table(bronze_spec(settings, dataset.name))
     head = bronze_head(bronze)
     generation = validated_generation(settings, dataset, bronze, head, bootstrap)
-    keep_generation(checkpoint_path(settings, dataset.name), generation)
+    ensure_generation(checkpoint_path(settings, dataset.name), generation)
     return bronze, head, generation
 
 

@@ -67,12 +67,12 @@ def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
 def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[DataFile]:
     """Write and commit one batch of the Kafka source's records; return its files.
 
-    Raises RowsUnaccounted when a record lies outside the batch's ranges, NoLongerOwner when another process
+    Raises RowsUnaccounted when a record lies outside the batch's ranges, OwnershipLost when another process
     has committed under this app id.
     """
     if table.committed(batch.app_id) >= batch.transaction:
         return batch_files(table, batch.number, batch.number)
-    pass_step(Step.BRONZE_BEGUN, batch.number)
+    pass_step(Step.BRONZE_STARTED, batch.number)
     files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
     validate_ranges(table.spec.name, files, batch)
     pass_step(Step.BRONZE_WRITTEN, batch.number)

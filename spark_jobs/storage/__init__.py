@@ -1,1 +1,1 @@
-"""Delta tables, data files, leases, checkpoints and DuckDB sessions: knows no layer and no dataset."""
+"""Delta tables, data files, leases, checkpoints and DuckDB sessions, independent of layers and datasets."""

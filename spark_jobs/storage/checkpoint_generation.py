@@ -1,8 +1,8 @@
-"""A checkpoint's generation: where an ingest query began, and which bronze batch its batch 0 is.
+"""Checkpoint generations: the start offsets of an ingest query, and the bronze batch of its batch 0.
 
-Spark counts a query's batches from 0, so a new checkpoint must not meet the old app id: its batches would be taken as
-committed and skipped. A new generation has a new app id, starts at the offsets where bronze ends, and goes on counting
-where bronze ended. It is made by `headrace repair`, never silently.
+Spark counts a query's batches from 0. With the old app id, the batches of a new checkpoint would count as committed
+and be skipped. A new generation therefore has a new app id, starts at the offsets where bronze ends, and continues
+bronze's batch numbers. Only `headrace repair` creates one, never a driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from include.errors import Terminal
 
 
 class CheckpointUnusable(Terminal):
-    """An ingest query cannot go on from its checkpoint; `headrace repair` makes a new generation."""
+    """An ingest query cannot resume from its checkpoint; `headrace repair` creates a new generation."""
 
     def __init__(self, what: str, dataset: str) -> None:
         super().__init__(what, f"headrace repair {dataset}")
@@ -53,7 +53,7 @@ class Generation:
 
 
 def read_generation(folder: Path, dataset: str) -> Generation | None:
-    """Return the dataset's generation, None before its first start; GenerationDamaged when it cannot be read."""
+    """Return the dataset's generation, None before its first start. Raises GenerationDamaged when it is unreadable."""
     path = folder / "generation.json"
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -62,11 +62,11 @@ def read_generation(folder: Path, dataset: str) -> Generation | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GenerationDamaged(path, dataset, f"is no generation ({error})") from error
+        raise GenerationDamaged(path, dataset, f"is not a generation file ({error})") from error
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
-    """Make `generation` the dataset's, atomically and durably."""
+    """Write the dataset's generation, atomically and durably."""
     folder.mkdir(parents=True, exist_ok=True)
     path, fresh = folder / "generation.json", folder / ".generation.json"
     with fresh.open("w", encoding="utf-8") as file:
@@ -76,7 +76,7 @@ def write_generation(folder: Path, generation: Generation) -> None:
     fresh.replace(path)
 
 
-def keep_generation(folder: Path, generation: Generation) -> None:
-    """Write `generation` unless one is there."""
+def ensure_generation(folder: Path, generation: Generation) -> None:
+    """Write `generation` unless the folder has one."""
     if not (folder / "generation.json").exists():
         write_generation(folder, generation)

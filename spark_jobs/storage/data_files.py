@@ -1,7 +1,6 @@
-"""The Parquet files of a table: what the log says of them, what their footers say, and how they are committed.
+"""A table's Parquet files: their bounds from the log or the footers, and their actions in a commit.
 
-Reads: a table's log, the footers of files.
-Does not: write a file or a commit (tables.py).
+*Reads:* a table's log, the footers of files. Writes nothing: `delta_table` writes files and commits.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class DataFile:
     high: Mapping[str, Bound] = field(default_factory=dict)
 
     def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
-        """Whether the file may have rows with `column` in [low, high]; true where its bounds are not known."""
+        """Whether the file may have rows with `column` in [low, high]; true when its bounds are unknown."""
         if column not in self.low or column not in self.high:
             return True
         return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
 
     def lies_within(self, column: str, low: Bound, high: Bound) -> bool:
-        """Whether every row has `column` in [low, high]; false where its bounds are not known."""
+        """Whether every row has `column` in [low, high]; false when its bounds are unknown."""
         if column not in self.low or column not in self.high:
             return False
         return bool(self.low[column] >= low and self.high[column] <= high)  # type: ignore[operator]
@@ -52,7 +51,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a table is: its name for people, folder, columns (with the partition column last) and bounded columns."""
+    """A table's display name, folder, columns (the partition column last) and columns with bounds."""
 
     name: str
     path: Path
@@ -62,13 +61,13 @@ class TableSpec:
 
     @property
     def data_schema(self) -> StructType:
-        """The columns that stand in the files: all but the partition column."""
+        """The columns in the files: all but the partition column."""
         return StructType([f for f in self.schema.fields if f.name != self.partition])
 
 
 def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
-    """Return the files that a table has now, as its log tells them."""
-    # Not pa.table: it imports pandas first, two seconds, to see whether it was given a frame of it.
+    """Return the current files of a table, from its log."""
+    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
     files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all()
     return [_known_file(row, spec) for row in files.to_pylist()]
 
@@ -88,7 +87,7 @@ def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound]
 
 
 def written_file(spec: TableSpec, path: Path) -> DataFile:
-    """Read a fresh file's footer: its rows and the bounds of the declared columns."""
+    """Return a newly written file with its rows and bounds, from its footer."""
     footer = pq.read_metadata(path)
     value = unquote(path.parent.name.partition("=")[2])
     low, high = _bounds([footer.row_group(group) for group in range(footer.num_row_groups)], spec.bounded)
@@ -96,7 +95,7 @@ def written_file(spec: TableSpec, path: Path) -> DataFile:
 
 
 def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bound], dict[str, Bound]]:
-    """Return the bounds over all groups; a column that one of them has no bounds of (a very long text) has none."""
+    """Return the bounds over all groups; none for a column without bounds in one group (for a very long text)."""
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}
     unknown: set[str] = set()
@@ -120,7 +119,7 @@ def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bo
 def actions(
     spec: TableSpec, added: Sequence[DataFile], removed: Sequence[DataFile], *, data_change: bool = True
 ) -> list[AddAction | RemoveAction]:
-    """Return what a commit says of files; without `data_change` they are the same rows, arranged otherwise."""
+    """Return the actions of a commit. `data_change=False`: the added files hold the rows of the removed ones."""
     new = [_add(spec, file, data_change) for file in added]
     return [*new, *(_remove(spec, file, data_change) for file in removed)]
 
@@ -151,7 +150,7 @@ def _remove(spec: TableSpec, file: DataFile, data_change: bool) -> RemoveAction:
 
 
 def _stat(value: Bound, round_up: timedelta) -> int | str:
-    """Delta keeps times in milliseconds: rounded outwards, so that a bound never excludes a row."""
+    """Format a bound. Delta stores milliseconds: times are rounded outwards, so that a bound never excludes a row."""
     if isinstance(value, datetime):
         return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     return value.isoformat() if isinstance(value, date) else value

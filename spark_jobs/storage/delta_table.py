@@ -1,10 +1,8 @@
-"""How a table is written: files first (Spark, or DuckDB: layers/adr-0002), delta-rs commits them, one owner per table.
+"""Delta tables: Spark or DuckDB (layers/adr-0002) writes files, delta-rs commits them; one owner per table.
 
-Guarantee: a commit holds files added, files removed, the transaction (app id, version) and our metadata, all or
-nothing; the same app id and version never commit twice; a process that is no longer the owner is refused.
-After a crash: files of an attempt that did not commit stay in the table's folder, unseen by every reader, until
-they are vacuumed.
-Does not: read or write rows itself.
+*Guarantee:* a commit of added files, removed files, transaction (app id, version) and metadata is atomic; an app id
+and version commit at most once; a process that no longer owns the table is refused.
+*After a crash:* files without a commit stay in the table's folder, invisible to readers, until vacuum removes them.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 
-# The log is the ledger's truth, so it is kept; VACUUM's own retention is what bounds a slow reader.
+# The ledger is rebuilt from the log, so the log is kept. RETENTION is the longest that a reader may take.
 RETENTION = timedelta(days=7)
 PROPERTIES = {
     "delta.logRetentionDuration": "interval 3650 days",
@@ -38,7 +36,7 @@ PROPERTIES = {
 
 
 class OwnershipLost(Terminal):
-    """Another process has committed under our app id: this one has lost the table and must stop."""
+    """Another process has committed to the table: this process no longer owns it and must stop."""
 
     def __init__(self, table: str, app_id: str, why: str) -> None:
         super().__init__(
@@ -51,7 +49,7 @@ class OwnershipLost(Terminal):
 
 
 class RowsUnaccounted(Terminal):
-    """What came in is not what was written; the batch is not committed."""
+    """The written rows do not match the batch's records; the batch is not committed."""
 
     def __init__(self, table: str, batches: tuple[int, int], why: str) -> None:
         super().__init__(
@@ -62,60 +60,60 @@ class RowsUnaccounted(Terminal):
 
 
 class CompactedRowsDiffer(Terminal):
-    """Files that were to stand for others hold another number of rows; they were not committed."""
+    """Compacted files have another number of rows than the files they replace; they were not committed."""
 
     def __init__(self, table: str, rows: int, written: int) -> None:
         super().__init__(
-            f"{table}: {written} rows were written in the place of {rows}; nothing was committed", "headrace audit"
+            f"{table}: compaction wrote {written} rows instead of {rows}; nothing was committed", "headrace audit"
         )
         self.table = table
 
 
 class Table:
-    """A table as its owner holds it: the log's state in memory, brought on by its own commits alone.
+    """A table and its log state in memory, which the owner's own commits advance.
 
-    Opened at a `version` it is for a process that only reads.
+    A process that only reads opens it at a `version`.
     """
 
     def __init__(self, spec: TableSpec, version: int | None = None) -> None:
         self.spec = spec
         self._lock = threading.Lock()
-        # A folder is overwritten when an attempt is repeated. Another process's files, committed or being written by
-        # a JVM that outlived its driver, must never be in it.
+        # A repeated attempt overwrites its folder, which must never hold another process's files: committed ones, or
+        # those of a JVM that outlived its driver.
         self._writer = uuid4().hex[:8]
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
         self._load()
 
     def _load(self) -> None:
-        """Take the log's state over from `_delta`."""
+        """Copy the log's state from `_delta`."""
         self._files = {file.path: file for file in files_of(self._delta, self.spec)}
         self._committed: dict[str, int] = {}
         self._stale = False
 
     def _refresh(self) -> None:
-        """After a commit that failed: it may be in the log all the same, so what the disk says counts."""
+        """Reload after a failed commit call, since the log may contain the commit."""
         if self._stale:
             self._delta = DeltaTable(str(self.spec.path))
             self._load()
 
-    def follow(self) -> None:
-        """Take over what the table's owner has committed since: for a process that only reads it."""
+    def advance(self) -> None:
+        """Advance to the owner's newest commit, in a process that only reads the table."""
         with self._lock:
             self._delta.update_incremental()
             self._load()
 
     @property
     def version(self) -> int:
-        """The table's version."""
+        """The version of the log state in memory."""
         return self._delta.version()
 
     @property
     def table_id(self) -> str:
-        """The id that the table got when it was created."""
+        """The id that Delta assigned when the table was created."""
         return str(self._delta.metadata().id)
 
     def committed(self, app_id: str) -> int:
-        """Return the last version that `app_id` has committed, -1 for none."""
+        """Return the last transaction version of `app_id`, -1 for none."""
         with self._lock:
             self._refresh()
             if app_id not in self._committed:
@@ -124,7 +122,7 @@ class Table:
             return self._committed[app_id]
 
     def files(self) -> list[DataFile]:
-        """Return the table's files now."""
+        """Return the table's current files."""
         with self._lock:
             self._refresh()
             return list(self._files.values())
@@ -136,29 +134,29 @@ class Table:
     def read_batches(self, spark: SparkSession, files: Iterable[DataFile], first: int, last: int) -> DataFrame:
         """Return the rows of batches [first, last] in these files.
 
-        Files that hold no other batch are not filtered: a number in a plan makes Spark generate, compile and warm up
-        other code for each batch.
+        Files without other batches are not filtered: a batch number in the query plan makes Spark generate and
+        compile new code for each batch.
         """
         chosen = list(files)
         rows = self.read(spark, chosen)
-        whole = all(file.lies_within("_batch_id", first, last) for file in chosen)
-        return rows if whole else rows.where(F.col("_batch_id").between(first, last))
+        is_exact = all(file.lies_within("_batch_id", first, last) for file in chosen)
+        return rows if is_exact else rows.where(F.col("_batch_id").between(first, last))
 
     def write(self, rows: DataFrame, folder: str) -> list[DataFile]:
-        """Let Spark write `rows` into `folder` of the table; return the files, which nobody sees before `commit`."""
-        place = self.place(folder)
+        """Write `rows` into `folder` of the table with Spark; return the files, invisible to readers until `commit`."""
+        path = self.attempt_folder(folder)
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
-        chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(place))
-        return self.written(place)
+        chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(path))
+        return self.written_files(path)
 
-    def place(self, folder: str) -> Path:
-        """Return where this process writes files of the table that are to be in `folder`."""
+    def attempt_folder(self, folder: str) -> Path:
+        """Return the path of `folder` for this process's files."""
         return self.spec.path / f"{folder}-{self._writer}"
 
-    def written(self, place: Path) -> list[DataFile]:
-        """Return the files that were written there, one folder a partition, and have rows."""
-        found = (written_file(self.spec, path) for path in sorted(place.rglob("*.parquet")))
+    def written_files(self, path: Path) -> list[DataFile]:
+        """Return the files below `path`, one folder per partition, without empty ones."""
+        found = (written_file(self.spec, file) for file in sorted(path.rglob("*.parquet")))
         return [file for file in found if file.rows > 0]
 
     def commit(
@@ -169,9 +167,9 @@ class Table:
         added: Sequence[DataFile],
         removed: Sequence[DataFile] = (),
     ) -> int:
-        """Commit files, transaction and metadata in one step; return the table's new version.
+        """Commit files, transaction and metadata atomically; return the table's new version.
 
-        Raises NoLongerOwner when another process has committed with this app id or removed the same files.
+        Raises OwnershipLost when another process has committed with this app id or removed the same files.
         """
         properties = CommitProperties(
             app_transactions=[Transaction(app_id, version)],
@@ -186,9 +184,10 @@ class Table:
             return self._delta.version()
 
     def compact(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
-        """Let files stand for others that hold the same rows; who follows the table's changes sees none.
+        """Replace files by others with the same rows. `dataChange=false`: change-feed readers see no rows.
 
-        RowsRearranged when the rows are not as many. It is nobody's batch, so it has no transaction.
+        The commit belongs to no batch, so it has no transaction. Raises CompactedRowsDiffer when the row counts
+        differ, OwnershipLost when another process has committed.
         """
         rows = [sum(file.rows for file in files) for files in (removed, added)]
         if rows[0] != rows[1]:
@@ -205,14 +204,14 @@ class Table:
             self._stale = False
 
     def vacuum(self, keep_versions: Sequence[int], retention: timedelta = RETENTION) -> int:
-        """Remove files that no version in `keep_versions` has, nor any of the last `retention`; return how many.
+        """Delete files that neither `keep_versions` nor a version of the last `retention` uses; return their number.
 
-        Files of an attempt that never committed are among them once they are as old.
+        Uncommitted files older than `retention` are deleted too.
         """
         with self._lock:
             self._refresh()
             self._stale = True
-            gone = self._delta.vacuum(
+            deleted = self._delta.vacuum(
                 retention_hours=int(retention / timedelta(hours=1)),
                 dry_run=False,
                 full=True,
@@ -223,7 +222,7 @@ class Table:
             )
             self._delta.update_incremental()
             self._load()
-            return len(gone)
+            return len(deleted)
 
     def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         for file in removed:
@@ -249,7 +248,7 @@ class Table:
         except CommitFailedError as error:
             raise OwnershipLost(self.spec.name, app_id, str(error)) from error
         except (DeltaError, OSError):
-            # On a full disk, for one, the commit can be written and the log's checkpoint after it not.
+            # On a full disk, for example, the commit is written but the log checkpoint after it fails.
             self._stale = True
             self._refresh()
             if self._delta.transaction_version(app_id) != version:
@@ -257,11 +256,13 @@ class Table:
 
 
 def validate_types(spec: TableSpec, schema: StructType) -> None:
-    """The rows' types are the table's: Parquet would take others, and the next reader would fail."""
-    for wanted, found in zip(spec.schema.fields, schema.fields, strict=True):
-        if found.dataType.simpleString() != wanted.dataType.simpleString():
-            is_, was = found.dataType.simpleString(), wanted.dataType.simpleString()
-            raise Terminal(f"{spec.name}: column {wanted.name} became {is_}, the table has {was}", "headrace status")
+    """Raise Terminal unless the rows have the table's types: Parquet accepts others, and the next reader would fail."""
+    for expected, found in zip(spec.schema.fields, schema.fields, strict=True):
+        if found.dataType.simpleString() != expected.dataType.simpleString():
+            actual, declared = found.dataType.simpleString(), expected.dataType.simpleString()
+            raise Terminal(
+                f"{spec.name}: column {expected.name} is {actual}, the table has {declared}", "headrace status"
+            )
 
 
 def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
@@ -272,12 +273,12 @@ def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return no rows with these columns, known as empty to the planner (an empty list would start Python workers)."""
+    """Return an empty frame with these columns. Made by `range(0)`: an empty list would start Python workers."""
     return spark.range(0).select(*[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields])
 
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:
-    """Return `schema`, all nullable as files are, with the string partition column at the end."""
+    """Return `schema` with all columns nullable, as in files, and the string partition column at the end."""
     fields = [StructField(f.name, f.dataType, True) for f in schema.fields if f.name != partition]
     return StructType(fields).add(partition, "string")
 

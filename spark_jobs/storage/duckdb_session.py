@@ -1,6 +1,6 @@
-"""Rows that were written already, looked up, compared and put in place by DuckDB in this process: no plan, no shuffle.
+"""DuckDB sessions over Parquet files that Spark wrote: queries and writes in this process, without a Spark job.
 
-Only what has no code of a dataset in it goes this way (adr-0002). Folders hold one Parquet file or several.
+Only for queries without a dataset's own code (layers/adr-0002). Folders hold one or more Parquet files.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from include.reading.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
 
-# Beside the heap of the JVM in the same process group; what does not fit is spilled.
+# In addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
 
 
 class DuckSession:
-    """A DuckDB connection and the views that were made in it."""
+    """A DuckDB connection with its views."""
 
     def __init__(self) -> None:
         self._database = memory_database()
         self._database.execute(f"set memory_limit = '{MEMORY}'")
 
     def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
-        """Make the rows of these files a view with the columns of `schema`; without files it has no rows."""
+        """Create a view of these files with the columns of `schema`; an empty one without files."""
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
             return
@@ -43,43 +43,43 @@ class DuckSession:
         self._database.execute(f'create view "{name}" as select {columns} from {rows}')
 
     def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
-        """Make the rows of a folder a view."""
+        """Create a view of a folder's files."""
         self.view_files(name, parquet_files(folder), schema)
 
     def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
-        """Make the rows of some of a table's files a view."""
+        """Create a view of some of a table's files."""
         self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
 
     def save(self, sql: str, folder: Path) -> None:
-        """Write the rows of a query into a folder, in the place of what is there."""
+        """Write the rows of a query into a folder, replacing its content."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._database.execute(f"copy ({sql}) to {sql_literal(str(folder / 'part-0.parquet'))} (format parquet)")
 
     def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
-        """Write the rows of a query, which have the table's columns, as `Table.write` does those of Spark."""
-        place = table.place(folder)
-        shutil.rmtree(place, ignore_errors=True)
+        """Write the rows of a query with the table's columns, as `Table.write` does with Spark's; return the files."""
+        path = table.attempt_folder(folder)
+        shutil.rmtree(path, ignore_errors=True)
         columns = ", ".join(f'"{name}"' for name in table.spec.schema.fieldNames())
         parted = f'format parquet, partition_by ("{table.spec.partition}")'
-        self._database.execute(f"copy (select {columns} from ({sql})) to {sql_literal(str(place))} ({parted})")
-        return table.written(place)
+        self._database.execute(f"copy (select {columns} from ({sql})) to {sql_literal(str(path))} ({parted})")
+        return table.written_files(path)
 
     def view_query(self, name: str, sql: str) -> None:
-        """Make the rows of a query a view."""
+        """Create a view of a query."""
         self._database.execute(f'create view "{name}" as {sql}')
 
     def create_table(self, name: str, sql: str) -> None:
-        """Make the rows of a query a table of this connection."""
+        """Create a temporary table from a query."""
         self._database.execute(f'create temp table "{name}" as {sql}')
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a small answer."""
+        """Return all rows of a query with a small result."""
         found: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
         return found
 
     def count(self, sql: str) -> int:
-        """Return how many rows a query has."""
+        """Return the row count of a query."""
         return int(self.rows(f"select count(*) from ({sql})")[0][0])
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class DuckSession:
 
 @contextmanager
 def duckdb_session() -> Iterator[DuckSession]:
-    """Open a lookup for a while."""
+    """Open a session and close it at exit."""
     duck = DuckSession()
     try:
         yield duck
@@ -103,20 +103,20 @@ def parquet_files(folder: Path) -> list[Path]:
 
 
 def rows_in_folder(folder: Path) -> int:
-    """Return how many rows a folder holds, from the footers."""
+    """Return the row count of a folder, from the footers."""
     return rows_in_files(parquet_files(folder))
 
 
 def rows_in_files(files: Sequence[Path]) -> int:
-    """Return how many rows files hold, from the footers."""
+    """Return the row count of files, from the footers."""
     return sum(int(pq.read_metadata(path).num_rows) for path in files)
 
 
 def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
-    """Return the rows of a folder to Spark."""
+    """Return the rows of a folder as a Spark frame."""
     return read_files(spark, schema, parquet_files(folder))
 
 
 def write_folder(rows: DataFrame, folder: Path) -> None:
-    """Let Spark write rows into a folder, in the place of what is there."""
+    """Write rows into a folder with Spark, replacing its content."""
     rows.write.mode("overwrite").parquet(str(folder))

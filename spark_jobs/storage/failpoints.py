@@ -1,4 +1,4 @@
-"""Places where a test lets this process die or hold still: the numbered steps of the exactly-once protocol."""
+"""Failpoints: steps of the exactly-once protocol at which a test kills or stops this process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """Points in a driver's work; the number is the step in docs/architecture.md §4, patches are those of plans (§6)."""
+    """Steps of drivers and jobs: numbers are those of docs/architecture.md §4, patches belong to plans (§6)."""
 
     LEASED = "1.leased"
-    EXAMINED = "2.examined"
-    BRONZE_BEGUN = "3.bronze-begun"
+    PREFLIGHT_PASSED = "2.preflight-passed"
+    BRONZE_STARTED = "3.bronze-started"
     BRONZE_WRITTEN = "3.bronze-written"
     BRONZE_COMMITTED = "3.bronze-committed"
     SILVER_WRITTEN = "4.silver-written"
@@ -22,23 +22,23 @@ class Step(StrEnum):
     GOLD_COMMITTED = "5.gold-committed"
     ALL_GOLD_COMMITTED = "5.all-gold-committed"
     PUBLISHED = "6.published"
-    SLICE_REDONE = "slice.records-redone"
-    CORRECTION_BEGUN = "correction.begun"
-    CORRECTED_SILVER = "correction.silver-committed"
-    CORRECTED_REJECTED = "correction.rejected-committed"
-    CORRECTED_GOLD = "correction.gold-committed"
-    CORRECTION_PUBLISHED = "correction.published"
-    PUT_TOGETHER = "maintain.put-together"
+    SLICE_REBUILT = "slice.records-rebuilt"
+    PATCH_STARTED = "patch.started"
+    PATCH_SILVER_COMMITTED = "patch.silver-committed"
+    PATCH_REJECTED_COMMITTED = "patch.rejected-committed"
+    PATCH_GOLD_COMMITTED = "patch.gold-committed"
+    PATCH_PUBLISHED = "patch.published"
+    COMPACTION_WRITTEN = "compact.files-written"
 
 
 def pass_step(step: Step, batch: int = 0) -> None:
     """Kill (`kill:<step>[:<batch>]`) or stop (`stop:…`) this process when HEADRACE_FAILPOINT names this step.
 
-    With a batch given, the step must be of this batch or a later one. Without the variable: nothing.
+    A batch in the variable restricts it to that batch and later ones.
     """
-    wish = os.environ.get("HEADRACE_FAILPOINT")
-    if not wish:
+    setting = os.environ.get("HEADRACE_FAILPOINT")
+    if not setting:
         return
-    act, name, *rest = wish.split(":")
+    action, name, *rest = setting.split(":")
     if name == step and batch >= int(rest[0] if rest else 0):
-        os.kill(os.getpid(), signal.SIGKILL if act == "kill" else signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)

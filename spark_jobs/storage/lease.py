@@ -1,7 +1,7 @@
 """The lease: one driver per dataset (docs/architecture.md §4, step 1).
 
-An OS lock on an open file: it cannot outlive its process, and a stopped process keeps it. The epoch in the file grows
-by one with each holder and goes into every commit, so that the log tells which driver wrote what.
+An OS lock on an open file: it ends with its process, and a stopped process keeps it. The epoch in the file grows by one
+with each holder and is part of every commit, so that the log names the driver of each commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from include.errors import Transient
 
 
 class LeaseHeld(Transient):
-    """Another process owns the dataset's tables; `holder` is what it wrote into the lease."""
+    """Another process owns the dataset's tables; `holder` is the content of its lease file."""
 
     def __init__(self, dataset: str, holder: dict[str, object]) -> None:
         who = f"process {holder.get('pid')} since {holder.get('since')} (epoch {holder.get('epoch')})"
@@ -27,11 +27,11 @@ class LeaseHeld(Transient):
 
 
 class LeaseLost(Transient):
-    """The lease file was removed or replaced under this process: another may be the owner by now."""
+    """The lease file was removed or replaced: another process may own the tables."""
 
     def __init__(self, dataset: str, path: Path) -> None:
         super().__init__(
-            f"{dataset}: the lease {path} is not the file this driver holds any more; it stops, nothing is lost",
+            f"{dataset}: the lease {path} was removed or replaced; this driver stops, nothing is lost",
             "headrace status, then headrace up",
         )
         self.path = path
@@ -46,18 +46,18 @@ class Lease:
     descriptor: int
 
     def is_held(self) -> bool:
-        """Whether the file at the lease's path is still the one we hold; it is not when somebody removed it."""
+        """Whether the file at the lease's path is still the locked one; false after it was removed or replaced."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lease."""
         os.close(self.descriptor)
 
-    def raised(self, least: int) -> Lease:
-        """Return the lease with an epoch of at least `least`: a lease file that was lost must not begin anew."""
+    def with_minimum_epoch(self, least: int) -> Lease:
+        """Return the lease with an epoch of at least `least`, since a lost lease file restarts at 1."""
         if self.epoch >= least:
             return self
         _write(self.descriptor, {**_read(self.descriptor), "epoch": least})
@@ -65,7 +65,7 @@ class Lease:
 
 
 def take_lease(path: Path, dataset: str, now: datetime) -> Lease:
-    """Take the dataset's lease and the next epoch; LeaseHeld when another process has it."""
+    """Take the dataset's lease with the next epoch. Raises LeaseHeld when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -91,7 +91,7 @@ def _read(descriptor: int) -> dict[str, object]:
 
 def _write(descriptor: int, content: dict[str, object]) -> None:
     text = json.dumps(content).encode()
-    # Written before it is cut: on a full disk the old epoch stays readable.
+    # Write before truncating: on a full disk the old epoch stays readable.
     os.pwrite(descriptor, text, 0)
     os.ftruncate(descriptor, len(text))
     os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""Spark's own log of an ingest query: which offsets a batch was planned with.
+"""Spark's offset log of an ingest query: the planned offset ranges of its batches.
 
-`offsets/N` is written before batch N runs, `commits/N` after it. Each is text: a version line, then JSON lines.
+`offsets/N` is written before batch N runs, `commits/N` after it. Each has a version line, then JSON lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RECENT = 50
 
 
 class OffsetLogDamaged(CheckpointUnusable):
-    """A file of the checkpoint is empty, cut short, or missing in a row; nothing may be guessed from the others."""
+    """A file of the checkpoint is empty, truncated or missing; it cannot be inferred from the others."""
 
     def __init__(self, path: Path, dataset: str, why: str) -> None:
         super().__init__(f"the checkpoint of {dataset} is damaged: {path} {why}; nothing was read", dataset)
@@ -29,7 +29,7 @@ def logged_batches(folder: Path) -> list[int]:
 
 
 def planned_ends(checkpoint: Path, batch: int, topic: str, dataset: str) -> dict[int, int]:
-    """Return the end offsets (exclusive) per partition that batch `batch` was planned with."""
+    """Return the planned end offsets (exclusive) of a batch per partition. Raises OffsetLogDamaged."""
     path = checkpoint / "offsets" / str(batch)
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -42,9 +42,9 @@ def planned_ends(checkpoint: Path, batch: int, topic: str, dataset: str) -> dict
 def planned_ranges(
     checkpoint: Path, batch: int, topic: str, dataset: str, start: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """Return batch `batch`'s half-open offset range per partition; `start` are the offsets before batch 0.
+    """Return the half-open offset range of a batch per partition; `start` are the start offsets of batch 0.
 
-    A partition that was added later begins at 0.
+    A partition that was added later starts at 0.
     """
     before = dict(start) if batch == 0 else planned_ends(checkpoint, batch - 1, topic, dataset)
     ends = planned_ends(checkpoint, batch, topic, dataset)
@@ -52,9 +52,9 @@ def planned_ranges(
 
 
 def validate_log(checkpoint: Path, dataset: str) -> None:
-    """Raise OffsetLogDamaged unless both logs are contiguous and whole, and commits are not ahead of offsets."""
+    """Raise OffsetLogDamaged if a log has a gap or an empty file, or commits are ahead of offsets."""
     for name in ("offsets", "commits"):
-        _validate_row(checkpoint / name, dataset)
+        _validate_sequence(checkpoint / name, dataset)
     planned, done = logged_batches(checkpoint / "offsets"), logged_batches(checkpoint / "commits")
     if done and (not planned or done[-1] > planned[-1]):
         raise OffsetLogDamaged(
@@ -62,8 +62,8 @@ def validate_log(checkpoint: Path, dataset: str) -> None:
         )
 
 
-def _validate_row(folder: Path, dataset: str) -> None:
-    # Spark cleans up far behind, in any order; a crash then may leave a hole that means nothing.
+def _validate_sequence(folder: Path, dataset: str) -> None:
+    # Only recent files: Spark deletes old ones in any order, so a crash may leave a harmless gap among them.
     numbers = logged_batches(folder)[-RECENT:]
     for before, after in zip(numbers, numbers[1:], strict=False):
         if after != before + 1:

@@ -1,4 +1,4 @@
-"""Finding a table's commits in its Delta log: by application id and version, or by what their metadata says."""
+"""Find a table's commits in its Delta log, by transaction or by metadata."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_jobs.storage.delta_table import Table
 
 
 class CommitMissing(Terminal):
-    """A table's log has no commit of a batch that its transaction version names."""
+    """The log has no commit of a batch, although the table's transaction version includes it."""
 
     def __init__(self, table: str, batch: int) -> None:
         super().__init__(
-            f"{table}: the log has no commit of batch {batch}, which the table names; nothing was written",
+            f"{table}: the log has no commit of batch {batch}, although the table includes it; nothing was written",
             "headrace audit",
         )
         self.table = table
@@ -23,22 +23,22 @@ class CommitMissing(Terminal):
 
 
 def metadata_of(commit: Commit) -> Mapping[str, Any]:
-    """Return the metadata that we wrote into a commit; empty for a commit of another writer."""
+    """Return a commit's metadata; empty when it has none."""
     return commit.metadata or {}
 
 
 def commit_of(table: Table, app_id: str, version: int) -> Commit:
-    """Return the commit of a transaction; raises CommitMissing."""
+    """Return the commit of a transaction. Raises CommitMissing."""
     return last_commit(table, version, lambda commit: (commit.app_id, commit.app_version) == (app_id, version))
 
 
 def bronze_commit(bronze: Table, batch: int) -> Commit:
-    """Return the commit of bronze batch `batch`, whatever checkpoint generation it is of; raises CommitMissing."""
+    """Return the commit of a bronze batch of any checkpoint generation. Raises CommitMissing."""
     return last_commit(bronze, batch, lambda commit: metadata_of(commit).get("batches") == [batch, batch])
 
 
 def latest_patch(table: Table, own: Commit) -> Commit:
-    """Return the last patch between a batch's commit and the next batch's; `own` itself when there is none."""
+    """Return the last patch commit between a batch's commit `own` and the next batch's; `own` if there is none."""
     newest = own
     for commit in commits_following(table.spec.path, own.version):
         if "plan" in metadata_of(commit):
@@ -48,10 +48,10 @@ def latest_patch(table: Table, own: Commit) -> Commit:
     return newest
 
 
-def last_commit(table: Table, batch: int, is_wanted: Callable[[Commit], bool]) -> Commit:
-    """Return the newest commit that `is_wanted`; raises CommitMissing, which names `batch`."""
+def last_commit(table: Table, batch: int, matches: Callable[[Commit], bool]) -> Commit:
+    """Return the newest commit for which `matches` is true. Raises CommitMissing, which names `batch`."""
     for version in sorted(log_versions(table.spec.path), reverse=True):
         commit = read_commit(table.spec.path, version)
-        if is_wanted(commit):
+        if matches(commit):
             return commit
     raise CommitMissing(table.spec.name, batch)

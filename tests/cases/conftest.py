@@ -1,25 +1,25 @@
-"""What the cases share: a way to tell a story."""
+"""Fixtures of the golden cases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
+from batch_snapshots import BatchSnapshots, TakeBatches
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
-from stories import Story, Tell
 
 from include.settings import Settings
 
 
 @pytest.fixture(scope="module")
-def tell(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tell:
-    """Take the batches of a dataset, each in a run of its own."""
+def take_batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> TakeBatches:
+    """Return a function that refines batches of a dataset, one run per batch, in a new release."""
 
-    def told(dataset: str, batches: Sequence[Sequence[Record]]) -> Story:
-        story = Story(small_release(spark, Settings(state=tmp_path_factory.mktemp("a story")), dataset))
+    def taken(dataset: str, batches: Sequence[Sequence[Record]]) -> BatchSnapshots:
+        snapshots = BatchSnapshots(small_release(spark, Settings(state=tmp_path_factory.mktemp("a state")), dataset))
         for records in batches:
-            story.go_on(records)
-        return story
+            snapshots.take(records)
+        return snapshots
 
-    return told
+    return taken

@@ -1,4 +1,4 @@
-"""Events as one line each: what is not said is plain and valid."""
+"""Builders of events: fields that a test does not set have valid default values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def flight_event(
     partition: int = 0,
     **fields: Any,
 ) -> Record:
-    """Return an event of `flights`; `fields` are added to it or replace what it has."""
+    """Return an event of `flights`; `fields` add to the defaults or replace them."""
     flight_id = f"{scheduled[:16]}Z/{carrier}{flight}/{origin}"
     event = {
         "event_id": f"{flight_id}/{kind}",
@@ -46,14 +46,14 @@ def departed(flight: int, delay: int, at: str = EVENING, **fields: Any) -> Recor
 
 
 def observation(hour: str, *, partition: int = 0, **measured: str) -> Record:
-    """Return an observation at JFK in `hour` (`2013-02-01T05`); values are JSON literals, as they stand."""
+    """Return an observation at JFK in `hour` (`2013-02-01T05`); values are JSON literals, written unchanged."""
     head = f'"event_id":"JFK/{hour}:00:00Z","station":"JFK","observed_at":"{hour}:00:00Z"'
-    said = "".join(f',"{name}":{literal}' for name, literal in measured.items())
-    return Record(f"{{{head}{said}}}".encode(), b"JFK", partition)
+    members = "".join(f',"{name}":{literal}' for name, literal in measured.items())
+    return Record(f"{{{head}{members}}}".encode(), b"JFK", partition)
 
 
 def escaped(record: Record) -> Record:
-    """The same event, in a form that the gate does not know."""
+    """Return the same event with an escaped character, which is not in plain form."""
     assert record.value is not None
     assert b'"EWR"' in record.value
     return replace(record, value=record.value.replace(b'"EWR"', b'"\\u0045WR"'))

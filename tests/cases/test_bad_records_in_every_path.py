@@ -1,4 +1,4 @@
-"""The bad inputs of the contract's golden cases: the same outcome in the stream, in a batch run, and in a replay."""
+"""The golden cases of the contract have the same outcome in the stream, in one batch and in a replay."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import small_release as at_work
-from histories import History
+import small_release as small_release_module
 from pyspark.sql import SparkSession
+from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 from test_contract_of_flights import ACCEPTED, REJECTED
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import Settings
 
-EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 RECORDS = [Record(value) for value in ACCEPTED.values()] + [Record(value) for value, _ in REJECTED.values()]
-# The golden cases are judged as of this time; a later one would let a time of the near future pass.
+# The golden cases are validated as of this time; at a later one, times in the near future would pass.
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 Outcome = dict[tuple[int, int], list[tuple[str, str]]]
 
 
 @pytest.fixture(autouse=True)
 def _arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_work, "ARRIVED", ARRIVED)
+    monkeypatch.setattr(small_release_module, "ARRIVED", ARRIVED)
 
 
 def outcome(release: SmallRelease) -> Outcome:
-    """What became of each record: no reasons for those in silver."""
-    found: Outcome = {place: [] for place in release.silver().select("_partition", "_offset").rows()}
+    """Return each record's rejection reasons by coordinates; none for records in silver."""
+    found: Outcome = {coordinates: [] for coordinates in release.silver().select("_partition", "_offset").rows()}
     for row in release.rejected().to_dicts():
         found[row["_partition"], row["_offset"]] = [(r["rule"], r["column"]) for r in row["reasons"]]
     assert len(found) == len(RECORDS)
@@ -44,12 +44,14 @@ def test_stream_batch_and_replay_agree_with_the_golden_cases(spark: SparkSession
     batch = small_release(spark, Settings(state=tmp_path / "batch"), "flights")
     batch.ingest(RECORDS)
     batch.refine(0, 0)
-    seen = outcome(stream)
-    wanted = {name: reasons for name, (_, reasons) in REJECTED.items()}
-    by_case = dict(zip([*ACCEPTED, *REJECTED], (seen[0, offset] for offset in sorted(o for _, o in seen)), strict=True))
-    for name, reasons in wanted.items():
+    found = outcome(stream)
+    expected = {name: reasons for name, (_, reasons) in REJECTED.items()}
+    by_case = dict(
+        zip([*ACCEPTED, *REJECTED], (found[0, offset] for offset in sorted(o for _, o in found)), strict=True)
+    )
+    for name, reasons in expected.items():
         assert sorted(by_case[name]) == sorted(reasons), name
-    # The good cases are the same event, so all but the first of an identity are its duplicates.
+    # All valid cases are one event: the first of an identity is accepted, the others are duplicates.
     assert {tuple(rule for rule, _ in by_case[name]) for name in ACCEPTED} <= {(), ("duplicate",)}
-    assert outcome(batch) == seen
-    assert set(History(stream, tmp_path).redo(EVERYTHING)[2].values()) == {0}
+    assert outcome(batch) == found
+    assert set(SlicePatcher(stream, tmp_path).rebuild(WHOLE_HISTORY)[2].values()) == {0}

@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from batch_snapshots import BatchSnapshots, TakeBatches
 from small_events import observation
-from stories import Story, Tell
 
 # Literal of `temp` → the value it has in silver.
 ACCEPTED: dict[str, Decimal | None] = {
@@ -63,17 +63,17 @@ def hour(place: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def story(tell: Tell) -> Story:
+def snapshots(take_batches: TakeBatches) -> BatchSnapshots:
     literals = [*ACCEPTED, *REJECTED]
-    return tell("weather", [[observation(hour(place), temp=literal) for place, literal in enumerate(literals)]])
+    return take_batches("weather", [[observation(hour(place), temp=literal) for place, literal in enumerate(literals)]])
 
 
 @pytest.fixture(scope="module")
-def verdicts(story: Story) -> dict[str, Any]:
+def verdicts(snapshots: BatchSnapshots) -> dict[str, Any]:
     """Literal → the value in silver, or the list of reasons."""
     literals = [*ACCEPTED, *REJECTED]
-    silver = {literals[row["_offset"] - 100]: row["temp"] for row in story.release.silver().to_dicts()}
-    rejected = story.release.rejected().to_dicts()
+    silver = {literals[row["_offset"] - 100]: row["temp"] for row in snapshots.release.silver().to_dicts()}
+    rejected = snapshots.release.rejected().to_dicts()
     reasons = {literals[row["_offset"] - 100]: [r["rule"] for r in row["reasons"]] for row in rejected}
     assert silver.keys().isdisjoint(reasons)
     return silver | reasons
@@ -89,6 +89,6 @@ def test_rejected(literal: str, verdicts: dict[str, Any]) -> None:
     assert verdicts[literal] == [REJECTED[literal]]
 
 
-def test_no_minus_zero_in_silver(story: Story) -> None:
-    zeros = story.release.silver().filter(temp=Decimal(0))["temp"].to_list()
+def test_no_minus_zero_in_silver(snapshots: BatchSnapshots) -> None:
+    zeros = snapshots.release.silver().filter(temp=Decimal(0))["temp"].to_list()
     assert [str(zero) for zero in zeros] == ["0.00"] * 4

@@ -1,4 +1,4 @@
-"""Golden cases of bronze: every record as it was, byte for byte, and every offset accounted for."""
+"""Golden cases of bronze: records are stored byte for byte, and every offset is accounted for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_jobs.layers import bronze_layer
 from spark_jobs.storage.delta_table import RowsUnaccounted
 
 GOOD = flight_event("scheduled", 1)
-# name → record: all are kept, none is looked into.
+# name → record: bronze stores all of them and parses none.
 RECORDS = {
     "plain": GOOD,
     "no key": replace(GOOD, key=None),
@@ -44,8 +44,8 @@ def release(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sm
 
 
 @pytest.fixture(scope="module")
-def kept(release: SmallRelease) -> dict[str, dict[str, Any]]:
-    """Bronze's rows by the name of their case: each partition's records stand in the order they came."""
+def stored(release: SmallRelease) -> dict[str, dict[str, Any]]:
+    """Return bronze's rows by the name of their case."""
     rows = bronze_rows(release).sort("timestamp").to_dicts()
     return dict(zip(RECORDS, rows, strict=True))
 
@@ -56,43 +56,43 @@ def bronze_rows(release: SmallRelease) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_bytes_are_kept(name: str, kept: dict[str, dict[str, Any]]) -> None:
-    record, row = RECORDS[name], kept[name]
+def test_bytes_are_stored_unchanged(name: str, stored: dict[str, dict[str, Any]]) -> None:
+    record, row = RECORDS[name], stored[name]
     assert (row["key"], row["value"]) == (record.key, record.value)
     found = None if row["headers"] is None else [(h["key"], h["value"]) for h in row["headers"]]
     assert found == (None if record.headers is None else list(record.headers))
 
 
-def test_coordinates_are_kept(kept: dict[str, dict[str, Any]]) -> None:
-    assert [kept[name]["offset"] for name in ("plain", "no key", "every byte", "after a hole")] == [
+def test_kafka_coordinates_are_stored(stored: dict[str, dict[str, Any]]) -> None:
+    assert [stored[name]["offset"] for name in ("plain", "no key", "every byte", "after a hole")] == [
         100,
         101,
         5000,
         5018,
     ]
-    assert {(row["topic"], row["timestamp_type"], row["_batch_id"]) for row in kept.values()} == {("flights", 1, 0)}
-    assert kept["plain"]["timestamp"] == ARRIVED
-    assert kept["plain"]["_date"] == "2026-11-30"
+    assert {(row["topic"], row["timestamp_type"], row["_batch_id"]) for row in stored.values()} == {("flights", 1, 0)}
+    assert stored["plain"]["timestamp"] == ARRIVED
+    assert stored["plain"]["_date"] == "2026-11-30"
 
 
-def test_the_date_is_of_the_kafka_timestamp(spark: SparkSession, settings: Settings) -> None:
+def test_date_partition_is_of_kafka_timestamp(spark: SparkSession, settings: Settings) -> None:
     release = small_release(spark, settings, "flights")
     release.batches = 2
     release.ingest([GOOD])
     assert bronze_rows(release)["_date"].to_list() == ["2026-12-01"]
 
 
-def test_the_commit_names_ranges_with_their_holes(release: SmallRelease) -> None:
+def test_commit_metadata_has_offset_ranges_including_holes(release: SmallRelease) -> None:
     entry = json.loads((release.bronze.spec.path / "_delta_log" / f"{1:020}.json").read_text().splitlines()[0])
-    told = json.loads(entry["commitInfo"]["userMetadata"])
-    assert told["offsets"] == {"0": [100, 111], "1": [5000, 5019]}
-    assert told["rows_by_partition"] == {"0": 11, "1": 2}
-    assert (told["rows"], told["batches"]) == (13, [0, 0])
+    metadata = json.loads(entry["commitInfo"]["userMetadata"])
+    assert metadata["offsets"] == {"0": [100, 111], "1": [5000, 5019]}
+    assert metadata["rows_by_partition"] == {"0": 11, "1": 2}
+    assert (metadata["rows"], metadata["batches"]) == (13, [0, 0])
     first = int(ARRIVED.timestamp() * 1000)
-    assert told["timestamps"] == [first, first + len(RECORDS) - 1]
+    assert metadata["timestamps"] == [first, first + len(RECORDS) - 1]
 
 
-def test_the_same_batch_again_commits_nothing(release: SmallRelease) -> None:
+def test_redelivered_batch_commits_once(release: SmallRelease) -> None:
     before, rows = release.bronze.version, bronze_rows(release).height
     release.restart()
     release.batches, release.ends = 0, {0: 100, 1: 5_000}
@@ -101,14 +101,14 @@ def test_the_same_batch_again_commits_nothing(release: SmallRelease) -> None:
     assert bronze_rows(release).height == rows
 
 
-def test_a_record_outside_the_batch_is_refused(
+def test_record_outside_offset_range_is_refused(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = small_release(spark, settings, "flights")
-    made = bronze_layer.BronzeBatch
+    original = bronze_layer.BronzeBatch
 
     def shorter(number: int, app_id: str, transaction: int, offsets: Any, facts: Any) -> bronze_layer.BronzeBatch:
-        return made(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, facts)
+        return original(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, facts)
 
     monkeypatch.setattr("small_release.BronzeBatch", shorter)
     with pytest.raises(RowsUnaccounted, match=r"partition 0 has offsets 100 to 101, not \[100, 101\)"):

@@ -1,4 +1,4 @@
-"""Golden cases of gold: how each kind of table grows from batch to batch, to what one batch would have given."""
+"""Golden cases of gold: each kind of table after each batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from batch_snapshots import BatchSnapshots, TakeBatches
 from small_events import EVENING, departed, flight_event
 from small_release import Record
-from stories import Story, Tell
 
 MIDNIGHT = "2013-04-01T00:00:00Z"
 LAST_MINUTE = "2013-03-31T23:59:59Z"
@@ -16,25 +16,25 @@ HISTORY = ["_first_batch", "_last_batch", "_revision"]
 
 
 def worst(flight: int, delay: int, **fields: Any) -> Record:
-    """A departure of the day that only the ranking looks at."""
+    """Return a departure on July 4th, the day of the ranking cases."""
     return departed(flight, delay, scheduled="2013-07-04T12:00:00Z", carrier="B6", **fields)
 
 
 def latest(kind: str, flight: int, at: str, **fields: Any) -> Record:
-    """An event of a flight of whose life only the order is of interest."""
+    """Return an event of a Delta flight, for the cases of `latest`."""
     return flight_event(kind, flight, at, scheduled="2013-09-09T09:00:00Z", carrier="DL", **fields)
 
 
-STORY: list[list[Record]] = [
+BATCHES: list[list[Record]] = [
     [
-        # An hour with two flights, one of them never to leave.
+        # An hour with two flights, one of them cancelled.
         flight_event("scheduled", 1),
         flight_event("scheduled", 2, tailnum=None),
         flight_event("cancelled", 2, tailnum=None),
-        # 110 of July 4th, and ten more: one too many.
+        # Eleven delays on July 4th: one more than the ranking has.
         *[worst(number, 10 * number) for number in range(1, 12)],
         worst(1, 5, origin="JFK"),
-        # The arrival is told before all else.
+        # The arrival comes before the events that precede it.
         latest("arrived", 1, "2013-09-09T12:00:00Z", arrival_delay=3, air_time=100),
         latest("scheduled", 2, "2013-09-09T09:00:00Z"),
         latest("cancelled", 2, "2013-09-09T09:00:00Z"),
@@ -55,7 +55,7 @@ STORY: list[list[Record]] = [
         departed(3, 16, tailnum="N1"),
         departed(4, -5, tailnum=None),
         flight_event("arrived", 3, "2013-04-01T03:00:00Z", arrival_delay=-7, air_time=None, tailnum="N1"),
-        # Worse than all, and not a departure: neither touches the ranking at JFK.
+        # The worst delay at EWR, and an event at JFK that is no departure: the ranking at JFK stays.
         worst(21, 111, at="2013-07-06T00:00:00Z"),
         flight_event("scheduled", 1, scheduled="2013-07-04T12:00:00Z", carrier="B6", origin="JFK"),
     ],
@@ -63,12 +63,14 @@ STORY: list[list[Record]] = [
 
 
 @pytest.fixture(scope="module")
-def story(tell: Tell) -> Story:
-    return tell("flights", STORY)
+def snapshots(take_batches: TakeBatches) -> BatchSnapshots:
+    return take_batches("flights", BATCHES)
 
 
-def carrier_hour(story: Story, batch: int) -> dict[str, Any]:
-    rows = story.after(batch, "gold.carrier_hours").filter(hour=at(EVENING[:13] + ":00:00Z"), carrier="UA").to_dicts()
+def carrier_hour(snapshots: BatchSnapshots, batch: int) -> dict[str, Any]:
+    rows = (
+        snapshots.after(batch, "gold.carrier_hours").filter(hour=at(EVENING[:13] + ":00:00Z"), carrier="UA").to_dicts()
+    )
     assert len(rows) == 1
     return rows[0]
 
@@ -86,28 +88,30 @@ CARRIER_HOUR = {
 
 
 @pytest.mark.parametrize("batch", CARRIER_HOUR)
-def test_additive_measures_add_up(story: Story, batch: int) -> None:
-    row = carrier_hour(story, batch)
+def test_additive_measures_accumulate_over_batches(snapshots: BatchSnapshots, batch: int) -> None:
+    row = carrier_hour(snapshots, batch)
     names = ["scheduled", "departed", "cancelled", "delayed"]
     names += ["departure_delay_minutes", "worst_departure_delay", "tails"]
     assert tuple(row[name] for name in names) == CARRIER_HOUR[batch]
 
 
 @pytest.mark.parametrize(("batch", "history"), [(0, (0, 0, 1)), (1, (0, 1, 2)), (2, (0, 2, 3))])
-def test_history_of_an_additive_row(story: Story, batch: int, history: tuple[int, ...]) -> None:
-    row = carrier_hour(story, batch)
+def test_additive_row_counts_its_revisions(snapshots: BatchSnapshots, batch: int, history: tuple[int, ...]) -> None:
+    row = carrier_hour(snapshots, batch)
     assert tuple(row[name] for name in HISTORY) == history
 
 
-def test_a_row_keeps_its_history_while_others_change(story: Story) -> None:
-    rows = story.after(2, "gold.carrier_hours").filter(hour=at(MIDNIGHT)).select(HISTORY).rows()
+def test_unchanged_row_keeps_its_revision(snapshots: BatchSnapshots) -> None:
+    rows = snapshots.after(2, "gold.carrier_hours").filter(hour=at(MIDNIGHT)).select(HISTORY).rows()
     assert rows == [(1, 1, 1)]
 
 
-def test_windows_end_at_midnight_utc(story: Story) -> None:
-    rows = story.after(1, "gold.carrier_hours").filter(carrier="UA").select("hour", "_month", "scheduled").sort("hour")
+def test_day_windows_end_at_midnight_utc(snapshots: BatchSnapshots) -> None:
+    rows = (
+        snapshots.after(1, "gold.carrier_hours").filter(carrier="UA").select("hour", "_month", "scheduled").sort("hour")
+    )
     assert rows.rows() == [(at("2013-03-31T23:00:00Z"), "2013-03", 3), (at(MIDNIGHT), "2013-04", 1)]
-    days = story.after(1, "gold.route_days").filter(day=date(2013, 4, 1)).select("_month", "scheduled").rows()
+    days = snapshots.after(1, "gold.route_days").filter(day=date(2013, 4, 1)).select("_month", "scheduled").rows()
     assert days == [("2013-04", 1)]
 
 
@@ -120,15 +124,15 @@ ROUTE_DAY = {
 
 
 @pytest.mark.parametrize("batch", ROUTE_DAY)
-def test_a_sum_of_nothing_is_null(story: Story, batch: int) -> None:
-    rows = story.after(batch, "gold.route_days").filter(day=date(2013, 3, 31), origin="EWR", dest="IAH")
+def test_sum_without_values_is_null(snapshots: BatchSnapshots, batch: int) -> None:
+    rows = snapshots.after(batch, "gold.route_days").filter(day=date(2013, 3, 31), origin="EWR", dest="IAH")
     names = ["scheduled", "departed", "arrived", "cancelled"]
     names += ["air_minutes", "arrival_delay_minutes", "distance_miles"]
     assert rows.select(names).rows() == [ROUTE_DAY[batch]]
 
 
-def test_columns_and_types_of_additive(story: Story) -> None:
-    schema = story.after(2, "gold.carrier_hours").schema
+def test_additive_table_has_declared_columns_and_types(snapshots: BatchSnapshots) -> None:
+    schema = snapshots.after(2, "gold.carrier_hours").schema
     declared = {name: str(kind) for name, kind in schema.items() if not name.startswith("_")}
     assert declared == {
         "hour": "Datetime(time_unit='us', time_zone='UTC')",
@@ -142,7 +146,7 @@ def test_columns_and_types_of_additive(story: Story) -> None:
         "worst_departure_delay": "Int32",
         "tails": "Int64",
     }
-    assert str(story.after(2, "gold.route_days").schema["day"]) == "Date"
+    assert str(snapshots.after(2, "gold.route_days").schema["day"]) == "Date"
 
 
 # batch → flight → (status, since)
@@ -153,23 +157,25 @@ STATUS = {
 
 
 @pytest.mark.parametrize("batch", STATUS)
-def test_latest_is_by_time_then_by_stage_and_never_by_arrival(story: Story, batch: int) -> None:
-    rows = story.after(batch, "gold.flight_status").filter(carrier="DL").to_dicts()
+def test_latest_row_is_chosen_by_event_time_then_stage(snapshots: BatchSnapshots, batch: int) -> None:
+    rows = snapshots.after(batch, "gold.flight_status").filter(carrier="DL").to_dicts()
     assert {row["flight"]: (row["status"], f"{row['since']:%H:%M}") for row in rows} == STATUS[batch]
 
 
-def test_latest_takes_the_whole_row_of_the_newest(story: Story) -> None:
-    rows = {row["flight"]: row for row in story.after(1, "gold.flight_status").filter(carrier="DL").to_dicts()}
+def test_latest_row_has_all_columns_of_newest_event(snapshots: BatchSnapshots) -> None:
+    rows = {row["flight"]: row for row in snapshots.after(1, "gold.flight_status").filter(carrier="DL").to_dicts()}
     assert rows[3]["dest"] == "IAH"
     assert rows[1]["scheduled_departure"] == at("2013-09-09T09:00:00Z")
 
 
-def test_history_of_a_latest_row(story: Story) -> None:
-    rows = story.after(2, "gold.flight_status").filter(carrier="DL").sort("flight").select("flight", *HISTORY).rows()
+def test_latest_row_counts_its_revisions(snapshots: BatchSnapshots) -> None:
+    rows = (
+        snapshots.after(2, "gold.flight_status").filter(carrier="DL").sort("flight").select("flight", *HISTORY).rows()
+    )
     assert rows == [(1, 0, 1, 2), (2, 0, 0, 1), (3, 0, 1, 2), (4, 0, 1, 2)]
 
 
-# batch → flights at EWR on July 4th from rank 1 on; flight 20 ties with 11, whose id comes first.
+# batch → flights at EWR on July 4th from rank 1 on; flights 20 and 11 tie, ordered by id.
 RANKING = {
     0: [11, 10, 9, 8, 7, 6, 5, 4, 3, 2],
     1: [11, 20, 10, 9, 8, 7, 6, 5, 4, 3],
@@ -178,18 +184,22 @@ RANKING = {
 
 
 @pytest.mark.parametrize("batch", RANKING)
-def test_a_late_worse_delay_moves_the_others_down(story: Story, batch: int) -> None:
-    rows = story.after(batch, "gold.worst_delays").filter(day=date(2013, 7, 4), origin="EWR").sort("rank").to_dicts()
+def test_late_record_changes_ranking(snapshots: BatchSnapshots, batch: int) -> None:
+    rows = (
+        snapshots.after(batch, "gold.worst_delays").filter(day=date(2013, 7, 4), origin="EWR").sort("rank").to_dicts()
+    )
     assert [row["rank"] for row in rows] == list(range(1, 11))
     assert [int(row["flight_id"].split("/")[1][2:]) for row in rows] == RANKING[batch]
 
 
-def test_history_of_a_query_is_of_its_grain(story: Story) -> None:
-    rows = story.after(2, "gold.worst_delays").filter(day=date(2013, 7, 4))
+def test_query_rows_share_the_revision_of_their_grain(snapshots: BatchSnapshots) -> None:
+    rows = snapshots.after(2, "gold.worst_delays").filter(day=date(2013, 7, 4))
     assert rows.filter(origin="EWR").select(HISTORY).unique().rows() == [(0, 2, 3)]
     assert rows.filter(origin="JFK").select(HISTORY).unique().rows() == [(0, 0, 1)]
 
 
-def test_a_query_leaves_other_days_alone(story: Story) -> None:
-    rows = story.after(2, "gold.worst_delays").filter(day=date(2013, 7, 5)).select("rank", "departure_delay", *HISTORY)
+def test_query_keeps_grains_of_other_days(snapshots: BatchSnapshots) -> None:
+    rows = (
+        snapshots.after(2, "gold.worst_delays").filter(day=date(2013, 7, 5)).select("rank", "departure_delay", *HISTORY)
+    )
     assert rows.rows() == [(1, 500, 1, 1, 1)]

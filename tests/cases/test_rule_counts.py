@@ -1,4 +1,4 @@
-"""What warning rules count on the way: in the commit, in the ledger, in the report; a rejected record is no warning."""
+"""Counts of warning rules in commits, ledger and report; rejected records do not count as warnings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from histories import edited
 from pyspark.sql import SparkSession
+from slice_patcher import edited_dataset
 from small_events import departed, escaped, flight_event
 from small_release import Record, small_release
 
@@ -26,13 +26,13 @@ FLIGHTS = CLONE / "include" / "datasets" / "flights"
 
 def warn_twice(folder: Path) -> None:
     path = folder / "contract.yaml"
-    said = yaml.safe_load(path.read_text("utf-8"))
+    contract = yaml.safe_load(path.read_text("utf-8"))
     departure = {"type": "comparison", "column": {"name": "kind"}, "operator": "==", "parameter": "departed"}
     rules: list[tuple[str, dict[str, Any]]] = [
         ("short", {"column": "distance", "min_value": 1000, "mostly": 0.5}),
         ("late", {"column": "departure_delay", "max_value": 10, "row_condition": departure}),
     ]
-    said["schema"][0]["quality"] = [
+    contract["schema"][0]["quality"] = [
         {
             "type": "custom",
             "engine": "greatExpectations",
@@ -42,10 +42,10 @@ def warn_twice(folder: Path) -> None:
         }
         for name, kwargs in rules
     ]
-    path.write_text(yaml.safe_dump(said, sort_keys=False), "utf-8")
+    path.write_text(yaml.safe_dump(contract, sort_keys=False), "utf-8")
 
 
-# The second record is in no plain form: what is judged the short way and the long way is counted together.
+# The second record is not in plain form: counts include records of the plain-form and the full validation.
 BATCHES = [
     [departed(1, 5), escaped(departed(2, 20, distance=900)), Record(b"broken"), departed(3, 30, distance=0)],
     [flight_event("scheduled", 4, distance=100), departed(5, 11, partition=1)],
@@ -54,25 +54,25 @@ BATCHES = [
 
 @pytest.fixture(scope="module")
 def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[RunCounts]:
-    place = tmp_path_factory.mktemp("counts")
-    settings = Settings(state=place / "state")
-    release = small_release(spark, settings, "flights", edited(place, warn_twice, FLIGHTS))
+    folder = tmp_path_factory.mktemp("counts")
+    settings = Settings(state=folder / "state")
+    release = small_release(spark, settings, "flights", edited_dataset(folder, warn_twice, FLIGHTS))
     for records in BATCHES:
         release.take(records)
     project_dataset(open_writer(settings), settings, "flights")
     return open_reader(settings).run_counts("flights")
 
 
-def test_each_run_has_its_counts(runs: list[RunCounts]) -> None:
+def test_each_run_counts_reasons_and_warnings(runs: list[RunCounts]) -> None:
     assert [run.rows_in for run in runs] == [4, 2]
-    # Of four records two are rejected: they are no warnings.
+    # Two of four records are rejected: they do not count as warnings.
     assert [run.reasons for run in runs] == [{"malformed": 1, "range": 1}, {}]
     assert runs[0].warnings == {"short": RuleWarnings(2, 1, (0, 101)), "late": RuleWarnings(2, 1, (0, 101))}
     assert runs[1].warnings == {"short": RuleWarnings(2, 1, (0, 104)), "late": RuleWarnings(1, 1, (1, 5000))}
 
 
-def test_the_report_says_what_is_too_much(runs: list[RunCounts], tmp_path: Path) -> None:
-    contract = load_contract(edited(tmp_path, warn_twice, FLIGHTS))
+def test_report_marks_rules_over_their_threshold(runs: list[RunCounts], tmp_path: Path) -> None:
+    contract = load_contract(edited_dataset(tmp_path, warn_twice, FLIGHTS))
     found = quality_report("flights", contract, runs, None, None)
     lines = {line.rule: line for line in found.lines}
     assert (lines["short"].judged, lines["short"].broken, lines["short"].is_kept) == (4, 2, True)

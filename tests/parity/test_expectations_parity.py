@@ -1,7 +1,7 @@
-"""Row rules give the verdict of Great Expectations: for each expectation, on the same random rows, nulls included.
+"""Row rules and Great Expectations agree: for each expectation, on the same random rows, nulls included.
 
-Great Expectations runs on pandas; the compiled rules run on Spark in one pass. Both must name the same records, and
-with `mostly` come to the same conclusion about all of them together.
+Great Expectations runs on pandas; the compiled rules run on Spark in one pass. Both must find the same records, and
+with `mostly` have the same overall result.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ VALUES: Mapping[str, Callable[[random.Random], Any]] = {
 
 
 def value_as_written(rng: random.Random, kind: str) -> Any:
-    """A value as YAML would hold it."""
+    """Return a random value as it is written in YAML."""
     value = VALUES[kind](rng)
     if isinstance(value, Decimal):
         return float(value)
@@ -144,12 +144,12 @@ def comparison(rng: random.Random) -> dict[str, Any]:
     kind = TYPES[column]
     if rng.random() < 0.2:
         return {"type": "nullity", "column": {"name": column}, "is_null": rng.random() < 0.5}
-    said = {"type": "comparison", "column": {"name": column}}
+    written = {"type": "comparison", "column": {"name": column}}
     if kind in ("string", "integer", "number") and rng.random() < 0.4:
         values = [value_as_written(rng, kind) for _ in range(rng.randrange(1, 6))]
-        return said | {"operator": rng.choice(["IN", "NOT_IN"]), "parameter": values}
+        return written | {"operator": rng.choice(["IN", "NOT_IN"]), "parameter": values}
     operators = ["==", "!="] if kind == "boolean" else ["==", "!=", "<", "<=", ">", ">="]
-    return said | {"operator": rng.choice(operators), "parameter": value_as_written(rng, kind)}
+    return written | {"operator": rng.choice(operators), "parameter": value_as_written(rng, kind)}
 
 
 def condition(rng: random.Random) -> dict[str, Any]:
@@ -169,14 +169,14 @@ def random_kwargs(rng: random.Random, expectation: str) -> dict[str, Any]:
 
 
 def declared(expectation: str, kwargs: Mapping[str, Any]) -> Rule:
-    said = {
+    written = {
         "type": "custom",
         "engine": "greatExpectations",
         "name": "random",
         "customProperties": [{"property": "action", "value": "warn"}],
         "implementation": {"type": expectation, "kwargs": dict(kwargs)},
     }
-    return read_rules([said], TYPES)[0]
+    return read_rules([written], TYPES)[0]
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,18 @@ def rules() -> list[Rule]:
 
 
 @pytest.fixture(scope="module")
-def ours(spark: SparkSession, rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
-    """All rules over all rows in one pass."""
+def compiled_verdicts(spark: SparkSession, rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
+    """Evaluate all rules over all rows in one pass."""
     schema = StructType().add("id", LongType())
     for name, kind in TYPES.items():
         schema.add(name, SPARK[kind])
     records = spark.createDataFrame([{"id": n, **row} for n, row in enumerate(rows)], schema)
     compiled = [compiled_rule(rule) for rule in rules]
-    asked = [F.array(*[c.judged for c in compiled]).alias("judged"), F.array(*[c.broken for c in compiled]).alias("b")]
-    found = records.select("id", *asked).orderBy("id").collect()
+    columns = [
+        F.array(*[c.judged for c in compiled]).alias("judged"),
+        F.array(*[c.broken for c in compiled]).alias("b"),
+    ]
+    found = records.select("id", *columns).orderBy("id").collect()
     return [
         verdict(rule, [row["judged"][n] for row in found], [row["b"][n] for row in found])
         for n, rule in enumerate(rules)
@@ -221,13 +224,13 @@ def verdict(rule: Rule, judged: list[bool], broken: list[bool]) -> Verdict:
 
 
 @pytest.fixture(scope="module")
-def theirs(rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
+def gx_verdicts(rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
     batch = pandas_batch(rows)
-    return [asked_of_gx(batch, rule) for rule in rules]
+    return [gx_verdict(batch, rule) for rule in rules]
 
 
 def pandas_batch(rows: list[dict[str, Any]]) -> Any:
-    """The rows as Arrow hands tables to pandas: numbers are floats, everything else keeps its None."""
+    """Return the rows as Arrow converts tables to pandas: numbers are floats, other types keep None."""
     frame = pd.DataFrame({name: column(rows, name, kind) for name, kind in TYPES.items()})
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
@@ -244,11 +247,11 @@ def column(rows: list[dict[str, Any]], name: str, kind: str) -> pd.Series[Any]:
     return pd.Series(values, dtype="object")
 
 
-def asked_of_gx(batch: Any, rule: Rule) -> Verdict:
+def gx_verdict(batch: Any, rule: Rule) -> Verdict:
     expectation = get_expectation_impl(rule.expectation)(**rule.written)
     result = batch.validate(expectation, result_format={"result_format": "COMPLETE"})
     assert "unexpected_count" in result.result or not result.result, (rule, result.exception_info)
-    assert not any(isinstance(said, dict) for said in result.exception_info.values()), (rule, result.exception_info)
+    assert not any(isinstance(info, dict) for info in result.exception_info.values()), (rule, result.exception_info)
     return Verdict(tuple(sorted(result.result.get("unexpected_index_list") or [])), bool(result.success))
 
 
@@ -258,23 +261,23 @@ def cases() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("expectation", "first"), cases(), ids=sorted(ROW_EXPECTATIONS))
-def test_the_verdict_is_that_of_great_expectations(
-    expectation: str, first: int, rules: list[Rule], ours: list[Verdict], theirs: list[Verdict]
+def test_compiled_rules_agree_with_great_expectations(
+    expectation: str, first: int, rules: list[Rule], compiled_verdicts: list[Verdict], gx_verdicts: list[Verdict]
 ) -> None:
-    mine = range(first, first + RULES_OF_EACH)
-    assert {rules[n].expectation for n in mine} == {expectation}
-    for n in mine:
-        assert ours[n] == theirs[n], rules[n]
+    numbers = range(first, first + RULES_OF_EACH)
+    assert {rules[n].expectation for n in numbers} == {expectation}
+    for n in numbers:
+        assert compiled_verdicts[n] == gx_verdicts[n], rules[n]
 
 
-def test_the_rules_are_no_empty_ones(ours: list[Verdict]) -> None:
-    """Most rules find something, and some find all well: else the equality above would say little."""
-    assert sum(1 for v in ours if v.broken) > len(ours) / 2
-    assert any(v.success for v in ours)
-    assert any(v.success and v.broken for v in ours), "mostly must have made a difference"
+def test_random_rules_find_violations(compiled_verdicts: list[Verdict]) -> None:
+    """Most rules find violations and some succeed: otherwise the equality above would prove little."""
+    assert sum(1 for v in compiled_verdicts if v.broken) > len(compiled_verdicts) / 2
+    assert any(v.success for v in compiled_verdicts)
+    assert any(v.success and v.broken for v in compiled_verdicts), "no rule succeeded thanks to mostly"
 
 
-def test_every_row_expectation_is_tried() -> None:
+def test_every_row_expectation_is_covered() -> None:
     assert set(ARGUMENTS) == set(ROW_EXPECTATIONS)
     assert {key for spec in ROW_EXPECTATIONS.values() for key in spec.columns} == {"column", *PAIR}
 
@@ -282,13 +285,13 @@ def test_every_row_expectation_is_tried() -> None:
 @pytest.mark.parametrize(
     "pattern", [r"\d", r"\w+", r"\bx", r"[\d]", "(?i)a", "[a&&b]", "[[a]b]", r"\p{L}", "(a|b)*", "("]
 )
-def test_a_pattern_that_java_reads_otherwise_is_refused(pattern: str) -> None:
+def test_pattern_with_other_meaning_in_java_is_refused(pattern: str) -> None:
     with pytest.raises(Unfit) as refused:
         declared("expect_column_values_to_match_regex", {"column": "s1", "regex": pattern})
     assert refused.value.key == ("implementation", "kwargs", "regex")
 
 
-def test_any_portable_pattern_of_plain_signs_is_accepted() -> None:
+def test_pattern_of_any_punctuation_is_accepted() -> None:
     for sign in string.punctuation:
         declared(
             "expect_column_values_to_match_regex",

@@ -1,4 +1,4 @@
-"""A hundred thousand records with the faults of a manifest: every bad one is found for its reason, and no good one."""
+"""100,000 records with the faults of a manifest: validation finds every fault with its reason, and no other."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ SHARES = Shares(duplicates=0.01, late=0.01, corrupt=0.02)
 
 
 @pytest.mark.timeout(600)
-def test_precision_and_recall_are_1_for_each_kind_of_fault(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_kind_of_fault_has_precision_and_recall_1(spark: SparkSession, tmp_path: Path) -> None:
     sent = deliveries("flights", days_of(*DAYS), SHARES, parity_seed())[:RECORDS]
     assert len(sent) == RECORDS
     release = small_release(spark, Settings(state=tmp_path), "flights")
-    ends, wanted = dict(release.ends), {}
+    ends, expected = dict(release.ends), {}
     for item in sent:
-        wanted[item.record.partition, ends[item.record.partition]] = item.verdict
+        expected[item.record.partition, ends[item.record.partition]] = item.verdict
         ends[item.record.partition] += 1
     release.take([item.record for item in sent])
 
     found = dict.fromkeys(release.silver().select("_partition", "_offset").rows(), "accepted")
     for row in release.rejected().to_dicts():
-        place = (row["_partition"], row["_offset"])
+        coordinates = (row["_partition"], row["_offset"])
         rules = [reason["rule"] for reason in row["reasons"]]
-        found[place] = wanted[place] if wanted[place] in rules else rules[0]
-    kinds = {kind for kind in wanted.values() if kind not in ("accepted", "duplicate")}
+        found[coordinates] = expected[coordinates] if expected[coordinates] in rules else rules[0]
+    kinds = {kind for kind in expected.values() if kind not in ("accepted", "duplicate")}
     assert len(kinds) >= 10, "the manifest must have many kinds of fault"
-    hits = Counter(kind for place, kind in wanted.items() if found[place] == kind)
-    for kind in sorted({*wanted.values(), *found.values()}):
+    hits = Counter(kind for coordinates, kind in expected.items() if found[coordinates] == kind)
+    for kind in sorted({*expected.values(), *found.values()}):
         precision = hits[kind] / max(1, sum(1 for each in found.values() if each == kind))
-        recall = hits[kind] / max(1, sum(1 for each in wanted.values() if each == kind))
+        recall = hits[kind] / max(1, sum(1 for each in expected.values() if each == kind))
         assert (precision, recall) == (1.0, 1.0), kind

@@ -1,7 +1,7 @@
-"""The gate and the long way judge alike: a record in its plain form, and the same JSON written in other ways.
+"""Plain-form and full validation agree: on a record in plain form, and on the same JSON written in other ways.
 
-Each record is judged as it is, which the gate knows if it is plain, and re-written: other white space, other order of
-the keys, characters escaped. No JSON parser could tell them apart, so neither may the contract.
+Each record is validated as it is, by the plain-form gate where it can, and rewritten: other white space, other order
+of the keys, escaped characters. All forms are the same JSON value, so the contract must treat them alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REAL_EVENTS = 60
-# JSON literals around every border that a rule, a type or the gate has; each is tried in every field.
+# JSON literals around every limit of a rule, a type or the gate; each is tried in every field.
 LITERALS = [
     *[
         "null",
@@ -76,7 +76,7 @@ Rewrite = Callable[[str, random.Random], str]
 
 
 class Number(float):
-    """A number with the text it was written with: 1.0, 1 and 1e0 are not the same to a contract."""
+    """A number with its original text: a contract distinguishes 1.0, 1 and 1e0."""
 
     def __new__(cls, text: str) -> Number:
         number = super().__new__(cls)
@@ -96,7 +96,7 @@ def parsed(text: str) -> dict[str, Any]:
 def written(
     fields: Iterable[tuple[str, Any]], space: Callable[[], str], string: Callable[[str], str], after: str = ""
 ) -> str:
-    """Write a JSON object with white space and strings as the given functions say, and `after` each separator."""
+    """Write a JSON object with white space from `space`, strings from `string`, and `after` behind each separator."""
 
     def value(item: Any) -> str:
         if isinstance(item, Number):
@@ -142,7 +142,7 @@ def escaped(text: str, rng: random.Random) -> str:
 
 
 def one_space_after_separators(text: str, rng: random.Random) -> str:
-    """As Python's json.dumps writes it; the gate knows this form too."""
+    """As Python's json.dumps writes it; the gate accepts this form too."""
     return written(parsed(text).items(), str, plainly, after=" ")
 
 
@@ -155,7 +155,7 @@ REWRITES: dict[str, Rewrite] = {
 
 
 def records(name: str, rng: random.Random) -> Iterator[str]:
-    """Real events, every kind of bad record made from them, and every border value in every field; all are objects."""
+    """Real events, every kind of bad record made from them, and every limit value in every field; all are objects."""
     feed = feed_named(name)
     values = [
         value.decode() for value in feed.frame(timedelta(0))["value"].sample(REAL_EVENTS, seed=rng.randrange(2**31))
@@ -171,13 +171,13 @@ def records(name: str, rng: random.Random) -> Iterator[str]:
 
 
 def with_literal(text: str, field: str, literal: str) -> str:
-    """Put `literal` where the contract's order wants the field, so that the gate sees it in its place."""
+    """Put `literal` at the field's position in the contract's order, as the gate expects."""
     members = {name: json.dumps(value, ensure_ascii=False) for name, value in json.loads(text).items()}
     return "{" + ",".join(f'"{name}":{value}' for name, value in (members | {field: literal}).items()) + "}"
 
 
 def is_object(value: bytes) -> bool:
-    """Whether any strict JSON parser takes it for one object without a key twice: only then it can be re-written."""
+    """Whether it is strict JSON of one object without a repeated key: only then can it be rewritten."""
     if len(value) > 100_000:
         return False
     try:
@@ -193,36 +193,36 @@ def refused(constant: str) -> None:
 
 @pytest.fixture(scope="module", params=["flights", "weather"])
 def verdicts(request: pytest.FixtureRequest, spark: SparkSession) -> dict[str, list[Row]]:
-    """Every record judged as it is (`plain`) and in every other form, all in one go; row i is record i's."""
+    """Validate every record as it is (`plain`) and in every other form, in one query; row i is of record i."""
     rng = random.Random(parity_seed())
     texts = list(records(str(request.param), rng))
     forms = {"plain": texts} | {name: [rewrite(text, rng) for text in texts] for name, rewrite in REWRITES.items()}
     contract = declared_dataset(Settings(), str(request.param)).contract
-    rows = judged(spark, contract, [text for form in forms.values() for text in form])
+    rows = validated_rows(spark, contract, [text for form in forms.values() for text in form])
     return {name: rows[place * len(texts) : (place + 1) * len(texts)] for place, name in enumerate(forms)}
 
 
-def judged(spark: SparkSession, contract: Contract, texts: list[str]) -> list[Row]:
+def validated_rows(spark: SparkSession, contract: Contract, texts: list[str]) -> list[Row]:
     rows = [("t", 0, place, ARRIVED, text.encode("utf-8", "surrogatepass"), 0) for place, text in enumerate(texts)]
     schema = "topic string, partition int, offset long, timestamp timestamp, value binary, _batch_id long"
     frame = pl.DataFrame(rows, schema=["topic", "partition", "offset", "timestamp", "value", "_batch_id"], orient="row")
     bronze = spark.createDataFrame(frame.to_arrow()).to(spark.createDataFrame([], schema).schema)
     values = F.struct([F.col(column.name).cast("string").alias(column.name) for column in contract.columns])
-    judge = compiled_validator(contract)
-    plainly = judge.accepted_plain(bronze).select("_offset", values.alias("by_gate_values"))
-    told = judge.validated(bronze).select("_offset", values.alias("values"), "_reasons")
-    told = told.join(plainly, "_offset", "left")
-    gate = bronze.select(F.col("offset").alias("_offset"), "value", joined(contract).alias("by_gate"))
-    return told.join(gate, "_offset").orderBy("_offset").collect()
+    validator = compiled_validator(contract)
+    by_gate = validator.accepted_plain(bronze).select("_offset", values.alias("by_gate_values"))
+    validated = validator.validated(bronze).select("_offset", values.alias("values"), "_reasons")
+    validated = validated.join(by_gate, "_offset", "left")
+    gate = bronze.select(F.col("offset").alias("_offset"), "value", is_plain(contract).alias("by_gate"))
+    return validated.join(gate, "_offset").orderBy("_offset").collect()
 
 
-def joined(contract: Contract) -> Any:
+def is_plain(contract: Contract) -> Any:
     text = F.col("value").cast("string")
     return joined_values(text, contract) != text
 
 
-def test_both_ways_are_gone(verdicts: dict[str, list[Row]]) -> None:
-    """The gate knows every real event, as the feed and as json.dumps write it, and no other white space or order."""
+def test_gate_accepts_plain_forms_only(verdicts: dict[str, list[Row]]) -> None:
+    """The gate accepts every real event, as the feed and json.dumps write it, and no other white space or key order."""
     known = {name: [bool(row["by_gate"]) for row in rows] for name, rows in verdicts.items()}
     assert all(known["plain"][:REAL_EVENTS])
     assert known["json.dumps"][:REAL_EVENTS] == known["plain"][:REAL_EVENTS]
@@ -232,23 +232,25 @@ def test_both_ways_are_gone(verdicts: dict[str, list[Row]]) -> None:
 
 
 @pytest.mark.parametrize("form", REWRITES)
-def test_the_same_reasons(form: str, verdicts: dict[str, list[Row]]) -> None:
-    wrong = [told(one, two, "_reasons") for one, two in pairs(verdicts, form) if one["_reasons"] != two["_reasons"]]
+def test_every_form_has_same_reasons(form: str, verdicts: dict[str, list[Row]]) -> None:
+    wrong = [
+        difference(one, two, "_reasons") for one, two in pairs(verdicts, form) if one["_reasons"] != two["_reasons"]
+    ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("form", REWRITES)
-def test_the_same_values_of_what_is_accepted(form: str, verdicts: dict[str, list[Row]]) -> None:
+def test_every_form_has_same_accepted_values(form: str, verdicts: dict[str, list[Row]]) -> None:
     wrong = [
-        told(one, two, "values")
+        difference(one, two, "values")
         for one, two in pairs(verdicts, form)
         if not one["_reasons"] and not two["_reasons"] and one["values"] != two["values"]
     ]
     assert wrong == []
 
 
-def test_what_is_accepted_plainly(verdicts: dict[str, list[Row]]) -> None:
-    """The short way accepts what the whole judge accepts of the records that the gate knows, with the same values."""
+def test_gate_accepts_only_valid_records_with_same_values(verdicts: dict[str, list[Row]]) -> None:
+    """Of the plain-form records, the gate accepts those that full validation accepts, with the same values."""
     wrong = [
         (bytes(row["value"])[:400], row["_reasons"], row["values"], row["by_gate_values"])
         for rows in verdicts.values()
@@ -261,7 +263,7 @@ def test_what_is_accepted_plainly(verdicts: dict[str, list[Row]]) -> None:
     assert any(row["by_gate"] and row["_reasons"] for row in verdicts["plain"])
 
 
-def test_some_of_every_fate(verdicts: dict[str, list[Row]]) -> None:
+def test_records_cover_the_rules_and_valid_values(verdicts: dict[str, list[Row]]) -> None:
     rules = {reason["rule"] for row in verdicts["plain"] for reason in row["_reasons"]}
     assert rules >= {"type", "out_of_range", "bad_ts", "no_zone", "future_ts", "required", "enum", "range", "length"}
     assert sum(not row["_reasons"] for row in verdicts["plain"]) > 2 * REAL_EVENTS
@@ -271,5 +273,5 @@ def pairs(verdicts: dict[str, list[Row]], form: str) -> Iterator[tuple[Row, Row]
     return zip(verdicts["plain"], verdicts[form], strict=True)
 
 
-def told(one: Row, two: Row, what: str) -> str:
-    return f"{bytes(one['value'])[:400]!r}: {one[what]}, but {bytes(two['value'])[:400]!r}: {two[what]}"
+def difference(one: Row, two: Row, column: str) -> str:
+    return f"{bytes(one['value'])[:400]!r}: {one[column]}, but {bytes(two['value'])[:400]!r}: {two[column]}"

@@ -39,7 +39,7 @@ def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
 
     # The job is killed between the new file and its commit: readers see no change.
     before = read_publication(site.settings, site.dataset)
-    wish = {"HEADRACE_FAILPOINT": "kill:maintain.put-together"}
+    wish = {"HEADRACE_FAILPOINT": "kill:compact.files-written"}
     killed = site.command("maintain", "--dataset", site.dataset, **wish)
     assert (killed.returncode, "ended with -9" in killed.stdout) == (LEFT_ALONE, True), killed.stderr
     assert read_publication(site.settings, site.dataset) == before

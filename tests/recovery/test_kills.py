@@ -13,7 +13,7 @@ from spark_jobs.storage.failpoints import Step
 
 # One batch per `send`, so that the batch in which a driver dies is known.
 TOGETHER = json.dumps({"minOffsetsPerTrigger": str(len(readings(0, 200)))})
-AT_START = (Step.LEASED, Step.EXAMINED)
+AT_START = (Step.LEASED, Step.PREFLIGHT_PASSED)
 # Steps between write and commit are covered by the parity test that simulates deaths in one process.
 AT_WORK = (
     Step.BRONZE_COMMITTED,

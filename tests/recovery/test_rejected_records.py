@@ -62,12 +62,12 @@ def test_rejected_records_are_reinstated_once(site: Site) -> None:
 
     # The job dies in the middle, then the driver during the patch: the same plan continues.
     again = ("rejected", "reinstate", *name, *where(one), "--yes")
-    died = site.command(*again, HEADRACE_FAILPOINT="kill:slice.records-redone")
+    died = site.command(*again, HEADRACE_FAILPOINT="kill:slice.records-rebuilt")
     assert died.returncode == REFUSED, died.stdout
     (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
     assert (plan["kind"], plan["stage"]) == ("reinstate", "planned")
     stopped(driver)
-    driver = site.start_driver("kill:correction.silver-committed")
+    driver = site.start_driver("kill:patch.silver-committed")
     site.wait_state("running", driver)
     cut = site.command("plan", "apply", plan["id"], "--yes")
     assert (cut.returncode, driver.wait()) == (REFUSED, -signal.SIGKILL), cut.stdout

@@ -68,11 +68,11 @@ def apply_despite_kills(site: Site, driver: Driver, plan: str) -> Driver:
 
     Readers see the state with lost rows, then all rows that were sent: never a mix of both.
     """
-    died = site.command("plan", "apply", plan, "--yes", HEADRACE_FAILPOINT="kill:slice.records-redone")
+    died = site.command("plan", "apply", plan, "--yes", HEADRACE_FAILPOINT="kill:slice.records-rebuilt")
     assert died.returncode == REFUSED, died.stdout
     driver.send(signal.SIGKILL)
     driver.wait()
-    driver = site.start_driver("kill:correction.silver-committed")
+    driver = site.start_driver("kill:patch.silver-committed")
     site.wait_state("running", driver)
     cut = site.command("plan", "apply", plan, "--yes")
     assert (cut.returncode, driver.wait()) == (REFUSED, -signal.SIGKILL), cut.stdout

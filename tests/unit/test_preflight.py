@@ -281,7 +281,7 @@ def test_repair_needs_the_lease(scene: Scene) -> None:
 
 def test_lease_removed_under_its_holder(scene: Scene) -> None:
     path = lease_path(scene.settings, "flights")
-    first = take_lease(path, "flights", NOW).raised(7)
+    first = take_lease(path, "flights", NOW).with_minimum_epoch(7)
     assert (first.is_held(), first.epoch) == (True, 7)
     path.unlink()
     assert not first.is_held()

@@ -1,4 +1,4 @@
-"""A commit whose call failed: what the log says counts, in this process and in the next attempt."""
+"""When a commit call fails, the Delta log decides whether it was committed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_jobs.storage.delta_table import OwnershipLost, Table
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 
 
-def spec(place: Path) -> TableSpec:
-    return TableSpec("silver.small", place / "a table", SPEC_COLUMNS, "_month", ("n",))
+def spec(folder: Path) -> TableSpec:
+    return TableSpec("silver.small", folder / "a table", SPEC_COLUMNS, "_month", ("n",))
 
 
 def file(name: str) -> DataFile:
@@ -25,7 +25,7 @@ def file(name: str) -> DataFile:
 
 
 class Failing:
-    """The table's handle, whose next commit fails: after it was written (`late`), or before."""
+    """Replaces a table's handle: every commit fails, after it was written (`late`) or before."""
 
     def __init__(self, table: Table, late: bool, error: Exception) -> None:
         self.table, self.real, self.late, self.error = table, table._delta, late, error
@@ -47,7 +47,7 @@ ERRORS: list[Callable[[], Exception]] = [
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_written_though_the_call_failed(tmp_path: Path, error: Callable[[], Exception]) -> None:
+def test_commit_in_the_log_counts_although_its_call_failed(tmp_path: Path, error: Callable[[], Exception]) -> None:
     table = Table(spec(tmp_path))
     Failing(table, late=True, error=error())
     assert table.commit("app", 0, {}, [file("one")]) == 1
@@ -57,7 +57,7 @@ def test_written_though_the_call_failed(tmp_path: Path, error: Callable[[], Exce
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_not_written_and_tried_again(tmp_path: Path, error: Callable[[], Exception]) -> None:
+def test_commit_not_in_the_log_can_be_repeated(tmp_path: Path, error: Callable[[], Exception]) -> None:
     table = Table(spec(tmp_path))
     failed = error()
     Failing(table, late=False, error=failed)
@@ -67,7 +67,7 @@ def test_not_written_and_tried_again(tmp_path: Path, error: Callable[[], Excepti
     assert table.commit("app", 0, {}, [file("one")]) == 1
 
 
-def test_two_owners_of_one_table(tmp_path: Path) -> None:
+def test_second_owner_of_a_table_is_refused(tmp_path: Path) -> None:
     stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
     owner.commit("app", 0, {}, [file("one")])
     with pytest.raises(OwnershipLost) as refusal:

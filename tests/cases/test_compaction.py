@@ -1,4 +1,4 @@
-"""Small files put together, old ones removed: the same rows, for who reads on and for what comes after."""
+"""Compaction and vacuum: readers and later batches see the same rows in fewer files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
-from histories import History, copy_of
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
+from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
@@ -29,17 +29,17 @@ from spark_jobs.storage.delta_table import CompactedRowsDiffer, Table
 from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
-EVERYTHING = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 EARLY = CompactionSize(min_files=3)
 LONG_AGO = timedelta(days=8)
 
 
 def reading(minute: int, litres: int | str) -> Record:
-    said = {"event_id": f"e{minute}", "device": f"d{minute % 2}", "litres": litres}
-    return Record(json.dumps(said | {"read_at": f"2024-02-{10 + minute // 4:02}T10:{minute:02}:00Z"}).encode())
+    event = {"event_id": f"e{minute}", "device": f"d{minute % 2}", "litres": litres}
+    return Record(json.dumps(event | {"read_at": f"2024-02-{10 + minute // 4:02}T10:{minute:02}:00Z"}).encode())
 
 
-def doubled(folder: Path) -> None:
+def double_litres(folder: Path) -> None:
     path = folder / "silver.py"
     path.write_text(
         path.read_text().replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)')
@@ -48,22 +48,22 @@ def doubled(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
-    """Five batches, a file of each in every table; bronze has the last three on one day."""
-    place = tmp_path_factory.mktemp("maintenance")
-    shutil.copytree(METER, place / "meter", ignore=shutil.ignore_patterns("__pycache__"))
-    release = small_release(spark, Settings(state=place / "production"), "meter", place / "meter")
+    """Return a release with five batches, each with a file in every table."""
+    folder = tmp_path_factory.mktemp("compaction")
+    shutil.copytree(METER, folder / "meter", ignore=shutil.ignore_patterns("__pycache__"))
+    release = small_release(spark, Settings(state=folder / "production"), "meter", folder / "meter")
     for batch in range(5):
         release.take([reading(4 * batch, batch), reading(4 * batch + 1, 7), reading(4 * batch + 2, "seven")])
     return release
 
 
 @pytest.fixture
-def told(production: SmallRelease, tmp_path: Path) -> History:
-    """The production in a place of the test's own."""
-    return History(copy_of(production, tmp_path / "production"), tmp_path)
+def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
+    """Return a patcher on the test's own copy of the release."""
+    return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)
 
 
-def everything(release: SmallRelease) -> dict[str, pl.DataFrame]:
+def published_rows(release: SmallRelease) -> dict[str, pl.DataFrame]:
     reading = pinned(release.settings)
     return {name: sorted_rows(reading.read(name).collect()) for name in reading.tables}
 
@@ -73,56 +73,58 @@ def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.sort(order)
 
 
-def at_their_heads(release: SmallRelease) -> dict[str, pl.DataFrame]:
-    """Every table as its owner has it, which readers see with the next publication only."""
+def head_rows(release: SmallRelease) -> dict[str, pl.DataFrame]:
+    """Return the rows of every table's newest version; readers see it after the next publication."""
     tables = [table for table, _ in tables_to_compact([release.release])]
     return {t.spec.name: sorted_rows(pl.read_delta(str(t.spec.path))) for t in tables}
 
 
-def refuse_other_rows(after: dict[str, pl.DataFrame], before: dict[str, pl.DataFrame]) -> None:
+def assert_same_rows(after: dict[str, pl.DataFrame], before: dict[str, pl.DataFrame]) -> None:
     assert set(after) == set(before)
     for name, rows in before.items():
         assert_frame_equal(after[name], rows, check_column_order=False)
 
 
-def aged(release: SmallRelease) -> None:
-    """Let everything in the tables be eight days old, for the file system and for the logs."""
+def age_files(release: SmallRelease) -> None:
+    """Set the modification times of all Parquet files back by eight days."""
     for path in (release.settings.state / "warehouse").rglob("*"):
         if path.suffix == ".parquet":
             then = path.stat().st_mtime - LONG_AGO.total_seconds()
             os.utime(path, (then, then))
 
 
-def test_the_same_rows_in_fewer_files(told: History) -> None:
-    release, spark = told.production, told.production.spark
-    before = everything(release)
+def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
+    release, spark = patcher.production, patcher.production.spark
+    before = published_rows(release)
     done = compact_tables(release.settings, spark, [release.release], 600, EARLY)
     assert {facts["left"] for facts in done.values()} == {0}
     fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
     assert any(table.endswith("/rejected") for table in fewer)
     assert any("/gold/" in table for table in fewer)
-    assert not any(table.endswith(("/silver", "/bronze")) for table in fewer), "plans find batches by their files"
-    refuse_other_rows(everything(release), before)
-    refuse_other_rows(at_their_heads(release), before)
+    assert not any(table.endswith(("/silver", "/bronze")) for table in fewer), (
+        "slices find their batches by the files' bounds"
+    )
+    assert_same_rows(published_rows(release), before)
+    assert_same_rows(head_rows(release), before)
 
-    # Whoever opens the tables anew finds them so, and the next batch is written and read as ever.
+    # A restarted owner reads the compacted tables and writes the next batch.
     release.restart()
     release.take([reading(40, 5), reading(41, "five")])
     assert release.silver().height == before["silver.meter"].height + 1
     twice = compact_tables(release.settings, spark, [release.release], 600, EARLY)
     assert all(twice[table]["files"] <= done[table]["now"] + 1 for table in fewer)
-    assert not any(told.redo(EVERYTHING)[2].values()), "done again it is the same"
-    correction, _, differing = told.redo(EVERYTHING, doubled)
-    told.apply(correction)
+    assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values()), "the rebuild must give the same rows"
+    patch, _, differing = patcher.rebuild(WHOLE_HISTORY, double_litres)
+    patcher.apply(patch)
     assert differing["silver.meter"] > 0
     assert release.silver()["litres"].sum() == 2 * (before["silver.meter"]["litres"].sum() + 5)
     rebuild(release.settings)
 
 
-def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
-    table = told.production.release.writer.rejected
+def test_change_feed_reader_sees_no_rows_of_compaction(patcher: SlicePatcher) -> None:
+    table = patcher.production.release.writer.rejected
     version = table.version
-    compact_tables(told.production.settings, told.production.spark, [told.production.release], 600, EARLY)
+    compact_tables(patcher.production.settings, patcher.production.spark, [patcher.production.release], 600, EARLY)
     log = table.spec.path / "_delta_log"
     actions = [json.loads(line) for line in (log / f"{version + 1:020}.json").read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -131,33 +133,33 @@ def test_who_follows_the_changes_of_a_table_sees_none(told: History) -> None:
     assert all(commit.metadata is None for commit in commits(table.spec.path, version))
 
 
-def test_what_is_published_stays_readable_however_old(told: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = told.production
-    before, settings = everything(release), release.settings
+def test_published_versions_survive_vacuum(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = patcher.production
+    before, settings = published_rows(release), release.settings
     table = release.release.writer.rejected
-    now = vacuumed_after(monkeypatch, timedelta())
-    aged(release)
+    vacuumed = vacuum_with_retention(monkeypatch, timedelta())
+    age_files(release)
     compact_tables(settings, release.spark, [release.release], 600, EARLY)
-    assert now, "tables were vacuumed"
-    # The publication names versions from before: their files are kept, those of earlier ones are not.
-    refuse_other_rows(everything(release), before)
-    refuse_other_rows(at_their_heads(release), before)
+    assert vacuumed, "no table was vacuumed"
+    # The publication names versions older than the compaction: vacuum keeps their files.
+    assert_same_rows(published_rows(release), before)
+    assert_same_rows(head_rows(release), before)
     release.take([reading(50, 1), reading(51, "one")])
-    aged(release)
+    age_files(release)
     done = compact_tables(settings, release.spark, [release.release], 600, EARLY)
     path = str(table.spec.path.relative_to(settings.state / "warehouse"))
     assert done[path]["removed"] > 0
-    assert everything(release)["silver.meter"].height == before["silver.meter"].height + 1
+    assert published_rows(release)["silver.meter"].height == before["silver.meter"].height + 1
     with pytest.raises(OSError, match="not found|No such file"):
-        DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
+        DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table()
 
 
-# Without the last batch: of its files two are put together with the last one.
-FIRST = 4
+# The version before the last batch; compaction replaces two of its files.
+OLD_VERSION = 4
 
 
-def vacuumed_after(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> list[str]:
-    """Have tables vacuumed with another retention; return the names of those that were."""
+def vacuum_with_retention(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> list[str]:
+    """Replace the retention of every vacuum; return the list that collects the vacuumed tables' names."""
     found: list[str] = []
 
     original = Table.vacuum
@@ -170,20 +172,20 @@ def vacuumed_after(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> lis
     return found
 
 
-def test_what_was_replaced_a_moment_ago_stays_for_a_week_however_old_its_files(told: History) -> None:
-    release = told.production
+def test_recently_replaced_files_are_kept_for_a_week(patcher: SlicePatcher) -> None:
+    release = patcher.production
     table = release.release.writer.rejected
-    before = DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table()
-    aged(release)
+    before = DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table()
+    age_files(release)
     compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
     release.take([reading(50, 1), reading(51, "one")])
     compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
     assert len(table.files()) < 6
-    assert DeltaTable(str(table.spec.path), version=FIRST).to_pyarrow_table().equals(before)
+    assert DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table().equals(before)
 
 
-def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
-    release = told.production
+def test_old_uncommitted_files_are_removed(patcher: SlicePatcher) -> None:
+    release = patcher.production
     orphan = release.release.writer.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"half")
@@ -196,25 +198,25 @@ def test_what_never_committed_is_removed_when_it_is_old(told: History) -> None:
     assert not orphan.exists()
 
 
-def test_a_run_that_is_half_done_keeps_its_files(told: History) -> None:
-    release = told.production
+def test_unfinished_run_keeps_its_files(patcher: SlicePatcher) -> None:
+    release = patcher.production
     for minute in range(50, 53):
         release.ingest([reading(minute, 1)])
     tables = (release.release.writer.silver, release.release.writer.rejected)
     with pytest.raises(Died):
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
-    known = [{file.path for file in table.files()} for table in tables]
+    before = [{file.path for file in table.files()} for table in tables]
     compact_tables(release.settings, release.spark, [release.release], 600, CompactionSize(min_files=2))
-    assert [{file.path for file in table.files()} for table in tables] == known
+    assert [{file.path for file in table.files()} for table in tables] == before
     release.restart()
     release.refine(5, 7)
     assert release.silver().height == 13
-    assert not any(told.redo(EVERYTHING)[2].values())
+    assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values())
 
 
 class Died(Exception):
-    """The process is gone."""
+    """The process is dead."""
 
 
 def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
@@ -226,18 +228,18 @@ def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
         release.refine(first, last)
 
 
-def test_there_is_an_end_of_time(told: History) -> None:
-    release = told.production
-    before = everything(release)
+def test_compaction_stops_at_time_limit(patcher: SlicePatcher) -> None:
+    release = patcher.production
+    before = published_rows(release)
     done = compact_tables(release.settings, release.spark, [release.release], 0, EARLY)
     assert sum(facts["left"] for facts in done.values()) > 0
     assert all(facts["now"] == facts["files"] for facts in done.values())
-    refuse_other_rows(everything(release), before)
-    refuse_other_rows(at_their_heads(release), before)
+    assert_same_rows(published_rows(release), before)
+    assert_same_rows(head_rows(release), before)
 
 
-def test_rows_that_are_not_as_many_are_refused(told: History) -> None:
-    silver = told.production.release.writer.silver
+def test_compaction_that_changes_row_count_is_refused(patcher: SlicePatcher) -> None:
+    silver = patcher.production.release.writer.silver
     version, files = silver.version, silver.files()
     with pytest.raises(CompactedRowsDiffer, match="nothing was committed"):
         silver.compact(files[:1], files[:2])
@@ -248,15 +250,15 @@ def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFi
     return DataFile(name, partition, 1, size, {"_batch_id": batch}, {"_batch_id": batch})
 
 
-def test_which_files_are_put_together() -> None:
+def test_small_files_are_grouped_by_partition_and_size() -> None:
     size = CompactionSize(small=10, target=12, min_files=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
     assert [[f.path for f in group] for group in small_groups(small, size)] == [["f0", "f1"], ["f2", "f3"]]
     few = CompactionSize(small=10, target=1000, min_files=3, max_files=2)
     assert [len(group) for group in small_groups(small, few)] == [2, 2]
-    nowhere = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
-    assert [len(group) for group in small_groups(nowhere, size)] == [4], "null has two names"
-    assert list(small_groups(small[:2], size)) == [], "they are few"
-    assert list(small_groups([file(f"g{n}", 10, n) for n in range(9)], size)) == [], "they are large"
-    apart = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]
-    assert list(small_groups(apart, size)) == [], "each in a partition of its own"
+    null_partition = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
+    assert [len(group) for group in small_groups(null_partition, size)] == [4], "null has two spellings"
+    assert list(small_groups(small[:2], size)) == [], "fewer than min_files"
+    assert list(small_groups([file(f"g{n}", 10, n) for n in range(9)], size)) == [], "not small"
+    one_each = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]
+    assert list(small_groups(one_each, size)) == [], "each in its own partition"

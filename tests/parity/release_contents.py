@@ -1,4 +1,4 @@
-"""What a release says, freed from what may differ between two ways to it: coordinates, batches, history, sketches."""
+"""A release's published rows without what depends on delivery: coordinates, batches, revisions, sketches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDER = ["_batch_id", "_partition", "_offset"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class ReleaseContents:
     """Silver's business columns; per rejected payload disposition and reasons; each gold table's declared columns."""
 
     silver: pl.DataFrame
@@ -22,18 +22,18 @@ class Answers:
     gold: dict[str, pl.DataFrame]
 
 
-def answers(release: SmallRelease) -> Answers:
+def release_contents(release: SmallRelease) -> ReleaseContents:
     """Read the published tables of a release."""
     names = [f"gold.{target.gold.name}" for target in release.release.gold]
-    return Answers(
+    return ReleaseContents(
         silver=_declared(release.silver()),
         rejected=rejected_payloads(release),
         gold={name: _declared(release.read(name)) for name in names},
     )
 
 
-def assert_same(found: Answers, expected: Answers) -> None:
-    """Both say the same, row by row."""
+def assert_same_contents(found: ReleaseContents, expected: ReleaseContents) -> None:
+    """Assert that both have the same rows in every table."""
     assert_frame_equal(found.silver, expected.silver)
     assert_frame_equal(found.rejected, expected.rejected)
     assert found.gold.keys() == expected.gold.keys()
@@ -45,30 +45,30 @@ def rejected_payloads(release: SmallRelease) -> pl.DataFrame:
     """Return per rejected record its payload, disposition and reasons; a duplicate's winner is left out."""
     values = _bronze(release).select(*COORDINATES, "value")
     reasons = release.rejected().explode("reasons").unnest("reasons")
-    told = reasons.with_columns(detail=pl.when(pl.col("disposition") != "duplicate").then("detail")).join(
+    rejected = reasons.with_columns(detail=pl.when(pl.col("disposition") != "duplicate").then("detail")).join(
         values, on=COORDINATES, how="left", validate="m:1"
     )
     columns = ["value", "disposition", "rule", "column", "detail", "contract_version"]
-    return told.select(columns).sort(columns)
+    return rejected.select(columns).sort(columns)
 
 
 def payload_verdicts(release: SmallRelease) -> Counter[tuple[bytes | None, str]]:
-    """Return what became of each payload: `accepted`, `duplicate`, or its reasons (each counted)."""
+    """Count the verdicts of payloads: `accepted`, `duplicate`, or the first reason of the rejection."""
     values = _bronze(release).select(*COORDINATES, "value")
     accepted = release.silver().select(*COORDINATES, rule=pl.lit("accepted"))
     rules = release.rejected().select(*COORDINATES, rule=pl.col("reasons").list.first().struct.field("rule"))
-    told = pl.concat([accepted, rules]).join(values, on=COORDINATES, how="left", validate="1:1")
-    return Counter(told.select("value", "rule").rows())
+    verdicts = pl.concat([accepted, rules]).join(values, on=COORDINATES, how="left", validate="1:1")
+    return Counter(verdicts.select("value", "rule").rows())
 
 
 def assert_accounted(release: SmallRelease) -> None:
-    """Each record is in silver or rejected, once; each identity is once in silver; each duplicate has its winner.
+    """Assert that each record is once in silver or rejected, and each identity once in silver.
 
-    The winner stands earlier in the total order, and the reason names its coordinates.
+    Each duplicate comes after its winner in the total order, and its reason names the winner's coordinates.
     """
     silver, rejected = release.silver(), release.rejected()
-    there = pl.concat([silver.select(ORDER), rejected.select(ORDER)]).sort(ORDER)
-    assert_frame_equal(there, _bronze(release).select(ORDER).sort(ORDER), check_dtypes=False)
+    found = pl.concat([silver.select(ORDER), rejected.select(ORDER)]).sort(ORDER)
+    assert_frame_equal(found, _bronze(release).select(ORDER).sort(ORDER), check_dtypes=False)
     assert silver["event_id"].is_unique().all()
     duplicates = rejected.filter(pl.col("disposition") == "duplicate").with_columns(
         winner=pl.col("reasons").list.first().struct.field("detail")
@@ -76,8 +76,8 @@ def assert_accounted(release: SmallRelease) -> None:
     winners = silver.select(winner=pl.concat_str(ORDER, separator="/"), **{f"w{c}": c for c in ORDER})
     pairs = duplicates.join(winners, on="winner", how="left", validate="m:1")
     assert pairs["w_offset"].null_count() == 0, "a duplicate's winner is not in silver"
-    late = [row for row in pairs.iter_rows(named=True) if _order(row, "w") >= _order(row, "")]
-    assert not late, f"a duplicate stands before its winner: {late[:3]}"
+    misplaced = [row for row in pairs.iter_rows(named=True) if _order(row, "w") >= _order(row, "")]
+    assert not misplaced, f"a duplicate comes before its winner: {misplaced[:3]}"
 
 
 def _order(row: dict[str, int], prefix: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A session that begins before a slice and ends in it is done again whole: its grain is the day, not the slice."""
+"""A session that crosses a slice's edge is rebuilt completely: the grain is the day, not the slice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from histories import History
 from pyspark.sql import SparkSession
+from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
@@ -40,19 +40,19 @@ DAY = "2024-02-27"
 
 
 def reading(at: str, litres: int) -> Record:
-    said = {"event_id": f"r{at}", "device": "d1", "read_at": f"{DAY}T{at}:00Z", "litres": litres}
-    return Record(json.dumps(said).encode())
+    event = {"event_id": f"r{at}", "device": "d1", "read_at": f"{DAY}T{at}:00Z", "litres": litres}
+    return Record(json.dumps(event).encode())
 
 
-def doubled(folder: Path) -> None:
+def double_litres(folder: Path) -> None:
     path = folder / "silver.py"
     path.write_text(
         path.read_text().replace("return accepted", 'return accepted.withColumn("litres", accepted.litres * 2)')
     )
 
 
-def with_sessions(place: Path, edit: str) -> Path:
-    folder = place / edit / "meter"
+def dataset_with_sessions(parent: Path) -> Path:
+    folder = parent / "original" / "meter"
     shutil.copytree(METER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "gold" / "sessions.sql").write_text(HALF_AN_HOUR)
     pipeline = folder / "pipeline.yaml"
@@ -61,12 +61,12 @@ def with_sessions(place: Path, edit: str) -> Path:
 
 
 @pytest.fixture
-def told(spark: SparkSession, tmp_path: Path) -> History:
+def patcher(spark: SparkSession, tmp_path: Path) -> SlicePatcher:
     release: SmallRelease = small_release(
-        spark, Settings(state=tmp_path / "production"), "meter", with_sessions(tmp_path, "as it is")
+        spark, Settings(state=tmp_path / "production"), "meter", dataset_with_sessions(tmp_path)
     )
     release.take([reading("10:00", 1), reading("10:20", 2), reading("10:40", 4), reading("12:00", 8)])
-    return History(release, tmp_path)
+    return SlicePatcher(release, tmp_path)
 
 
 def sessions(release: SmallRelease) -> list[tuple[object, ...]]:
@@ -74,10 +74,10 @@ def sessions(release: SmallRelease) -> list[tuple[object, ...]]:
     return [(r["since"].strftime("%H:%M"), r["until"].strftime("%H:%M"), r["litres"]) for r in rows.to_dicts()]
 
 
-def test_a_session_across_the_edge_of_a_slice(told: History) -> None:
-    assert sessions(told.production) == [("10:00", "10:40", 7), ("12:00", "12:00", 8)]
+def test_session_across_slice_edge_is_rebuilt_completely(patcher: SlicePatcher) -> None:
+    assert sessions(patcher.production) == [("10:00", "10:40", 7), ("12:00", "12:00", 8)]
     edge = (datetime(2024, 2, 27, 10, 30, tzinfo=UTC), datetime(2024, 2, 27, 11, tzinfo=UTC))
-    correction, done, differing = told.redo(Slice([Span(0, 100, 200, BRONZE)], *edge), doubled)
-    assert (done.core, differing["silver.meter"], differing["gold.meter_sessions"]) == (1, 1, 1)
-    told.apply(correction)
-    assert sessions(told.production) == [("10:00", "10:40", 11), ("12:00", "12:00", 8)]
+    patch, rebuilt, differing = patcher.rebuild(Slice([Span(0, 100, 200, BRONZE)], *edge), double_litres)
+    assert (rebuilt.core, differing["silver.meter"], differing["gold.meter_sessions"]) == (1, 1, 1)
+    patcher.apply(patch)
+    assert sessions(patcher.production) == [("10:00", "10:40", 11), ("12:00", "12:00", 8)]

@@ -1,4 +1,4 @@
-"""Golden cases of additive gold over decimals: sums, means and extremes are exact, in one batch or in several."""
+"""Golden cases of additive gold over decimals: sums, means and extremes are exact over any number of batches."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from batch_snapshots import BatchSnapshots, TakeBatches
 from small_events import observation
 from small_release import Record
-from stories import Story, Tell
 
 BATCHES: list[list[Record]] = [
     [
@@ -33,48 +33,48 @@ NAMES = ["observations", "coldest", "warmest", "mean_temp", "rain", "strongest_w
 
 
 @pytest.fixture(scope="module")
-def story(tell: Tell) -> Story:
-    return tell("weather", BATCHES)
+def snapshots(take_batches: TakeBatches) -> BatchSnapshots:
+    return take_batches("weather", BATCHES)
 
 
-def day(story: Story, batch: int, date: str) -> dict[str, Any]:
-    rows = [row for row in story.after(batch, "gold.weather_days").to_dicts() if row["day"].isoformat() == date]
+def day(snapshots: BatchSnapshots, batch: int, date: str) -> dict[str, Any]:
+    rows = [row for row in snapshots.after(batch, "gold.weather_days").to_dicts() if row["day"].isoformat() == date]
     assert len(rows) == 1
     return rows[0]
 
 
 @pytest.mark.parametrize("batch", FEBRUARY_1)
-def test_measures_of_decimals(story: Story, batch: int) -> None:
-    row = day(story, batch, "2013-02-01")
+def test_decimal_measures_are_exact(snapshots: BatchSnapshots, batch: int) -> None:
+    row = day(snapshots, batch, "2013-02-01")
     found = tuple(row[name] for name in NAMES)
     expected = tuple(Decimal(value) if isinstance(value, str) else value for value in FEBRUARY_1[batch])
-    mean, wanted = found[3], expected[3]
-    assert abs(mean - wanted) < Decimal("0.000001")
+    mean, expected_mean = found[3], expected[3]
+    assert abs(mean - expected_mean) < Decimal("0.000001")
     assert found[:3] + found[4:] == expected[:3] + expected[4:]
 
 
-def test_of_nothing_there_is_no_sum_and_no_mean(story: Story) -> None:
-    row = day(story, 0, "2013-02-02")
+def test_sum_and_mean_without_values_are_null(snapshots: BatchSnapshots) -> None:
+    row = day(snapshots, 0, "2013-02-02")
     assert [row[name] for name in NAMES] == [1, None, None, None, None, None, 0]
 
 
-def test_zero_is_not_nothing(story: Story) -> None:
-    row = day(story, 1, "2013-02-03")
+def test_zero_is_not_null(snapshots: BatchSnapshots) -> None:
+    row = day(snapshots, 1, "2013-02-03")
     assert [row[name] for name in ("coldest", "mean_temp", "rain")] == [0, 0, 0]
 
 
-def test_types_stay_as_they_were_created(story: Story) -> None:
-    """A merge widens Spark's decimals; what is written must not."""
-    created = story.release.release.gold[0].table.spec.schema
+def test_decimal_types_do_not_widen(snapshots: BatchSnapshots) -> None:
+    """Spark widens decimals when it merges measures; the written columns keep their types."""
+    created = snapshots.release.release.gold[0].table.spec.schema
     declared = {field.name: field.dataType.simpleString() for field in created}
     assert declared["rain"] == "decimal(17,2)"
     for batch in FEBRUARY_1:
-        schema = story.after(batch, "gold.weather_days").schema
+        schema = snapshots.after(batch, "gold.weather_days").schema
         for name in ("coldest", "warmest", "rain", "strongest_wind", "mean_temp"):
             precision, scale = declared[name].removeprefix("decimal(").removesuffix(")").split(",")
             assert schema[name].is_decimal()
             assert (schema[name].precision, schema[name].scale) == (int(precision), int(scale))  # type: ignore[attr-defined]
 
 
-def test_a_duplicate_does_not_count(story: Story) -> None:
-    assert story.after(2, "rejected.weather").height == 1
+def test_duplicate_is_not_aggregated(snapshots: BatchSnapshots) -> None:
+    assert snapshots.after(2, "rejected.weather").height == 1

@@ -1,0 +1,28 @@
+"""A release that takes batch after batch, with a copy of every published table after each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+from small_release import Record, SmallRelease
+
+
+class BatchSnapshots:
+    """A release, and its published tables as of each batch."""
+
+    def __init__(self, release: SmallRelease) -> None:
+        self.release = release
+        self._tables: list[dict[str, pl.DataFrame]] = []
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Ingest and refine one batch, then copy the published tables."""
+        self.release.take(records)
+        self._tables.append({name: self.release.read(name) for name in self.release.versions()})
+
+    def after(self, batch: int, table: str) -> pl.DataFrame:
+        """Return the rows of `table` as published after `batch`."""
+        return self._tables[batch][table]
+
+
+TakeBatches = Callable[[str, Sequence[Sequence[Record]]], BatchSnapshots]

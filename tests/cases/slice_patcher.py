@@ -1,0 +1,88 @@
+"""A published release whose slices can be rebuilt, with its own code or edited code, and patched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from small_release import SmallRelease
+
+from include.catalog.dataset import load_dataset
+from include.catalog.history_slice import Slice
+from include.paths import patch_path
+from include.reading.publication import publish, read_publication
+from include.settings import Settings
+from spark_jobs.contract.validator import compiled_validator
+from spark_jobs.engine.apply_patch import APPLY, Patch, apply_patch
+from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.rebuild_gold import rebuild_gold
+from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
+from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.jobs.slice_job import slice_records
+from spark_jobs.layers.release_tables import Release, pinned_release
+from spark_jobs.layers.silver_code import load_transformation
+
+Edit = Callable[[Path], None]
+
+
+@dataclass
+class SlicePatcher:
+    """A published release; `rebuild` computes a patch for a slice, `apply` applies or reverts it and publishes."""
+
+    production: SmallRelease
+    folder: Path
+    plans: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.production.dataset.name
+
+    def rebuild(self, selection: Slice, edit: Edit | None = None) -> tuple[Patch, RebuiltSlice, dict[str, int]]:
+        """Rebuild a slice of the published batches; return patch, record counts and differing rows per table."""
+        self.plans += 1
+        production, published = self.production, read_publication(self.production.settings, self.name)
+        versions = {name: table.version for name, table in published.tables.items()}
+        pinned = pinned_release(
+            production.spark, production.settings, production.dataset, versions, selection.reference
+        )
+        release = pinned if edit is None else self._with_code_of(pinned, edit)
+        plan = f"test-{self.name}-{self.plans}"
+        folder = PlanFolder(patch_path(production.settings, self.name, production.dataset.release, plan))
+        records = slice_records(production.settings, release, selection, published, folder)
+        rebuilt = rebuild_slice(release, records, selection, folder)
+        gold = {
+            t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch) for t in release.gold
+        }
+        return Patch(plan, folder, published.batch, APPLY), rebuilt, {**rebuilt.differing, **gold}
+
+    def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
+        other = load_dataset(self.name, edited_dataset(self.folder, edit, self.production.dataset.folder))
+        writer = replace(
+            pinned.writer, validator=compiled_validator(other.contract), transform=load_transformation(other)
+        )
+        return replace(pinned, writer=writer)
+
+    def apply(self, patch: Patch) -> None:
+        """Apply the patch, or revert it if that is its direction, and publish."""
+        production = self.production
+        batch = refined_batch(production.release)
+        apply_patch(production.release, patch, batch, production.epoch)
+        publish(production.settings, publication_of(production.settings, production.release, batch))
+
+
+def copy_release(release: SmallRelease, state: Path) -> SmallRelease:
+    """Copy the state folder and return its release: cheaper than refining the same batches again."""
+    shutil.copytree(release.settings.state, state)
+    settings, ends = Settings(state=state), dict(release.ends)
+    return SmallRelease(release.spark, settings, release.dataset, release.epoch, ends, release.batches)
+
+
+def edited_dataset(parent: Path, edit: Edit, original: Path) -> Path:
+    """Copy a dataset's folder to `parent`, apply `edit` once, and return the copy."""
+    folder = parent / edit.__name__
+    if not folder.exists():
+        shutil.copytree(original, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        edit(folder)
+    return folder

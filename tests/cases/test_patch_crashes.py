@@ -1,0 +1,123 @@
+"""A driver dies at each step of a patch: the next driver finishes it, and readers never see a partial patch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from slice_patcher import SlicePatcher
+from small_release import SmallRelease, small_release
+from test_slices import BATCHES, WINNER_ONLY, Visible, from_scratch, lower_distance, visible
+
+from include.catalog.dataset import snapshot_dataset
+from include.paths import patch_in_progress_path
+from include.reading.amendments import DISCARD, Decision, append_decisions
+from include.settings import Settings
+from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
+from spark_jobs.engine import active_releases
+from spark_jobs.engine.active_releases import open_active_releases
+from spark_jobs.engine.apply_patch import Patch
+from spark_jobs.engine.execute_request import execute
+from spark_jobs.storage.failpoints import Step
+from spark_jobs.storage.lease import Lease, take_lease
+
+STEPS = [step for step in Step if step.value.startswith("patch.")]
+
+
+@pytest.fixture
+def patcher(spark: SparkSession, tmp_path: Path) -> SlicePatcher:
+    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    snapshot_dataset(release.settings, "flights")
+    for records in BATCHES:
+        release.take(records)
+    return SlicePatcher(release, tmp_path)
+
+
+def execute_until(release: SmallRelease, request: OwnerRequest, step: Step | None) -> bool:
+    """Start an owner, which finishes an unfinished patch and executes the request; return whether it died at `step`."""
+    if pending_request(release.settings, "flights") is None:
+        submit_request(release.settings, "flights", request)
+    try:
+        with leases_released_at_exit(), dying_at(step):
+            owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
+            response = execute(owner, request)
+    except Died:
+        return True
+    respond(release.settings, "flights", response)
+    assert response.refused == ""
+    return False
+
+
+@contextmanager
+def leases_released_at_exit() -> Iterator[None]:
+    """Release the leases taken inside, as the OS does when a process ends."""
+    taken: list[Lease] = []
+
+    def recorded(*arguments: Any) -> Lease:
+        taken.append(take_lease(*arguments))
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(active_releases, "take_lease", recorded)
+        try:
+            yield
+        finally:
+            for lease in taken:
+                lease.release()
+
+
+def crash_at_every_step(release: SmallRelease, request: OwnerRequest, states: tuple[Visible, Visible]) -> None:
+    """Every restart shows one of `states` = (before, after); the last one, without a crash, shows `after`."""
+    for step in STEPS:
+        assert execute_until(release, request, step), f"{step} was never passed"
+        release.restart()
+        assert visible(release) in states, step
+    assert not execute_until(release, request, None)
+    release.restart()
+    assert visible(release) == states[1]
+    assert not patch_in_progress_path(release.settings, "flights", release.dataset.release).exists()
+
+
+def apply_and_revert_requests(release: SmallRelease, patch: Patch) -> tuple[OwnerRequest, OwnerRequest]:
+    built = {"attempt": "one", "batch": patch.built, "filled": 0, "decided_until": 0}
+    (patch.folder.path / "built.json").write_text(json.dumps(built))
+    name = release.dataset.release
+    return OwnerRequest(patch.plan, RequestKind.APPLY_PATCH, name, "one"), OwnerRequest(
+        patch.plan, RequestKind.REVERT_PATCH, name, "one"
+    )
+
+
+def test_patch_interrupted_at_each_step_is_finished_by_next_owner(patcher: SlicePatcher) -> None:
+    release, before = patcher.production, visible(patcher.production)
+    expected = from_scratch(patcher, lower_distance, BATCHES)
+    patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
+    apply, revert = apply_and_revert_requests(release, patch)
+    crash_at_every_step(release, apply, (before, expected))
+    versions = release.versions()
+    assert not execute_until(release, apply, None)
+    release.restart()
+    assert release.versions() == versions
+    crash_at_every_step(release, revert, (expected, before))
+
+
+def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:
+    """A record is discarded after the patch was built, so the patch does not contain that decision."""
+    release, before = patcher.production, visible(patcher.production)
+    patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
+    apply, _ = apply_and_revert_requests(release, patch)
+    discarded = Decision(DISCARD, 0, 103, batch=0, at=datetime(2026, 12, 1, tzinfo=UTC), by="ann", why="a test")
+    assert append_decisions(release.settings, "flights", [discarded]) == 1
+    submit_request(release.settings, "flights", apply)
+    with leases_released_at_exit():
+        owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
+        response = execute(owner, apply)
+    assert "decision about rejected records" in response.refused
+    assert response.remedy == f"headrace plan compare {patch.plan}"
+    assert visible(release) == before
