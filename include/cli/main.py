@@ -10,8 +10,6 @@ from rich.markup import escape
 
 from include.cli.lazy_group import LazyCommand, LazyGroup
 from include.errors import HeadraceError
-from include.settings import load_settings
-from include.state.migrate_state import migrate_state
 
 # Demo, benchmarks and producers are users' commands too; nothing but this table names them.
 COMMANDS = {
@@ -124,6 +122,9 @@ def headrace(context: typer.Context) -> None:
     """Kafka to Delta, every record accounted for."""
     if context.invoked_subcommand not in NEEDS_CURRENT_STATE or "--help" in sys.argv:
         return
+    # Here, so that a list of commands loads no settings library.
+    from include.settings import load_settings
+    from include.state.migrate_state import migrate_state
 
     for line in migrate_state(load_settings()):
         Console(stderr=True, soft_wrap=True).print(f"state: renamed {escape(line)}", highlight=False)

@@ -1,4 +1,4 @@
-"""The trigger forms: what Airflow's page asks, with types, examples and meanings. What is allowed: asked.py."""
+"""Trigger forms of the DAGs; `run_parameters.py` validates what was given."""
 
 from __future__ import annotations
 
