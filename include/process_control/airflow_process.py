@@ -144,7 +144,8 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
         "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
         # An api-server that is started again is away for longer than 15 s; a task's work must not die of that.
-        "workers": {"max_failed_heartbeats": 20},
+        # A busy machine answers late, and a run whose first call timed out would fail with an empty log.
+        "workers": {"max_failed_heartbeats": 20, "execution_api_timeout": 60},
         # What died is noticed within a minute, not within five.
         "scheduler": {
             "task_instance_heartbeat_timeout": 60,

@@ -171,7 +171,7 @@ def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> Feedi
     found = Feeding(settings, runs)
     found.start()
     found.open("127.0.0.1:9")
-    found._thread.join(10)
+    found._thread.join(120)
     return found
 
 

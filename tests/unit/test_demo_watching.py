@@ -63,14 +63,14 @@ def test_other_datasets_do_not_matter() -> None:
     other = replace(flights(0, stream=lost), dataset="other")
     seen = look(0, flights(100), other)
     assert seen.done
-    Patience(Settings()).validator(seen)
+    Patience(Settings()).judge(seen)
 
 
 @pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
 def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
     lost = ProcessStatus("stream:flights", None, state, "because of [/this]")
     with pytest.raises(StreamLost, match="because of") as caught:
-        Patience(settings).validator(look(0, flights(5, stream=lost)))
+        Patience(settings).judge(look(0, flights(5, stream=lost)))
     assert caught.value.status == lost
     assert "stream-flights.log" in caught.value.remedy
 
@@ -78,28 +78,28 @@ def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: 
 def test_a_lost_broker_ends_the_wait(settings: Settings) -> None:
     lost = ProcessStatus("broker", None, ProcessState.CRASHED, "pid 1 is gone")
     with pytest.raises(StreamLost):
-        Patience(settings).validator(look(0, flights(5), broker=lost))
+        Patience(settings).judge(look(0, flights(5), broker=lost))
 
 
 def test_refine_may_be_halted_for_a_while(settings: Settings) -> None:
     patience = Patience(settings, halted_for=45)
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a bug")
-    patience.validator(look(0, flights(5, stream=halted)))
-    patience.validator(look(44, flights(6, stream=halted)))
-    patience.validator(look(50, flights(6)))
-    patience.validator(look(60, flights(7, stream=halted)))
+    patience.judge(look(0, flights(5, stream=halted)))
+    patience.judge(look(44, flights(6, stream=halted)))
+    patience.judge(look(50, flights(6)))
+    patience.judge(look(60, flights(7, stream=halted)))
     with pytest.raises(RefineHalted, match="a bug"):
-        patience.validator(look(105, flights(8, stream=halted)))
+        patience.judge(look(105, flights(8, stream=halted)))
 
 
 def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
     patience = Patience(settings, still_for=120)
-    patience.validator(look(0, flights(5)))
-    patience.validator(look(119, flights(5)))
-    patience.validator(look(130, flights(6)))
-    patience.validator(look(249, flights(6)))
+    patience.judge(look(0, flights(5)))
+    patience.judge(look(119, flights(5)))
+    patience.judge(look(130, flights(6)))
+    patience.judge(look(249, flights(6)))
     with pytest.raises(NothingMoves) as caught:
-        patience.validator(look(250, flights(6)))
+        patience.judge(look(250, flights(6)))
     assert caught.value.behind == {"flights": 94}
 
 
@@ -107,14 +107,14 @@ def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
 def test_any_number_counts_as_movement(settings: Settings, moved: str) -> None:
     patience = Patience(settings, still_for=120)
     fed = {"flights": Fed("flights", 1, 100)}
-    patience.validator(look(0, flights(5), fed=fed))
+    patience.judge(look(0, flights(5), fed=fed))
     now = {
         "kafka": look(119, flights(5, kafka=101), fed=fed),
         "bronze": look(119, flights(5, bronze=101), fed=fed),
         "sent": look(119, flights(5), fed={"flights": Fed("flights", 2, 100)}),
     }
-    patience.validator(now[moved])
-    patience.validator(replace(now[moved], at=200))
+    patience.judge(now[moved])
+    patience.judge(replace(now[moved], at=200))
 
 
 def test_watch_shows_every_look_and_returns_the_one_that_is_done(settings: Settings) -> None:
@@ -147,9 +147,9 @@ def test_what_only_the_driver_knows_yet_is_shown_and_is_movement(settings: Setti
     before = look(0, flights(0, bronze=0))
     after = replace(before, at=119, ingested={"flights": 654_321})
     patience = Patience(settings, still_for=120)
-    patience.validator(before)
-    patience.validator(after)
-    patience.validator(replace(after, at=200))
+    patience.judge(before)
+    patience.judge(after)
+    patience.judge(replace(after, at=200))
     assert "654,321" in printed(live_table(after, Rates({}, {}), 1))
     assert "bronze 654,321" in printed(line(after, Rates({}, {}), 1)).replace("\n", " ")
 
