@@ -107,7 +107,7 @@ def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[
 
 
 def repair(
-    settings: Settings, name: str, *, now: datetime, confirm: Callable[[], bool], show: Callable[[str], None]
+    settings: Settings, name: str, *, now: datetime, confirm: Callable[[], bool], print_line: Callable[[str], None]
 ) -> bool:
     """Show the problem and, if `confirm` returns True, write the new generation; return whether the dataset is usable.
 
@@ -118,16 +118,16 @@ def repair(
     try:
         planned = planned_repair(settings, dataset, bootstrap_servers(settings))
         if planned is None:
-            show(f"{name}: nothing to repair; nothing was changed")
+            print_line(f"{name}: nothing to repair; nothing was changed")
             return True
         folder = checkpoint_path(settings, name)
         for sentence in planned.sentences(name, folder):
-            show(f"{name}: {sentence}")
+            print_line(f"{name}: {sentence}")
         if not confirm():
-            show(f"{name}: nothing was changed")
+            print_line(f"{name}: nothing was changed")
             return False
         write_generation(folder, planned.generation)
-        show(f"{name}: repaired; headrace up {name} continues from there")
+        print_line(f"{name}: repaired; headrace up {name} continues from there")
         return True
     finally:
         lease.release()
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
         answer
     ]
     try:
-        well = repair(load_settings(), name, now=datetime.now(UTC), confirm=confirm, show=print)
+        well = repair(load_settings(), name, now=datetime.now(UTC), confirm=confirm, print_line=print)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return REFUSED
