@@ -102,7 +102,7 @@ class Scene:
 
     def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
         shown: list[str] = []
-        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, show=shown.append)
+        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, print_line=shown.append)
         return well, shown
 
 
