@@ -22,8 +22,8 @@ from include.clients.delta_log import commits
 from include.ledger.ledger_rebuild import rebuild
 from include.reading import pinned
 from include.settings import Settings
-from spark_jobs.engine import refine as refining
 from spark_jobs.engine.compact_tables import CompactionSize, compact_tables, small_groups, tables_to_compact
+from spark_jobs.layers import silver_layer
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import CompactedRowsDiffer, Table
 from spark_jobs.storage.failpoints import Step
@@ -224,7 +224,7 @@ def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
         raise Died
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refining, "pass_step", lambda step, *_: die() if step is Step.REJECTED_COMMITTED else None)
+        patch.setattr(silver_layer, "pass_step", lambda step, *_: die() if step is Step.REJECTED_COMMITTED else None)
         release.refine(first, last)
 
 
