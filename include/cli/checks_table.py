@@ -1,19 +1,22 @@
-"""Checks of whole tables, as a table for people: what `headrace quality run` and comparisons of plans show."""
+"""Results of table rules in the terminal: what `headrace quality run` and comparisons print."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from include.catalog.rule_results import RuleResult
 
-def checks_table(checks: Sequence[Mapping[str, Any]]) -> Table:
-    """Return checks, given as `Check.as_json` has them, as a table."""
-    table = Table("table", "rule", "", "action", "seen", header_style="bold", box=None)
+
+def checks_table(checks: Sequence[RuleResult]) -> Table:
+    """Return the results as a table, one rule per row."""
+    table = Table("table", "rule", "action", "result", "observed", header_style="bold", box=None)
     for check in checks:
-        broken = Text("broken", "red" if check["blocks"] else "yellow")
-        mark = {True: Text("kept", "green"), False: broken, None: Text("not asked", "yellow")}[check["is_kept"]]
-        table.add_row(Text(check["table"]), Text(check["rule"]), mark, Text(check["action"]), Text(check["seen"]))
+        colour = "green" if check.passed else "red" if check.blocks else "yellow"
+        cells = map(Text, (check.table, check.rule, check.action))
+        table.add_row(*cells, Text(check.outcome, colour), Text(check.observed))
     return table

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from include.cli.checks_table import checks_table
 
+if TYPE_CHECKING:
+    from include.planning.comparison import Comparison
+    from include.planning.comparison_view import TableView
 
-def show_comparison(console: Console, found: Mapping[str, Any], *, samples: bool = True) -> None:
-    """Print a comparison, table by table; with `samples` also sums that moved and the first keys that changed."""
-    table = Table(
-        "table", "", "rows before", "rows after", "added", "missing", "changed", box=None, header_style="bold"
-    )
+
+def show_comparison(console: Console, comparison: Comparison, *, details: bool = True) -> None:
+    """Print a comparison, table by table; with `details` also changed columns, sums and the first keys that differ."""
+    from include.planning.comparison_view import comparison_view
+
+    view = comparison_view(comparison)
+    counts = ("rows before", "rows after", "added", "missing", "changed")
+    table = Table("table", "difference", *counts, box=None, header_style="bold")
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
-    for t in found["tables"]:
-        mark = "[green]equal[/]" if t["equal"] else t["presence"] if t["presence"] != "both" else f"{t['share']:.2%}"
-        counts = (f"{t[name]:,}" for name in ("old_rows", "new_rows", "added", "missing", "changed"))
-        table.add_row(t["name"], mark, *counts)
+    for t in view.tables:
+        numbers = (f"{count:,}" for count in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
+        table.add_row(Text(t.name), Text(t.difference, "green" if t.is_equal else ""), *numbers)
     console.print(table)
-    for t in found["tables"] if samples else ():
-        _show_moved(console, t)
-    if found.get("checks"):
-        console.print(checks_table(found["checks"]))
-    console.print(f"[bold]{found['verdict']}[/], both at bronze batch {found['batch']}", highlight=False)
+    for t in view.tables if details else ():
+        for line in _details(t):
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    if view.checks:
+        console.print(checks_table(comparison.checks))
+    console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
 
 
-def _show_moved(console: Console, table: Mapping[str, Any]) -> None:
-    """Print the sums that moved and the first key that changed."""
-    for d in table["drift"]:
-        if d["old_sum"] != d["new_sum"]:
-            line = f"  {table['name']}.{d['column']}: sum {_number(d['old_sum'])} → {_number(d['new_sum'])}"
-            console.print(line, highlight=False, markup=False)
-    for kind, samples in table["samples"].items():
-        for sample in samples[:1]:
-            key = ", ".join(f"{name}={value}" for name, value in sample["key"].items())
-            console.print(f"  {table['name']}, first {kind}: {key}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:,.10g}"
+def _details(table: TableView) -> list[str]:
+    columns = [f"{table.name}.{column}: {change}" for column, change in table.columns]
+    statistics = [f"{table.name}.{s.column}: {s.statistic} {s.before} → {s.after}" for s in table.statistics]
+    samples = [f"{table.name}, first {group.kind}: {group.samples[0].key}" for group in table.samples if group.samples]
+    return [*columns, *statistics, *samples]

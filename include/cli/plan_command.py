@@ -81,16 +81,17 @@ def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None
     """Show a plan, its events and its comparison."""
 
     settings = load_settings()
-    record, compared = load_plan(settings, plan), load_comparison(settings, plan)
+    record, comparison = load_plan(settings, plan), load_comparison(settings, plan)
     if json_:
-        typer.echo(json.dumps(record_json(record) | {"comparison": compared}, indent=1))
+        values = None if comparison is None else comparison.to_json()
+        typer.echo(json.dumps(record_json(record) | {"comparison": values}, indent=1))
         return
     console = Console()
     show_plan(console, record)
     for event in record.events:
         console.print(f"  {event.at:%Y-%m-%d %H:%M:%S}  {event.stage:12} by {event.by}", highlight=False, markup=False)
-    if compared is not None:
-        show_comparison(console, compared)
+    if comparison is not None:
+        show_comparison(console, comparison)
         console.print(f"page: {comparison_path(settings, plan, 'html')}", highlight=False, markup=False, soft_wrap=True)
 
 

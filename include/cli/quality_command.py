@@ -1,8 +1,9 @@
-"""`headrace quality`: what rules have counted, tables asked as a whole, and what has drifted."""
+"""`headrace quality`: counts of rule violations, table rules on published tables, and drift."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,69 +19,69 @@ from include.cli.option_types import utc_time
 from include.ledger.ledger_reader import open_reader
 from include.paths import docs_page
 from include.quality.published_quality import validate_published
-from include.quality.quality_pages import report_page as made
+from include.quality.quality_pages import report_page
 from include.quality.quality_report import QualityReport, quality_report
 from include.quality.silver_drift import drift_warnings
 from include.reading.publication import publications, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Is what was promised kept? Rules, tables as a whole, and drift.")
+app = typer.Typer(no_args_is_help=True, help="Data quality: rule violations, table rules, drift.")
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 @app.callback()
 def quality() -> None:
-    """Is what was promised kept? Rules, tables as a whole, and drift."""
+    """Data quality: rule violations, table rules, drift."""
 
 
 @app.command()
 def report(
     dataset: Dataset,
     since: Annotated[
-        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="Judged from then on, UTC.")
+        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="Validated since, UTC.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Judged before then, UTC.")
+        datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Validated before, UTC.")
     ] = None,
-    release: Annotated[
-        str | None, typer.Option(help="As judged by this release. [default: the one that readers see]")
-    ] = None,
-    page: Annotated[Path | None, typer.Option(help="Also write it as a page with a plot a rule.")] = None,
+    release: Annotated[str | None, typer.Option(help="Runs of this release. [default: the published one]")] = None,
+    page: Annotated[Path | None, typer.Option(help="Also write an HTML page with a plot per rule.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many records each rule has rejected or warned of, run by run, as the ledger has counted.
+    """Show how many records each rule rejected or warned of, run by run, from the ledger.
 
-    Counted is what came in; what a plan has judged again stands in its comparison.
+    Only ingested records count; records that a plan validates again are in the plan's comparison.
     """
 
     settings = load_settings()
-    judge = release or read_publication(settings, dataset).release
-    contract = released_dataset(settings, dataset, judge).contract
-    runs = [run for run in open_reader(settings).run_counts(dataset, since, until) if run.release == judge]
+    validated_by = release or read_publication(settings, dataset).release
+    contract = released_dataset(settings, dataset, validated_by).contract
+    runs = [run for run in open_reader(settings).run_counts(dataset, since, until) if run.release == validated_by]
     found = quality_report(dataset, contract, runs, since, until)
     if page is not None:
-        page.write_text(made(found), "utf-8")
+        page.write_text(report_page(found), "utf-8")
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=1))
+        typer.echo(json.dumps(found.to_json(), indent=1))
         return
     console = Console()
     console.print(report_table(found))
-    console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {judge}", highlight=False)
+    console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {validated_by}", highlight=False)
     if page is not None:
         console.print(f"page: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def report_table(found: QualityReport) -> Table:
-    """Return a report as a table, one rule a row."""
-    table = Table("rule", "", "records", "broken", "share", "wanted", "first", header_style="bold", box=None)
+    """Return a report as a table, one rule per row."""
+    table = Table(
+        *("rule", "effect", "records", "violations", "share", "limit", "first violation"), header_style="bold", box=None
+    )
     for line in found.lines:
-        wanted = "" if line.mostly is None else f"{100 * (1 - line.mostly):.4g} % at most"
+        limit = "" if line.mostly is None else f"≤ {100 * (1 - line.mostly):.4g} %"
         first = "" if line.first is None else f"partition {line.first[0]} offset {line.first[1]}"
-        cells = (line.rule, line.kind, f"{line.judged:,}", f"{line.broken:,}")
-        colour = "" if line.is_kept is None else "green" if line.is_kept else "red"
-        table.add_row(*map(Text, cells), Text(f"{line.share:.4%}", colour), Text(wanted), Text(first))
+        cells = (line.rule, line.kind, f"{line.validated:,}", f"{line.violations:,}")
+        colour = "" if line.passed is None else "green" if line.passed else "red"
+        table.add_row(*map(Text, cells), Text(f"{line.share:.4%}", colour), Text(limit), Text(first))
     for column in table.columns[2:5]:
         column.justify = "right"
     return table
@@ -88,20 +89,20 @@ def report_table(found: QualityReport) -> Table:
 
 @app.command()
 def run(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all that are published]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all published datasets]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
-    """Ask the published tables the rules that a table as a whole must keep; exit 1 when a hold or fail is broken."""
+    """Evaluate the table rules of the published tables; exit 1 when a rule with action hold or fail fails."""
 
     settings = load_settings()
     names = list(publications(settings)) if dataset is None else [dataset]
     found = [validate_published(settings, name, datetime.now(UTC)) for name in names]
     if as_json:
-        typer.echo(json.dumps([each.as_json() for each in found], indent=1))
+        typer.echo(json.dumps([each.to_json() for each in found], indent=1))
     else:
         for each in found:
             Console().print(f"{each.dataset}, release {each.release}, batch {each.batch}", highlight=False)
-            Console().print(checks_table([check.as_json() for check in each.checks]))
+            Console().print(checks_table(each.checks))
             Console(soft_wrap=True).print(f"docs: {docs_page(settings, each.dataset)}", highlight=False, markup=False)
     if any(each.blocks for each in found):
         raise typer.Exit(1)
@@ -109,11 +110,11 @@ def run(
 
 @app.command()
 def docs(dataset: Dataset) -> None:
-    """Say where Data Docs of the last `headrace quality run` are."""
+    """Print the path of the Data Docs of the last `headrace quality run`."""
 
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
-        Console().print(f"there are none yet: headrace quality run --dataset {dataset}", highlight=False)
+        Console().print(f"no Data Docs yet: headrace quality run --dataset {dataset}", highlight=False)
         raise typer.Exit(1)
     Console(soft_wrap=True).print(str(page), highlight=False, markup=False)
 
@@ -121,21 +122,21 @@ def docs(dataset: Dataset) -> None:
 @app.command()
 def drift(
     dataset: Dataset,
-    since_batch: Annotated[int, typer.Option(min=1, help="Compare batches from this one on with all before.")],
+    since_batch: Annotated[int, typer.Option(min=1, help="Compare batches from this one on with earlier ones.")],
     as_json: AsJson = False,
 ) -> None:
-    """Warn of unknown fields and of columns whose values are others than before; each with the first record."""
+    """Warn of unknown fields and of columns whose values changed; each warning names the first record."""
 
     settings = load_settings()
-    seen = read_publication(settings, dataset)
-    contract = released_dataset(settings, dataset, seen.release).contract
-    found = drift_warnings(PinnedTables(tables_of(settings, seen)), contract, since_batch)
+    publication = read_publication(settings, dataset)
+    contract = released_dataset(settings, dataset, publication.release).contract
+    found = drift_warnings(PinnedTables(tables_of(settings, publication)), contract, since_batch)
     if as_json:
-        typer.echo(json.dumps([warning.as_json() for warning in found], indent=1))
+        typer.echo(json.dumps([asdict(warning) for warning in found], indent=1))
         return
     table = Table("column", "measure", "before", "now", "first (batch/partition/offset)", header_style="bold", box=None)
     for warning in found:
         at = warning.first
         place = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
         table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, place)))
-    Console().print(table if found else f"{dataset}: nothing has drifted since batch {since_batch}")
+    Console().print(table if found else f"{dataset}: no drift since batch {since_batch}")

@@ -132,10 +132,10 @@ class StoryReporter:
             _print_seconds(self._console, {"build": "built", "apply": "published"}[stage.name], self._began, record)
         found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
         if found is not None and self._tables:
-            show_comparison(self._console, found, samples=False)
+            show_comparison(self._console, found, details=False)
         elif found is not None:
-            rows = sum(table["new_rows"] for table in found["tables"])
-            text = f"  {rows:,} rows of {len(found['tables'])} tables compared: [bold]{found['verdict']}[/]"
+            rows = sum(table.new_rows for table in found.tables)
+            text = f"  {rows:,} rows of {len(found.tables)} tables compared: [bold]{found.verdict}[/]"
             self._console.print(text, highlight=False)
 
 

@@ -73,8 +73,9 @@ class ApprovePlan(ApprovalOperator):
         return {"plan": record.plan.id, "stage": str(record.stage), "by": last.by}
 
     def _body(self, settings: Settings, record: PlanRecord) -> str:
-        from include.planning.explain_plan import comparison_in_markdown
+        from include.planning.comparison_rendering import comparison_markdown
         from include.planning.plan_journal import load_comparison
 
-        found = load_comparison(settings, record.plan.id) or {}
-        return f"{comparison_in_markdown(found)}\n\nComplete: `headrace plan show {record.plan.id}`"
+        comparison = load_comparison(settings, record.plan.id)
+        assert comparison is not None, "a compared plan has a comparison"
+        return f"{comparison_markdown(comparison)}\n\nComplete: `headrace plan show {record.plan.id}`"

@@ -1,9 +1,9 @@
-"""The published tables asked their rules, as a task.
+"""Validates the published tables of a dataset, as a task.
 
-Reads: the published tables, as `headrace quality run` does.  Writes: Data Docs, in the state folder.
-Guarantee: it succeeds only when no rule that holds a publication back is broken.
-After a crash: it asks again.
-Does not: change what readers see.
+Reads: the published tables, like `headrace quality run`.  Writes: Data Docs, in the state folder.
+Guarantee: it succeeds only when no blocking rule (hold, fail) failed.
+After a crash: a retry validates again.
+Does not: change the publication.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from include.settings import load_settings
 
 
 class ValidateTables(BaseOperator):
-    """Ask every table of the dataset that readers see; returns how many rules were asked, and which are broken."""
+    """Validate every published table of the dataset; returns how many rules were evaluated, and which failed."""
 
     operator_extra_links = (DataDocsLink(),)
 
@@ -29,7 +29,7 @@ class ValidateTables(BaseOperator):
         self.dataset = dataset
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Ask; fails with the broken rules that hold a publication back, skipped before the first publication."""
+        """Fails when a blocking rule failed; skipped before the first publication."""
         from include.quality.published_quality import validate_published
         from include.reading.publication import NothingPublished
 
@@ -38,13 +38,13 @@ class ValidateTables(BaseOperator):
                 found = validate_published(load_settings(), self.dataset, datetime.now(UTC))
             except NothingPublished as error:
                 raise AirflowSkipException(error.what) from error
-        broken = [check for check in found.checks if not check.is_kept]
-        sentences = [f"{check.table}, {check.rule} ({check.action}): {check.seen}" for check in broken]
+        failed = [check for check in found.checks if not check.passed]
+        sentences = [f"{check.table}, {check.rule} ({check.action}): {check.observed}" for check in failed]
         for sentence in sentences:
-            self.log.warning("broken: %s", sentence)
-        holding = [sentence for check, sentence in zip(broken, sentences, strict=True) if check.blocks]
-        if holding:
-            raise AirflowFailException(f"{len(holding)} rules are broken; the first: {holding[0]}")
-        said = {"release": found.release, "batch": found.batch, "asked": len(found.checks), "broken": sentences}
-        self.log.info("%s", said)
-        return said
+            self.log.warning("failed: %s", sentence)
+        blocking = [sentence for check, sentence in zip(failed, sentences, strict=True) if check.blocks]
+        if blocking:
+            raise AirflowFailException(f"{len(blocking)} blocking rules failed; the first: {blocking[0]}")
+        outcome = {"release": found.release, "batch": found.batch, "evaluated": len(found.checks), "failed": sentences}
+        self.log.info("%s", outcome)
+        return outcome

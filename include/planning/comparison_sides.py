@@ -1,4 +1,4 @@
-"""The two sides of a comparison: what readers saw and what was built, or a slice before and after."""
+"""The two sides of a comparison: the published release and the built one, or a slice before and after."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
-from include.planning.comparison import Rows, Side, key_columns, parquet_rows, quoted_name
+from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows, quoted_name
 from include.planning.plan import Plan
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_sql import memory_database
@@ -21,8 +21,8 @@ def release_sides(settings: Settings, published: Publication, built: Publication
     """Return what was published and what was built, at one bronze batch."""
 
     def side(publication: Publication) -> Side:
-        rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
-        return released_dataset(settings, publication.dataset, publication.release), rows
+        tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+        return Side(released_dataset(settings, publication.dataset, publication.release), tables)
 
     return side(published), side(built)
 
@@ -34,7 +34,7 @@ def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
 
     def side(state: str) -> Side:
-        return dataset, {name: parquet_rows(folder / state / name) for name in names}
+        return Side(dataset, {name: parquet_rows(folder / state / name) for name in names})
 
     return side("before"), side("after")
 
@@ -42,18 +42,19 @@ def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:
 def table_with_slice(
     settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]
 ) -> tuple[Rows, Rows]:
-    """Return a table as readers see it now, and these columns of it as they would be with a slice in it.
+    """Return a published table, and these columns of it with the rows of a slice replaced.
 
     `sides`: the slice before and after.
     """
-    (dataset, before), (_, after) = sides
+    before, after = sides
+    dataset = before.dataset
     published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
     keys = RECORD if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
-    chosen = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
-    return published, _put_in(published, before[name], after[name], keys, chosen)
+    selected = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
+    return published, _replaced(published, before.tables[name], after.tables[name], keys, selected)
 
 
-def _put_in(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
+def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
     import pyarrow.dataset as pd
 
     database = memory_database()
@@ -61,9 +62,9 @@ def _put_in(published: Rows, before: Rows, after: Rows, keys: Sequence[str], col
         database.register(view, rows)
     same = " and ".join(f"published.{quoted_name(key)} is not distinct from before.{quoted_name(key)}" for key in keys)
     names = ", ".join(map(quoted_name, columns))
-    kept = f"select {names} from published anti join before on {same}"
+    unchanged = f"select {names} from published anti join before on {same}"
     try:
-        return pd.dataset(database.execute(f"{kept} union all select {names} from after").to_arrow_table())
+        return pd.dataset(database.execute(f"{unchanged} union all select {names} from after").to_arrow_table())
     finally:
         database.close()
 

@@ -1,4 +1,4 @@
-"""What the built tables of a plan answer to the rules of their contract, asked before anybody may see them.
+"""Evaluates the contract's table rules on the built tables of a plan, before they are published.
 
 A separate process evaluates them (include/quality/plan_quality_job.py): Great Expectations is slow to load. For a
 release, whole tables are evaluated. For a slice, row rules are evaluated on the resulting rows, and the others on the
@@ -7,60 +7,65 @@ tables as they would become; an equal slice needs no evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from include.catalog.contract_rules import FAIL, HOLD, Rule
+from pydantic import TypeAdapter
+
+from include.catalog.contract_rules import Rule
+from include.catalog.rule_results import RuleResult
 from include.errors import Terminal
 from include.planning.bounded_jobs import run_job
-from include.planning.comparison import Side
+from include.planning.compare_tables import Side
 from include.planning.plan import Plan, PlanRecord
 from include.planning.stage_results import Compared
 from include.settings import Settings
 
-BLOCKING = (HOLD, FAIL)
 INSTALL = 'make setup GROUPS="runtime quality"'
+RESULTS = TypeAdapter(list[RuleResult])
 
 
 class ChecksFailed(Terminal):
-    """The process that asks the rules ended without an answer."""
+    """The process that evaluates the rules ended without results."""
 
     def __init__(self, plan: str, why: str) -> None:
-        super().__init__(f"plan {plan}: its tables could not be asked ({why}); readers see what they saw", "see above")
+        super().__init__(
+            f"plan {plan}: the contract's rules were not evaluated ({why}); readers still get the published tables",
+            f"headrace plan compare {plan}",
+        )
         self.plan = plan
 
 
 class PlanHeld(Terminal):
-    """Rules that hold a publication back are broken; `rules` names them."""
+    """The built tables fail rules that block a publication; `rules` names them."""
 
     def __init__(self, plan: str, rules: Sequence[str]) -> None:
         super().__init__(
-            f"plan {plan} is held: {', '.join(rules)} broken by the tables that it built; readers see what they saw",
+            f"plan {plan} is held: its tables fail {', '.join(rules)}; readers still get the published tables",
             f"headrace plan show {plan}; then change the code or the contract and plan again",
         )
         self.plan, self.rules = plan, tuple(rules)
 
 
 def table_rules(built: Side) -> dict[str, list[Rule]]:
-    """Return the rules that the built tables are asked, by table; empty when there are none."""
-    dataset, rows = built
-    return {name: list(rules) for name in rows if (rules := dataset.contract.checks(name))}
+    """Return the contract's rules for the built tables, by table; tables without rules are left out."""
+    return {name: list(rules) for name in built.tables if (rules := built.dataset.contract.checks(name))}
 
 
-def run_checks(settings: Settings, plan: Plan, built: Side) -> list[Mapping[str, Any]]:
-    """Return what the built tables answer, as `Check.as_json`; nothing is started when there is nothing to ask.
+def run_checks(settings: Settings, plan: Plan, built: Side) -> list[RuleResult]:
+    """Evaluate the rules of the built tables in a process of its own; without rules no process is started.
 
-    `is_kept` is None where the packages that ask are not installed. ChecksFailed, JobDied.
+    Without the packages of the group `quality`, every rule is returned as not evaluated. Raises ChecksFailed, and
+    JobDied when the process died.
     """
     rules = table_rules(built)
     if not rules:
         return []
-    said = run_job(settings, plan.id, ("include.quality.plan_quality_job", plan.id), lambda _: None)
-    if "checks" in said:
-        return list(said["checks"])
-    if not said.get("not_installed"):
-        raise ChecksFailed(plan.id, str(said.get("failed", "it said nothing")))
-    return [_unasked(table, rule) for table, found in rules.items() for rule in found]
+    answer = run_job(settings, plan.id, ("include.quality.plan_quality_job", plan.id), lambda _: None)
+    if "checks" in answer:
+        return RESULTS.validate_python(answer["checks"])
+    if not answer.get("not_installed"):
+        raise ChecksFailed(plan.id, str(answer.get("failed", "it reported nothing")))
+    return [_not_evaluated(table, rule) for table, found in rules.items() for rule in found]
 
 
 def refuse_held(record: PlanRecord) -> None:
@@ -70,11 +75,12 @@ def refuse_held(record: PlanRecord) -> None:
         raise PlanHeld(record.plan.id, compared.held)
 
 
-def blocking_rules(checks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rules that hold back, as `table: rule`."""
-    return [f"{check['table']}: {check['rule']}" for check in checks if check["blocks"]]
+def blocking_rules(checks: Sequence[RuleResult]) -> list[str]:
+    """Return the failed rules that block a publication, as `table: rule`."""
+    return [f"{check.table}: {check.rule}" for check in checks if check.blocks]
 
 
-def _unasked(table: str, rule: Rule) -> Mapping[str, Any]:
-    facts = {"table": table, "rule": rule.name, "expectation": rule.expectation, "severity": rule.severity}
-    return facts | {"action": rule.action, "is_kept": None, "blocks": False, "seen": f"not asked: {INSTALL}"}
+def _not_evaluated(table: str, rule: Rule) -> RuleResult:
+    return RuleResult(
+        *(table, rule.name, rule.expectation, rule.action, rule.severity), passed=None, observed=f"run {INSTALL}"
+    )

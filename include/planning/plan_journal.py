@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from include.catalog.history_slice import parsed_slice
 from include.catalog.release_diff import TableChange
 from include.errors import Terminal, Transient
 from include.paths import plan_path
+from include.planning.comparison import Comparison, comparison_from_json
 from include.planning.plan import Event, Plan, PlanRecord, Prediction, validate_stage
 from include.planning.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
@@ -137,16 +138,16 @@ def record_result(settings: Settings, plan: str, result: StageResult, by: str) -
     return load_plan(settings, plan)
 
 
-def save_comparison(settings: Settings, plan: str, comparison: Mapping[str, Any], page: str) -> None:
+def save_comparison(settings: Settings, plan: str, comparison: Comparison, page: str) -> None:
     """Write a plan's comparison as JSON and as a page."""
-    write_atomically(comparison_path(settings, plan, "json"), json.dumps(comparison, indent=1))
+    write_atomically(comparison_path(settings, plan, "json"), json.dumps(comparison.to_json(), indent=1))
     write_atomically(comparison_path(settings, plan, "html"), page)
 
 
-def load_comparison(settings: Settings, plan: str) -> dict[str, Any] | None:
-    """Return a plan's comparison as JSON values, None before it was compared."""
+def load_comparison(settings: Settings, plan: str) -> Comparison | None:
+    """Return a plan's comparison, None before it was compared."""
     path = comparison_path(settings, plan, "json")
-    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    return comparison_from_json(path.read_text("utf-8")) if path.is_file() else None
 
 
 def record_json(record: PlanRecord) -> dict[str, Any]:

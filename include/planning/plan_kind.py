@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from include.planning.comparison import Comparison, Side
+from include.planning.compare_tables import Side
+from include.planning.comparison import Comparison
 from include.planning.plan import Plan, PlanRecord
 from include.planning.plan_parameters import PlanParameters
 from include.planning.stage_results import Applied, Built, RolledBack

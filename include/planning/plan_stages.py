@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from include.errors import Terminal
 from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
 from include.planning.bounded_jobs import JobFailed, Reporter, run_job
-from include.planning.comparison import HELD, NEEDS_APPROVAL, Comparison, compare
-from include.planning.comparison_page import page
+from include.planning.compare_tables import compare
+from include.planning.comparison import HELD, NEEDS_APPROVAL, Comparison
+from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
 from include.planning.plan import Plan, PlanRecord, StageRefused, validate_stage
 from include.planning.plan_journal import record_result, save_comparison
@@ -209,8 +210,8 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, report: Repor
     if kind.builds_whole_tables or not found.is_equal:
         report({"comparing": "the contract's rules"})
         found = replace(found, checks=run_checks(settings, plan, sides[1]))
-    values = found.as_json()
-    save_comparison(settings, plan.id, values, page(plan.id, plan.about, values))
+    title = f"{plan.id}: {plan.dataset}, {plan.about}"
+    save_comparison(settings, plan.id, found, comparison_page(title, found))
     kind.record_comparison(settings, record, found)
     differing = {table.name: table.differing for table in found.tables}
     result = Compared(verdict=found.verdict, differing=differing, held=blocking_rules(found.checks))

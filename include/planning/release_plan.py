@@ -16,7 +16,7 @@ from include.catalog.release_diff import release_changes
 from include.errors import Terminal
 from include.paths import bronze_path
 from include.planning.bounded_jobs import JobFailed, run_job
-from include.planning.comparison import Side
+from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
 from include.planning.confirm_applied import confirm_release
 from include.planning.owner_client import request_owner

@@ -18,7 +18,7 @@ from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import commits
 from include.errors import Terminal
 from include.paths import patch_path, silver_path
-from include.planning.comparison import Side
+from include.planning.compare_tables import Side
 from include.planning.comparison_sides import slice_sides
 from include.planning.confirm_applied import confirm_slice
 from include.planning.owner_client import request_owner

@@ -1,7 +1,7 @@
-"""Whole tables asked by Great Expectations: one context a process, in memory, on pandas, with Data Docs as a site.
+"""Evaluates table rules with Great Expectations: one in-memory context per process, on pandas.
 
-Reads: of each table the columns that its rules look at. Writes: the site, when a folder is given.
-Does not: keep anything of a run but the site; send anything anywhere.
+Reads: of each table the columns that its rules refer to. Writes: Data Docs, when a folder is given.
+Does not: keep anything else of a run; send telemetry.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import logging
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from include.catalog.contract_rules import FAIL, HOLD, Rule, referenced_columns
+from include.catalog.contract_rules import Rule, referenced_columns
+from include.catalog.rule_results import RuleResult
 from include.quality.odcs_standard import expectation
 from include.quality.quality_packages import import_optional
 
@@ -24,47 +24,25 @@ SITE = "headrace"
 SOURCE = "tables"
 
 
-@dataclass(frozen=True)
-class Check:
-    """One rule asked of one table: whether it `is_kept`; what was `seen`: a value, rows that broke it, or an error.
+def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[RuleResult]:
+    """Evaluate the rules of tables: name → (pyarrow Dataset, rules); with `site`, rebuild Data Docs there.
 
-    `was_broken`: what readers see breaks it too, so a plan that is to change something else is not to blame.
+    A rule that Great Expectations cannot evaluate (a missing column) fails with its error as observed value. Raises
+    QualityNotInstalled.
     """
-
-    table: str
-    rule: str
-    expectation: str
-    action: str
-    severity: str
-    is_kept: bool
-    seen: str
-    was_broken: bool = False
-
-    @property
-    def blocks(self) -> bool:
-        """Whether the table must not be published like this."""
-        return not self.is_kept and self.action in (HOLD, FAIL) and not self.was_broken
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self) | {"blocks": self.blocks}
-
-
-def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[Check]:
-    """Ask tables their rules: name → (pyarrow Dataset, rules); with `site`, build Data Docs there, anew.
-
-    A rule that Great Expectations cannot ask (a column that is not there) is broken, and says so. QualityNotInstalled.
-    """
-    asked = {name: found for name, found in tables.items() if found[1]}
     if site is not None:
         _build_site_in(site)
-    return [check for name, (rows, rules) in asked.items() for check in _asked(name, rows, rules, site is not None)]
+    return [
+        result
+        for name, (rows, rules) in tables.items()
+        if rules
+        for result in _validate(name, rows, rules, site is not None)
+    ]
 
 
 @lru_cache(maxsize=1)
 def _context() -> Any:
-    """The context of this process."""
-    # It tells each of its own registrations, as information.
+    # Great Expectations logs each registration at level INFO.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     context = import_optional("great_expectations").get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
@@ -84,60 +62,61 @@ def _build_site_in(folder: Path) -> None:
     _context().add_data_docs_site(site_name=SITE, site_config={**config, "show_how_to_buttons": False})
 
 
-def _asked(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[Check]:
+def _validate(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[RuleResult]:
     gx, context = import_optional("great_expectations"), _context()
     frame = to_pandas(rows, {column for rule in rules for column in referenced_columns(rule)})
     source = context.data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
     suite = context.suites.add_or_update(gx.ExpectationSuite(name, expectations=[expectation(rule) for rule in rules]))
-    asking = gx.ValidationDefinition(name=name, data=data, suite=suite)
-    asking = context.validation_definitions.add_or_update(asking)
+    definition = gx.ValidationDefinition(name=name, data=data, suite=suite)
+    definition = context.validation_definitions.add_or_update(definition)
     actions = [import_optional("great_expectations.checkpoint").UpdateDataDocsAction(name="docs", site_names=[SITE])]
     checkpoint = gx.Checkpoint(
-        name=name, validation_definitions=[asking], actions=actions if documented else [], result_format="BASIC"
+        name=name, validation_definitions=[definition], actions=actions if documented else [], result_format="BASIC"
     )
     done = context.checkpoints.add_or_update(checkpoint).run(batch_parameters={"dataframe": frame})
     (result,) = done.run_results.values()
-    by_name = {
-        (each.expectation_config.meta["name"], _place(each.expectation_config.kwargs)): each for each in result.results
+    by_rule = {
+        (each.expectation_config.meta["name"], _columns(each.expectation_config.kwargs)): each
+        for each in result.results
     }
-    return [_check(name, rule, by_name[rule.name, _place(rule.written)]) for rule in rules]
+    return [_rule_result(name, rule, by_rule[rule.name, _columns(rule.written)]) for rule in rules]
 
 
-def _place(kwargs: Mapping[str, Any]) -> str:
+def _columns(kwargs: Mapping[str, Any]) -> str:
+    """Return the columns of a rule: rules of different columns may have the same name."""
     return str(kwargs.get("column", kwargs.get("column_A", kwargs.get("column_list", ""))))
 
 
-def _check(table: str, rule: Rule, result: Any) -> Check:
+def _rule_result(table: str, rule: Rule, result: Any) -> RuleResult:
     facts = (table, rule.name, rule.expectation, rule.action, rule.severity)
-    return Check(*facts, is_kept=bool(result.success), seen=_seen(result))
+    return RuleResult(*facts, passed=bool(result.success), observed=_observed(result))
 
 
-def _seen(result: Any) -> str:
-    """What was seen, in words."""
-    failures = [said["exception_message"] for said in result.exception_info.values() if isinstance(said, dict)]
-    if failures:
-        return str(failures[0])
-    said = result.result
-    if said.get("unexpected_count") is not None:
-        return f"{said['unexpected_count']:,} of {said.get('element_count', 0):,} rows"
-    value = said.get("observed_value")
+def _observed(result: Any) -> str:
+    errors = [error["exception_message"] for error in result.exception_info.values() if isinstance(error, dict)]
+    if errors:
+        return str(errors[0])
+    details = result.result
+    if details.get("unexpected_count") is not None:
+        return f"{details['unexpected_count']:,} of {details.get('element_count', 0):,} rows"
+    value = details.get("observed_value")
     if isinstance(value, float) and math.isfinite(value):
         return f"{float(value):,.10g}"
     return "" if value is None else f"{value}"
 
 
 def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
-    """Return a pyarrow Dataset's rows as the pandas frame that rules are asked of.
+    """Return these columns of a pyarrow Dataset as a pandas frame; the first column when it has none of them.
 
-    Of these columns, those that it has, or all when none is named. Numbers are floats, so that a null is none of them;
-    texts and booleans keep None; times are in UTC.
+    Integers and decimals become floats, because pandas has no null for them (NaN here); strings and booleans keep
+    None; times are in UTC.
     """
     import pyarrow as pa
 
-    there = rows.schema.names
-    wanted = [name for name in there if name in set(columns)] or [there[0]]
-    table = rows.to_table(columns=wanted)
+    names = rows.schema.names
+    selected = [name for name in names if name in set(columns)] or names[:1]
+    table = rows.to_table(columns=selected)
     for place, field in enumerate(table.schema):
         if pa.types.is_decimal(field.type) or pa.types.is_integer(field.type):
             table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))

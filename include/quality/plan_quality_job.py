@@ -1,8 +1,8 @@
-"""The job that asks a plan's built tables the rules of their contract.
+"""The job that evaluates the contract's table rules on a plan's built tables.
 
-Reads: the plan's tables. Writes: nothing. Does not: decide what follows from it.
+Reads: the plan's tables. Writes: nothing. Does not: decide what follows from a failed rule.
 
-Usage: python -m include.quality.plan_quality_job PLAN. Prints one JSON object: `checks`, or why there are none.
+Usage: python -m include.quality.plan_quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
 """
 
 from __future__ import annotations
@@ -15,64 +15,72 @@ from typing import Any
 
 from include.catalog.contract_rules import Rule, referenced_columns
 from include.catalog.row_expectations import ROW_EXPECTATIONS
+from include.catalog.rule_results import RuleResult
 from include.errors import HeadraceError
-from include.planning.comparison import Side
+from include.planning.compare_tables import Side
 from include.planning.comparison_sides import table_with_slice
-from include.planning.contract_checks import table_rules
+from include.planning.contract_checks import RESULTS, table_rules
 from include.planning.plan_journal import load_plan
 from include.planning.plan_stages import kind_of
-from include.quality.gx_checkpoint import Check, validate_tables
+from include.quality.gx_checkpoint import validate_tables
 from include.quality.quality_packages import QualityNotInstalled
 from include.settings import Settings, load_settings
 
 
-def validate_plan(settings: Settings, plan: str) -> dict[str, Any]:
-    """Return what the built tables of a plan answer."""
+def validate_plan(settings: Settings, plan: str) -> list[RuleResult]:
+    """Return the results of all rules of a plan's built tables."""
     record = load_plan(settings, plan)
     kind = kind_of(record.plan)
     sides = kind.sides(settings, record)
-    _, (_, rows) = sides
-    rules = table_rules(sides[1])
+    built = sides[1]
+    rules = table_rules(built)
     if kind.builds_whole_tables:
-        checks = validate_tables({name: (rows[name], found) for name, found in rules.items()})
-    else:
-        checks = validate_tables({name: (rows[name], _of(found, a_row=True)) for name, found in rules.items()})
-        whole = {name: found for name, those in rules.items() if (found := _of(those, a_row=False))}
-        checks += [check for name in whole for check in validate_with_slice(settings, sides, name, whole[name])]
-    return {"checks": [check.as_json() for check in checks]}
+        return validate_tables({name: (built.tables[name], found) for name, found in rules.items()})
+    results = validate_tables({name: (built.tables[name], _row_rules(found)) for name, found in rules.items()})
+    for name, found in rules.items():
+        rest = [rule for rule in found if not _is_row_rule(rule)]
+        results += validate_with_slice(settings, sides, name, rest) if rest else []
+    return results
 
 
-def validate_with_slice(settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]) -> list[Check]:
-    """Return what a table would answer with the slice's rows in it; what it breaks now is not the plan's doing."""
+def validate_with_slice(
+    settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]
+) -> list[RuleResult]:
+    """Return the results of a table with the slice's rows in it; a rule that fails without them does not block."""
     columns = {column for rule in rules for column in referenced_columns(rule)}
-    published, as_it_would_be = table_with_slice(settings, sides, name, columns)
-    checks = validate_tables({name: (as_it_would_be, rules)})
-    # One name may stand for a rule of several columns: what belongs together is told by its place.
-    broken = [place for place, check in enumerate(checks) if check.blocks]
-    before = validate_tables({name: (published, [rules[place] for place in broken])})
-    for place, check in zip(broken, before, strict=True):
-        if not check.is_kept:
-            seen = f"{checks[place].seen}; broken without the plan too"
-            checks[place] = replace(checks[place], was_broken=True, seen=seen)
-    return checks
+    published, with_slice = table_with_slice(settings, sides, name, columns)
+    results = validate_tables({name: (with_slice, rules)})
+    # Rules of several columns may share a name, so results are matched by position.
+    failed = [place for place, result in enumerate(results) if result.blocks]
+    before = validate_tables({name: (published, [rules[place] for place in failed])})
+    for place, result in zip(failed, before, strict=True):
+        if not result.passed:
+            observed = f"{results[place].observed}; fails without the plan too"
+            results[place] = replace(results[place], failed_before=True, observed=observed)
+    return results
 
 
-def _of(rules: Sequence[Rule], *, a_row: bool) -> list[Rule]:
-    """Those that each row answers for itself, or the others."""
-    return [rule for rule in rules if (rule.expectation in ROW_EXPECTATIONS and rule.mostly == 1.0) is a_row]
+def _row_rules(rules: Sequence[Rule]) -> list[Rule]:
+    return [rule for rule in rules if _is_row_rule(rule)]
+
+
+def _is_row_rule(rule: Rule) -> bool:
+    """Return whether each row passes or fails by itself."""
+    return rule.expectation in ROW_EXPECTATIONS and rule.mostly == 1.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask; return 0 answered, 2 refused."""
+    """Print the results; return 0, or 2 when the rules could not be evaluated."""
     (plan,) = arguments
+    answer: dict[str, Any]
     try:
-        said = validate_plan(load_settings(), plan)
+        answer = {"checks": RESULTS.dump_python(validate_plan(load_settings(), plan), mode="json")}
     except QualityNotInstalled as error:
-        said = {"failed": error.what, "not_installed": error.package}
+        answer = {"failed": error.what, "not_installed": error.package}
     except HeadraceError as error:
-        said = {"failed": error.what}
-    print(json.dumps(said))
-    return 0 if "checks" in said else 2
+        answer = {"failed": error.what}
+    print(json.dumps(answer))
+    return 0 if "checks" in answer else 2
 
 
 if __name__ == "__main__":

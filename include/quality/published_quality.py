@@ -1,4 +1,4 @@
-"""The published tables of a dataset, asked their rules: what stands in the contract of the release that readers see."""
+"""Validates the published tables of a dataset against the table rules of the published release's contract."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any
 from include.catalog.contract import Contract
 from include.catalog.contract_rules import Rule
 from include.catalog.dataset import released_dataset
+from include.catalog.rule_results import RuleResult
 from include.paths import docs_page, docs_path
-from include.quality.gx_checkpoint import SOURCE, Check, validate_tables
+from include.planning.contract_checks import RESULTS
+from include.quality.gx_checkpoint import SOURCE, validate_tables
 from include.quality.quality_pages import checks_page
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import open_dataset
@@ -23,70 +25,70 @@ from include.settings import Settings
 
 @dataclass(frozen=True)
 class PublishedChecks:
-    """What the tables of one publication answered, and where Data Docs of it are."""
+    """Results of the table rules on one publication; `site`: the folder of its Data Docs."""
 
     dataset: str
     release: str
     batch: int
     checked_at: datetime
-    checks: Sequence[Check]
+    checks: Sequence[RuleResult]
     site: Path
 
     @property
     def blocks(self) -> bool:
-        """Whether a rule that holds publications back is broken."""
+        """Whether a rule that blocks publications failed."""
         return any(check.blocks for check in self.checks)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as JSON values; `checked_at` in ISO 8601."""
         return {
             "dataset": self.dataset,
             "release": self.release,
             "batch": self.batch,
             "checked_at": self.checked_at.isoformat(),
-            "checks": [check.as_json() for check in self.checks],
+            "checks": RESULTS.dump_python(list(self.checks), mode="json"),
             "blocks": self.blocks,
             "site": str(self.site),
         }
 
 
 def validate_published(settings: Settings, dataset: str, now: datetime) -> PublishedChecks:
-    """Ask every table that readers see now, and keep Data Docs of the answer in the state folder.
+    """Evaluate the table rules of every published table, and replace the dataset's Data Docs.
 
-    NothingPublished; QualityNotInstalled.
+    Raises NothingPublished, and QualityNotInstalled.
     """
-    seen, site = read_publication(settings, dataset), docs_path(settings, dataset)
-    contract = released_dataset(settings, dataset, seen.release).contract
-    rows = {name: open_dataset(table) for name, table in tables_of(settings, seen).items()}
-    fresh = site.with_name(f".docs.{os.getpid()}")
+    publication, site = read_publication(settings, dataset), docs_path(settings, dataset)
+    contract = released_dataset(settings, dataset, publication.release).contract
+    rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+    new_site = site.with_name(f".docs.{os.getpid()}")
     try:
-        checks = validate_tables(tables_with_rules(contract, rows), fresh)
-        found = PublishedChecks(dataset, seen.release, seen.batch, now.astimezone(UTC), checks, site)
-        (fresh / docs_page(settings, dataset).name).write_text(_overview(found, fresh), "utf-8")
-        _take_the_place_of(site, fresh)
+        checks = validate_tables(tables_with_rules(contract, rows), new_site)
+        found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, site)
+        (new_site / docs_page(settings, dataset).name).write_text(_overview(found, new_site), "utf-8")
+        _replace_site(site, new_site)
     finally:
-        # Nothing is there but what a failure left half made.
-        shutil.rmtree(fresh, ignore_errors=True)
+        # After a failure an incomplete site is left.
+        shutil.rmtree(new_site, ignore_errors=True)
     return found
 
 
 def _overview(found: PublishedChecks, site: Path) -> str:
-    """The page to begin with, linked to what Great Expectations says of each table."""
+    """Return the index page, linked to the page of Great Expectations for each table."""
     pages = {path.stem: path.relative_to(site).as_posix() for path in sorted(site.glob("validations/**/*.html"))}
     title = f"{found.dataset}, release {found.release}, batch {found.batch}, {found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
     links = {check.table: pages.get(f"{SOURCE}-{check.table}", "") for check in found.checks}
-    return checks_page(title, [check.as_json() for check in found.checks], links)
+    return checks_page(title, found.checks, links)
 
 
-def _take_the_place_of(site: Path, fresh: Path) -> None:
-    """Swap in the new site, so that whoever reads meanwhile finds one that is whole."""
+def _replace_site(site: Path, new_site: Path) -> None:
+    """Rename folders, so that a reader never gets an incomplete site."""
     old = site.with_name(f".old.{os.getpid()}")
     if site.exists():
         site.rename(old)
-    fresh.rename(site)
+    new_site.rename(site)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def tables_with_rules(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:
-    """Return the tables that a contract has rules for, with these rules."""
+    """Return the tables that the contract has table rules for, with these rules."""
     return {name: (table, rules) for name, table in rows.items() if (rules := contract.checks(name))}

@@ -1,4 +1,4 @@
-"""What the rules of a dataset have counted over time: from the ledger alone."""
+"""How many records each rule of a dataset rejected or warned of over time, from the ledger alone."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ REJECTED, WARNED = "rejected", "warned"
 class RuleSummary:
     """One rule over all runs of a report.
 
-    `judged`, `broken` in records; `first`: partition and offset of the first broken one (warnings only), None without.
-    `is_kept`: whether at least `mostly` of the judged records keep it; None for a reason of rejection, which has no
-    such share. `shares`: broken for each record, run by run.
+    `validated` and `violations` count records; `first`: partition and offset of the first violation (warnings only).
+    `passed`: whether at least `mostly` of the validated records pass; None for a rejection, which has no such limit.
+    `shares`: violations per validated record, one per run.
     """
 
     rule: str
     kind: str
-    judged: int
-    broken: int
+    validated: int
+    violations: int
     mostly: float | None
-    is_kept: bool | None
+    passed: bool | None
     first: tuple[int, int] | None
     shares: Sequence[float]
 
     @property
     def share(self) -> float:
-        """Broken for each judged record."""
-        return self.broken / self.judged if self.judged else 0.0
+        """Violations per validated record."""
+        return _share(self.violations, self.validated)
 
 
 @dataclass(frozen=True)
 class QualityReport:
-    """A dataset's rules over the runs judged in a range of time; `lines`: reasons of rejection, then warnings."""
+    """A dataset's rules over the runs validated in a range of time; `lines`: reasons of rejection, then warnings."""
 
     dataset: str
     since: datetime | None
@@ -49,11 +49,11 @@ class QualityReport:
 
     @property
     def records(self) -> int:
-        """Records judged."""
+        """Number of validated records."""
         return sum(run.rows_in for run in self.runs)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values; times in ISO 8601."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values, without `shares`; times in ISO 8601."""
         lines = [
             {**{name: value for name, value in line.__dict__.items() if name != "shares"}, "share": line.share}
             for line in self.lines
@@ -71,37 +71,37 @@ class QualityReport:
 def quality_report(
     dataset: str, contract: Contract, runs: Sequence[RunCounts], since: datetime | None, until: datetime | None
 ) -> QualityReport:
-    """Return the report of these runs; `contract` says how much of a warning is too much."""
+    """Return the report of these runs; `contract` has the limit of each warning."""
     mostly = {rule.name: rule.mostly for rule in contract.record_rules}
     reasons = dict.fromkeys(name for run in runs for name in run.reasons)
     warned = {rule.name: None for rule in contract.record_rules if rule.action == "warn"}
     warned |= {name: None for run in runs for name in run.warnings}
-    lines = [_rejecting(name, runs) for name in reasons]
-    lines.sort(key=lambda line: -line.broken)
+    lines = [_rejection(name, runs) for name in reasons]
+    lines.sort(key=lambda line: -line.violations)
     return QualityReport(
         dataset, since, until, runs, [*lines, *(_warning(name, runs, mostly.get(name, 1.0)) for name in warned)]
     )
 
 
-def _rejecting(name: str, runs: Sequence[RunCounts]) -> RuleSummary:
+def _rejection(name: str, runs: Sequence[RunCounts]) -> RuleSummary:
     shares = [_share(run.reasons.get(name, 0), run.rows_in) for run in runs]
-    broken, judged = sum(run.reasons.get(name, 0) for run in runs), sum(run.rows_in for run in runs)
-    return RuleSummary(name, REJECTED, judged, broken, None, None, None, shares)
+    rejected, validated = sum(run.reasons.get(name, 0) for run in runs), sum(run.rows_in for run in runs)
+    return RuleSummary(name, REJECTED, validated, rejected, None, None, None, shares)
 
 
 def _warning(name: str, runs: Sequence[RunCounts], mostly: float) -> RuleSummary:
-    nothing = RuleWarnings(0, 0, None)
-    counted = [run.warnings.get(name, nothing) for run in runs]
-    judged, broken = sum(each.validated for each in counted), sum(each.violations for each in counted)
+    none = RuleWarnings(0, 0, None)
+    counted = [run.warnings.get(name, none) for run in runs]
+    validated, violations = sum(each.validated for each in counted), sum(each.violations for each in counted)
     first = next((each.first for each in counted if each.first is not None), None)
-    is_kept = judged == 0 or (judged - broken) / judged >= mostly
+    passed = validated == 0 or (validated - violations) / validated >= mostly
     return RuleSummary(
         name,
         WARNED,
-        judged,
-        broken,
+        validated,
+        violations,
         mostly,
-        is_kept,
+        passed,
         first,
         [_share(each.violations, each.validated) for each in counted],
     )
@@ -118,5 +118,7 @@ def _run_json(run: RunCounts) -> Mapping[str, Any]:
         "validated_at": run.validated_at.isoformat(),
         "records": run.rows_in,
         "rejected": dict(run.reasons),
-        "warned": {name: {"judged": each.validated, "broken": each.violations} for name, each in run.warnings.items()},
+        "warned": {
+            name: {"validated": each.validated, "violations": each.violations} for name, each in run.warnings.items()
+        },
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from include.catalog.contract import Column, Contract
@@ -36,7 +36,7 @@ class NothingToCompare(Terminal):
 
 @dataclass(frozen=True)
 class RecordPosition:
-    """The first record that shows something, in the order of ingestion."""
+    """A record, in the order of ingestion."""
 
     batch: int
     partition: int
@@ -52,10 +52,6 @@ class DriftWarning:
     before: str
     now: str
     first: RecordPosition | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 def drift_warnings(reading: PinnedTables, contract: Contract, since_batch: int) -> list[DriftWarning]:

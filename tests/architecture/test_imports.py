@@ -25,6 +25,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
     "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),
     "include.clients": (GROUND, "the outside behind small functions; knows no dataset and no table of ours"),
+    "include.rendering": ((), "renders templates as HTML and Markdown; knows no dataset"),
     "include.reading": ((*GROUND, "include.clients"), "reads what is published; never what was declared"),
     "include.reference": (
         (*GROUND, "include.catalog", "include.clients"),
@@ -46,11 +47,11 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
     "include.doctor": ((*LOW, "include.status"), "checks the machine"),
     "include.planning": (
-        (*LOW, *READERS, "include.reference", "include.status", "include.process_control"),
+        (*LOW, *READERS, "include.reference", "include.rendering", "include.status", "include.process_control"),
         "plans changes of history",
     ),
     "include.quality": (
-        (*GROUND, *READERS, "include.planning"),
+        (*GROUND, *READERS, "include.planning", "include.rendering"),
         "validates whole tables, in a process of its own; reports what rules counted",
     ),
     "include.maintenance": (
@@ -110,6 +111,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "dags": (("include.operators", "include.settings"), "WHEN: no logic"),
 }
 OUTSIDE = {
+    "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
     "pyspark": (
         ("spark_jobs", "include.datasets"),
         "Spark is the data plane's; ask a driver, or read with polars",

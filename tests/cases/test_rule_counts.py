@@ -75,12 +75,12 @@ def test_report_marks_rules_over_their_threshold(runs: list[RunCounts], tmp_path
     contract = load_contract(edited_dataset(tmp_path, warn_twice, FLIGHTS))
     found = quality_report("flights", contract, runs, None, None)
     lines = {line.rule: line for line in found.lines}
-    assert (lines["short"].judged, lines["short"].broken, lines["short"].is_kept) == (4, 2, True)
-    assert (lines["late"].judged, lines["late"].broken, lines["late"].is_kept) == (3, 2, False)
-    assert (lines["range"].judged, lines["range"].broken, lines["range"].is_kept) == (6, 1, None)
+    assert (lines["short"].validated, lines["short"].violations, lines["short"].passed) == (4, 2, True)
+    assert (lines["late"].validated, lines["late"].violations, lines["late"].passed) == (3, 2, False)
+    assert (lines["range"].validated, lines["range"].violations, lines["range"].passed) == (6, 1, None)
     assert lines["late"].first == (0, 101)
     assert lines["late"].shares == [0.5, 1.0]
-    assert found.as_json()["records"] == 6
+    assert found.to_json()["records"] == 6
     made = report_page(found)
     assert made.count("<svg") == len(found.lines)
     assert "partition 0, offset 101" in made

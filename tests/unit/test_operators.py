@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from deltalake import write_deltalake
 from plan_samples import advanced, plan_at
 
+from include.catalog.rule_results import RuleResult
 from include.errors import Terminal, Transient
 from include.operators import (
     approval_operator,
@@ -31,7 +32,6 @@ from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan,
 from include.paths import log_path, silver_path
 from include.planning import backfill_plan, plan_stages, replay_plan
 from include.planning.confirm_applied import NotConfirmed
-from include.planning.explain_plan import comparison_in_markdown
 from include.planning.plan import BACKFILL, REPLAY, PlanRecord
 from include.planning.plan_journal import find_plan, load_plan
 from include.planning.plan_kind import Confirmation
@@ -40,7 +40,6 @@ from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
 from include.planning.stage_results import Stage
 from include.quality import published_quality
-from include.quality.gx_checkpoint import Check
 from include.quality.published_quality import PublishedChecks
 from include.settings import Settings
 from include.status import dataset_health
@@ -270,19 +269,6 @@ def test_nobody_is_asked_about_what_a_rule_holds_back(here: Settings) -> None:
     assert load_plan(here, record.plan.id).stage is Stage.COMPARED
 
 
-def test_the_question_shows_data_as_it_is_and_rules_by_their_answer() -> None:
-    table = {
-        "name": "gold.route_days", "equal": False, "presence": "both", "share": 0.5, "old_rows": 2, "new_rows": 2,
-        "added": 0, "missing": 0, "changed": 1, "drift": [],
-        "samples": {"changed": [{"key": {"route": "a|b`c\n# big [x](y) {{ 7*7 }}"}, "old": [], "new": []}]},
-    }  # fmt: skip
-    check = {"table": "gold.route_days", "rule": "few_rows", "is_kept": False, "action": "hold", "seen": "2 < 3"}
-    found = {"verdict": "held", "batch": 1, "threshold": 0.0, "tables": [table], "checks": [check]}
-    text = comparison_in_markdown(found)
-    assert "`route=a¦b'c # big [x](y) {{ 7*7 }}`" in text
-    assert "- `gold.route_days`: rule `few_rows` (hold) **broken**, seen `2 < 3`" in text
-
-
 @pytest.mark.parametrize(("option", "stage"), [("Approve", Stage.APPROVED), ("Reject", Stage.REJECTED)])
 def test_an_answer_stands_in_the_journal_with_its_name(here: Settings, option: str, stage: Stage) -> None:
     record = planned(here, *WAY[:2], verdict="needs approval")
@@ -327,8 +313,11 @@ def test_a_plan_of_another_dataset_is_not_taken_back(here: Settings) -> None:
 
 def answered(here: Settings, *actions: str) -> PublishedChecks:
     """What the tables answer when a rule of each action is broken."""
-    checks = [Check("gold.days", "sums", "expect_x", action, "critical", is_kept=False, seen="7") for action in actions]
-    kept = Check("gold.days", "kept", "expect_x", "fail", "critical", is_kept=True, seen="7")
+    checks = [
+        RuleResult("gold.days", "sums", "expect_x", action, "critical", passed=False, observed="7")
+        for action in actions
+    ]
+    kept = RuleResult("gold.days", "kept", "expect_x", "fail", "critical", passed=True, observed="7")
     return PublishedChecks("flights", "aaa", 3, NOON, [kept, *checks], here.state)
 
 
@@ -338,9 +327,9 @@ def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatc
     asking = ValidateTables(task_id="ask", dataset="flights")
     if not fails:
         said = asking.execute(context())
-        assert said == {"release": "aaa", "batch": 3, "asked": 2, "broken": ["gold.days, sums (warn): 7"]}
+        assert said == {"release": "aaa", "batch": 3, "evaluated": 2, "failed": ["gold.days, sums (warn): 7"]}
         return
-    with pytest.raises(AirflowFailException, match=rf"1 rules are broken.*gold.days, sums \({action}\): 7"):
+    with pytest.raises(AirflowFailException, match=rf"1 blocking rules failed.*gold.days, sums \({action}\): 7"):
         asking.execute(context())
 
 

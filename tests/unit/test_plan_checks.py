@@ -20,7 +20,7 @@ from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.paths import patch_path, snapshot_path
 from include.planning import backfill_plan, plan_stages
-from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, TableComparison
+from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY
 from include.planning.contract_checks import PlanHeld
 from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction
 from include.planning.plan_journal import comparison_path, record_result, save_plan
@@ -31,28 +31,6 @@ from include.settings import CLONE, Settings
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 TABLE = "gold.route_days"
-
-
-def check(action: str, is_kept: bool | None) -> dict[str, Any]:
-    return {"action": action, "is_kept": is_kept, "blocks": is_kept is False and action in ("hold", "fail")}
-
-
-@pytest.mark.parametrize(
-    ("checks", "differing", "verdict"),
-    [
-        ([], 0, EQUAL),
-        ([check("hold", True)], 0, EQUAL),
-        ([check("warn", False)], 0, EQUAL),
-        ([check("hold", False)], 0, HELD),
-        ([check("fail", False), check("warn", True)], 1, HELD),
-        ([check("hold", None)], 0, NEEDS_APPROVAL),
-        ([check("hold", None)], 1, NEEDS_APPROVAL),
-        ([check("warn", None)], 1, WITHIN_POLICY),
-    ],
-)
-def test_the_verdict(checks: list[dict[str, Any]], differing: int, verdict: str) -> None:
-    table = TableComparison(TABLE, "both", old_keys=100, changed=differing)
-    assert Comparison("flights", "a", "b", 1, 0.5, [table], checks).verdict == verdict
 
 
 def with_rules(folder: Path) -> Dataset:
@@ -141,7 +119,7 @@ def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, datase
     record = built_release(settings, dataset, [5, -1, 7])
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, list(record.last(Compared).held)) == (HELD, [f"{TABLE}: negative"])
-    assert {c["rule"]: (c["is_kept"], c["blocks"]) for c in found.checks} == {
+    assert {c.rule: (c.passed, c.blocks) for c in found.checks} == {
         "negative": (False, True),
         "many": (False, False),
     }
@@ -158,14 +136,14 @@ def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset:
     record, found = plan_stages.compare_built(
         settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
     )
-    assert (found.verdict, [c["blocks"] for c in found.checks]) == (WITHIN_POLICY, [False, False])
+    assert (found.verdict, [c.blocks for c in found.checks]) == (WITHIN_POLICY, [False, False])
     assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED
 
 
 def test_of_a_slice_the_rows_and_the_table_as_it_would_be(settings: Settings, dataset: Dataset) -> None:
     record = built_slice(settings, dataset, [5, -1, 7], others=2)
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
-    assert {c["rule"]: c["seen"] for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
+    assert {c.rule: c.observed for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
     assert found.verdict == HELD
     with pytest.raises(PlanHeld):
         plan_stages.approve(settings, record, "ann")
@@ -184,9 +162,9 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
     changed = load_dataset("flights", snapshot_path(settings, "flights", changed.release))
     after = [5, 6, 8, 9] if others == 0 else [5, 6, 8]
     _, found = plan_stages.compare_built(settings, built_slice(settings, changed, after, others), "ann", lambda _: None)
-    many = next(c for c in found.checks if c["rule"] == "many")
-    assert (many["is_kept"], many["blocks"], found.verdict) == (False, others == 0, verdict)
-    assert many["seen"] == ("4" if others == 0 else "4; broken without the plan too")
+    many = next(c for c in found.checks if c.rule == "many")
+    assert (many.passed, many.blocks, found.verdict) == (False, others == 0, verdict)
+    assert many.observed == ("4" if others == 0 else "4; fails without the plan too")
 
 
 def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,5 +187,5 @@ def test_without_the_packages_a_hold_needs_approval(
         settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
     )
     assert found.verdict == NEEDS_APPROVAL
-    assert {c["seen"] for c in found.checks} == {'not asked: make setup GROUPS="runtime quality"'}
+    assert {c.observed for c in found.checks} == {'run make setup GROUPS="runtime quality"'}
     assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED

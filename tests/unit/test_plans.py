@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,8 +23,6 @@ from include.catalog.release_diff import TableChange, release_changes
 from include.cli import plan_command as cli
 from include.paths import plan_path, silver_path
 from include.planning import plan_stages
-from include.planning.comparison import EQUAL, NEEDS_APPROVAL, WITHIN_POLICY, Comparison, compare
-from include.planning.comparison_page import page
 from include.planning.plan import (
     OPEN,
     REINSTATE,
@@ -50,8 +47,7 @@ from include.planning.reinstate_plan import restore_discards
 from include.planning.release_plan import StreamNotRunning
 from include.planning.stage_results import ReleaseBuilt, Stage
 from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
-from include.reading.publication import Publication, PublishedTable, publish
-from include.reading.published_tables import open_dataset
+from include.reading.publication import Publication, publish
 from include.settings import CLONE, Settings
 from include.state.owner_requests import (
     OwnerRequest,
@@ -208,60 +204,6 @@ ROUTES = pl.DataFrame(
 ).with_columns(_revision=pl.lit(1))
 
 
-def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: float = 0.0) -> Comparison:
-    dataset = load_dataset("flights", FLIGHTS)
-    tables = []
-    for side, rows in (("old", old), ("new", new)):
-        write_deltalake(str(tmp_path / side), rows.to_arrow())
-        table = PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)
-        tables.append({table.name: open_dataset(table)})
-    return compare((dataset, tables[0]), (dataset, tables[1]), 3, threshold, lambda _: None)
-
-
-def test_our_own_columns_and_the_order_of_rows_make_no_difference(tmp_path: Path) -> None:
-    found = compared(tmp_path, ROUTES, ROUTES.reverse().with_columns(_revision=pl.lit(9)))
-    assert found.verdict == EQUAL
-    assert "equal" in page("release-flights-1", "release aaa → bbb", found.as_json())
-
-
-def test_every_kind_of_difference_is_named_with_its_key(tmp_path: Path) -> None:
-    new = pl.concat(
-        [
-            ROUTES[1:2].with_columns(departed=pl.lit(5, pl.Int64)),
-            ROUTES[2:],
-            ROUTES[:1].with_columns(dest=pl.lit("<Z>")),
-        ]
-    )
-    found = compared(tmp_path, ROUTES, new)
-    (table,) = found.tables
-    assert (table.added, table.missing, table.changed, table.old_keys) == (1, 1, 1, 3)
-    assert found.verdict == NEEDS_APPROVAL
-    (sample,) = table.samples["changed"]
-    assert sample["key"] == {"day": "a", "origin": "JFK", "dest": "X"}
-    assert (sample["old"], sample["new"]) == ([{"departed": 2}], [{"departed": 5}])
-    (drift,) = table.drift
-    assert (drift.old_sum, drift.new_sum, drift.percent) == (3.0, 6.0, 100.0)
-    written = page("release-flights-1", "release aaa → bbb", json.loads(json.dumps(found.as_json())))
-    assert "&lt;Z&gt;" in written
-    assert "<Z>" not in written
-
-
-def test_the_same_rows_twice_are_not_the_same(tmp_path: Path) -> None:
-    found = compared(tmp_path, ROUTES, pl.concat([ROUTES, ROUTES[:1], ROUTES[:1]]))
-    assert found.tables[0].changed == 1
-
-
-@pytest.mark.parametrize(("threshold", "verdict"), [(0.33, NEEDS_APPROVAL), (0.34, WITHIN_POLICY)])
-def test_the_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verdict: str) -> None:
-    new = ROUTES.with_columns(departed=pl.when(pl.col("dest") == "Y").then(7).otherwise("departed"))
-    assert compared(tmp_path, ROUTES, new, threshold).verdict == verdict
-
-
-def test_a_lost_column_needs_approval_whatever_the_threshold(tmp_path: Path) -> None:
-    found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
-    assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])
-
-
 def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     submit_request(settings, "flights", OwnerRequest("release-flights-2", RequestKind.PROMOTE, "ccc"))
@@ -304,18 +246,6 @@ def test_what_was_decided_since_stands(settings: Settings) -> None:
     decided(settings, DISCARD, NOON, "bob")
     decided(settings, "reinstate", LATER, "bob")
     assert restore_discards(settings, mine, "carl", LATER) == 0, "it is somebody else's reinstatement"
-
-
-def test_what_takes_nothing_away_needs_no_approval(tmp_path: Path) -> None:
-    found = compared(tmp_path, ROUTES, ROUTES.with_columns(arrived=pl.lit(1)))
-    assert (found.verdict, found.tables[0].columns_added) == (WITHIN_POLICY, ["arrived"])
-
-
-def test_other_keys_cannot_be_compared_and_need_approval(tmp_path: Path) -> None:
-    found = compared(tmp_path, ROUTES.rename({"dest": "destination"}), ROUTES, 1.0)
-    assert (found.verdict, found.tables[0].presence) == (NEEDS_APPROVAL, "rekeyed")
-    assert (found.tables[0].old_rows, found.tables[0].new_rows) == (3, 3)
-    assert "rekeyed" in page("release-flights-1", "release aaa → bbb", found.as_json())
 
 
 def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 
 from include.catalog.contract_rules import Rule, read_rules
 from include.catalog.dataset import snapshot_dataset
+from include.catalog.rule_results import RuleResult
 from include.paths import docs_path
 from include.quality import published_quality
-from include.quality.gx_checkpoint import Check, to_pandas, validate_tables
+from include.quality.gx_checkpoint import to_pandas, validate_tables
 from include.quality.published_quality import validate_published
 from include.quality.quality_packages import QualityNotInstalled
 from include.quality.quality_pages import checks_page
@@ -45,7 +47,7 @@ def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: b
     return read_rules([said], None if gold else TYPES)[0]
 
 
-def answers(*rules: Rule, site: Path | None = None) -> list[Check]:
+def answers(*rules: Rule, site: Path | None = None) -> list[RuleResult]:
     return validate_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
 
 
@@ -79,29 +81,29 @@ CASES: Mapping[str, tuple[Rule, bool, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_table_answers(case: str) -> None:
-    asked, is_kept, seen = CASES[case]
+    asked, passed, seen = CASES[case]
     (found,) = answers(asked)
-    assert (found.is_kept, found.seen) == (is_kept, seen)
-    assert found.blocks is not is_kept
+    assert (found.passed, found.observed) == (passed, seen)
+    assert found.blocks is not passed
 
 
 @pytest.mark.parametrize(("action", "blocks"), [("warn", False), ("hold", True), ("fail", True)])
 def test_only_hold_and_fail_block(action: str, blocks: bool) -> None:
     (found,) = answers(rule("expect_table_row_count_to_be_between", action, min_value=5))
-    assert (found.is_kept, found.blocks) == (False, blocks)
+    assert (found.passed, found.blocks) == (False, blocks)
 
 
 def test_a_column_that_is_not_there_is_broken_and_says_so() -> None:
     (found,) = answers(rule("expect_column_values_to_be_unique", column="colour", gold=True))
-    assert not found.is_kept
-    assert '"colour"' in found.seen
+    assert not found.passed
+    assert '"colour"' in found.observed
 
 
 def test_each_rule_gets_its_own_answer_and_a_site_is_built(tmp_path: Path) -> None:
     good, bad = (rule("expect_table_row_count_to_be_between", name=f"rows_{n}", min_value=n) for n in (4, 5))
     for _ in range(2):
         found = answers(bad, good, site=tmp_path / "docs")
-        assert [(check.rule, check.is_kept) for check in found] == [("rows_5", False), ("rows_4", True)]
+        assert [(check.rule, check.passed) for check in found] == [("rows_5", False), ("rows_4", True)]
     index = (tmp_path / "docs" / "index.html").read_text("utf-8")
     assert "gold.days" in index
     assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "built anew each time"
@@ -119,16 +121,16 @@ def test_numbers_are_floats_and_texts_keep_none() -> None:
 
 
 def test_the_overview_names_each_rule_and_is_text() -> None:
-    checks = [check.as_json() for check in answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))]
+    checks = answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
     shown = checks_page("flights <1>", checks, {"gold.days": "validations/x.html"})
     for text in (
         "flights &lt;1&gt;",
-        "0 of 1 rules are kept",
+        "0 of 1 rules passed",
         "own_rule",
-        "<a href='validations/x.html'>gold.days</a>",
+        '<a href="validations/x.html">gold.days</a>',
     ):
         assert text in shown
-    assert "<script" not in checks_page("t", [checks[0] | {"seen": "<script>"}], {})
+    assert "<script" not in checks_page("t", [replace(checks[0], observed="<script>")], {})
 
 
 def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
@@ -137,7 +139,7 @@ def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
     release = snapshot_dataset(settings, "flights").release
     publish(settings, Publication("flights", release, 1, datetime(2026, 1, 1, tzinfo=UTC), {}, {}))
 
-    def fail(tables: Any, site: Path) -> list[Check]:
+    def fail(tables: Any, site: Path) -> list[RuleResult]:
         site.mkdir(parents=True)
         raise QualityNotInstalled("great_expectations")
 

@@ -1,0 +1,197 @@
+"""Compares the tables of two sides by key: keys that only one side has, keys whose rows differ, sums of measures.
+
+Columns that begin with `_` are left out, except a record's coordinates: how a row was produced may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from include.catalog.dataset import Dataset
+from include.catalog.pipeline import LatestGold, grain_columns
+from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
+from include.reading.published_sql import memory_database
+
+SAMPLES = 5
+ROWS_PER_SAMPLE = 3
+NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+COORDINATES = ("_topic", "_partition", "_offset")
+# A new contract version alone does not change a rejected record.
+NOT_COMPARED = ("contract_version",)
+
+
+Rows = Any
+"""A pyarrow Dataset: the rows of a table."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: the dataset as its release declares it, and the rows of its tables by full name."""
+
+    dataset: Dataset
+    tables: Mapping[str, Rows]
+
+
+def parquet_rows(folder: Path) -> Rows:
+    """Return the rows of a folder of Parquet files."""
+    import pyarrow.dataset as pd
+
+    return pd.dataset(str(folder), format="parquet")
+
+
+def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progress) -> Comparison:
+    """Compare all tables except bronze, which does not depend on the code; `progress` gets each table's name."""
+    names = [name for name in dict.fromkeys([*old.tables, *new.tables]) if not name.startswith("bronze.")]
+    found = []
+    for name in names:
+        progress(name)
+        if name in old.tables and name in new.tables:
+            found.append(_compare_table(name, key_columns(new.dataset, name), old.tables[name], new.tables[name]))
+        else:
+            found.append(_unmatched(name, old.tables.get(name), new.tables.get(name)))
+    return Comparison(old.dataset.name, old.dataset.release, new.dataset.release, batch, threshold, found)
+
+
+def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
+    """Return the columns by which rows of two releases are matched."""
+    layer, _, name = table.partition(".")
+    if layer == "silver":
+        return tuple(dataset.pipeline.identity)
+    if layer == "rejected":
+        return COORDINATES
+    gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
+    return gold.keys if isinstance(gold, LatestGold) else grain_columns(gold)
+
+
+def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
+    if old is None:
+        assert new is not None
+        return TableComparison(name, "added", new_rows=new.count_rows())
+    return TableComparison(name, "removed", old_rows=old.count_rows())
+
+
+def column_types(table: Rows) -> dict[str, str]:
+    """Return the compared columns of a table with their DuckDB types."""
+    database = memory_database()
+    database.register("_rows", table)
+    rows = database.execute("describe select * from _rows").fetchall()
+    database.close()
+    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in COORDINATES}
+
+
+class _TablePair:
+    """Both versions of a table in one in-memory database, as views `_old` and `_new`."""
+
+    def __init__(self, old: Rows, new: Rows, keys: Sequence[str]) -> None:
+        self.database = memory_database()
+        self.database.register("_old", old)
+        self.database.register("_new", new)
+        self.old, self.new = column_types(old), column_types(new)
+        self.keys = keys
+        shared = [name for name in self.new if self.old.get(name) == self.new[name]]
+        ignored = (*keys, *NOT_COMPARED)
+        self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
+        for side in ("old", "new"):
+            self._summarise(side)
+
+    def _summarise(self, side: str) -> None:
+        """One row per key: its number of rows, and a hash of their values that does not depend on their order."""
+        names, keys = ", ".join(map(quoted_name, self.values)), ", ".join(map(quoted_name, self.keys))
+        content = f"sum(hash({names})::hugeint)" if names else "0"
+        self.database.execute(
+            f"create table {side}_keys as select {keys}, count(*) as _rows, {content} as _content "
+            f"from _{side} group by {keys}"
+        )
+
+    def count(self, sql: str) -> int:
+        return int(self.database.execute(sql).fetchone()[0] or 0)
+
+    def joined(self, kind: str) -> str:
+        """Return the FROM clause of the keys of a kind: `added`, `missing` or `changed`."""
+        on = " and ".join(f"o.{quoted_name(key)} is not distinct from n.{quoted_name(key)}" for key in self.keys)
+        if kind == "changed":
+            differ = "(o._rows <> n._rows or o._content <> n._content)"
+            return f"from new_keys n join old_keys o on {on} where {differ}"
+        one, other = ("new_keys n", "old_keys o") if kind == "added" else ("old_keys o", "new_keys n")
+        return f"from {one} anti join {other} on {on}"
+
+
+def _compare_table(name: str, keys: Sequence[str], old: Rows, new: Rows) -> TableComparison:
+    before, after = column_types(old), column_types(new)
+    if any(before.get(key) != after.get(key) for key in keys):
+        rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
+        return TableComparison(name, "rekeyed", keys=list(keys), **rows)
+    pair = _TablePair(old, new, keys)
+    try:
+        return _by_key(name, keys, pair)
+    finally:
+        pair.database.close()
+
+
+def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison:
+    kinds = ("added", "missing", "changed")
+    counts = {kind: pair.count(f"select count(*) {pair.joined(kind)}") for kind in kinds}
+    return TableComparison(
+        name,
+        "both",
+        keys=list(keys),
+        old_rows=pair.count("select sum(_rows) from old_keys"),
+        new_rows=pair.count("select sum(_rows) from new_keys"),
+        old_keys=pair.count("select count(*) from old_keys"),
+        **counts,
+        columns_added=sorted(set(pair.new) - set(pair.old)),
+        columns_removed=sorted(set(pair.old) - set(pair.new)),
+        retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
+        samples={kind: _samples(pair, kind) for kind in kinds if counts[kind]},
+        measures=_measures(pair),
+    )
+
+
+def _samples(pair: _TablePair, kind: str) -> list[Sample]:
+    side = "o" if kind == "missing" else "n"
+    names = ", ".join(f"{side}.{quoted_name(key)}" for key in pair.keys)
+    rows = pair.database.execute(f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}").fetchall()
+    return [Sample(_json_row(pair.keys, key), _rows_of(pair, "_old", key), _rows_of(pair, "_new", key)) for key in rows]
+
+
+def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:
+    if not pair.values:
+        return []
+    where = " and ".join(f"{quoted_name(name)} is not distinct from ?" for name in pair.keys)
+    names = ", ".join(map(quoted_name, pair.values))
+    found = pair.database.execute(
+        f"select {names} from {view} where {where} order by all limit {ROWS_PER_SAMPLE}", list(key)
+    ).fetchall()
+    return [_json_row(pair.values, row) for row in found]
+
+
+def _measures(pair: _TablePair) -> list[MeasureChange]:
+    numeric = [name for name in pair.values if pair.new[name].split("(")[0] in NUMBERS]
+    if not numeric:
+        return []
+    sums = ", ".join(
+        f"sum({quoted_name(n)})::double, count(*) filter ({quoted_name(n)} is null) / greatest(count(*), 1)"
+        for n in numeric
+    )
+    old, new = (pair.database.execute(f"select {sums} from {view}").fetchone() for view in ("_old", "_new"))
+    return [
+        MeasureChange(name, old[2 * i], new[2 * i], float(old[2 * i + 1]), float(new[2 * i + 1]))
+        for i, name in enumerate(numeric)
+    ]
+
+
+def quoted_name(name: str) -> str:
+    """Return a column's name as a quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _json_row(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Return a row by column name; a value that JSON does not have is its text."""
+    return {
+        name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        for name, value in zip(names, values, strict=True)
+    }

@@ -1,0 +1,159 @@
+"""A comparison as display values: the page, the terminal and the Markdown of an approval show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
+
+DIFFERENCES = {"added": "new table", "removed": "removed table", "rekeyed": "rekeyed"}
+
+
+@dataclass(frozen=True)
+class StatisticView:
+    """A statistic of one column that changed. `bar`: from -1 to 1, relative to the table's largest change."""
+
+    column: str
+    statistic: str
+    before: str
+    after: str
+    change: str = ""
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """A differing key, and the lines of its rows; of one row that became another only the columns that differ."""
+
+    key: str
+    before: Sequence[str]
+    after: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SampleGroup:
+    """The first keys of a kind of change (added, missing, changed), and how many there are."""
+
+    kind: str
+    count: int
+    samples: Sequence[SampleView]
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table. `difference`: equal, a share of the keys, or what became of the table."""
+
+    name: str
+    difference: str
+    is_equal: bool
+    keys: str
+    old_rows: int
+    new_rows: int
+    added: int
+    missing: int
+    changed: int
+    columns: Sequence[tuple[str, str]]
+    statistics: Sequence[StatisticView]
+    samples: Sequence[SampleGroup]
+
+    @property
+    def has_details(self) -> bool:
+        """Whether rows of both sides were matched and differ."""
+        return bool(self.columns or self.statistics or self.samples)
+
+
+@dataclass(frozen=True)
+class CheckView:
+    """The result of one contract rule. `outcome`: passed, failed or not evaluated."""
+
+    table: str
+    rule: str
+    expectation: str
+    action: str
+    outcome: str
+    observed: str
+    blocks: bool
+
+
+@dataclass(frozen=True)
+class ComparisonView:
+    """A comparison for people; `checks`: rules that block first, then those that did not pass."""
+
+    dataset: str
+    verdict: str
+    summary: str
+    tables: Sequence[TableView]
+    checks: Sequence[CheckView]
+
+
+def comparison_view(comparison: Comparison) -> ComparisonView:
+    """Return the display values of a comparison."""
+    checks = sorted(comparison.checks, key=lambda check: (not check.blocks, check.passed is True))
+    return ComparisonView(
+        comparison.dataset,
+        comparison.verdict,
+        f"both at bronze batch {comparison.batch}; threshold {100 * comparison.threshold:g} % of the keys",
+        [_table(table) for table in comparison.tables],
+        [CheckView(c.table, c.rule, c.expectation, c.action, c.outcome, c.observed, c.blocks) for c in checks],
+    )
+
+
+def _table(table: TableComparison) -> TableView:
+    share = "equal" if table.is_equal else f"{100 * table.share:.2f} %"
+    return TableView(
+        name=table.name,
+        difference=DIFFERENCES.get(table.presence, share),
+        is_equal=table.is_equal,
+        keys=", ".join(table.keys),
+        old_rows=table.old_rows,
+        new_rows=table.new_rows,
+        added=table.added,
+        missing=table.missing,
+        changed=table.changed,
+        columns=list(_columns(table)),
+        statistics=_statistics(table.measures),
+        samples=[
+            SampleGroup(kind, getattr(table, kind), [_sample(sample) for sample in samples])
+            for kind, samples in table.samples.items()
+            if kind in ("added", "missing", "changed")
+        ],
+    )
+
+
+def _columns(table: TableComparison) -> Iterator[tuple[str, str]]:
+    yield from ((name, "new column") for name in table.columns_added)
+    yield from ((name, "removed column") for name in table.columns_removed)
+    yield from ((name, f"{old} → {new}") for name, (old, new) in table.retyped.items())
+
+
+def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:
+    """Return the sums and shares of nulls that changed."""
+    largest = max((abs(m.percent) for m in measures if m.percent is not None), default=0.0)
+    found = []
+    for m in measures:
+        if m.old_sum != m.new_sum:
+            change = "" if m.percent is None else f"{m.percent:+.3g} %"
+            bar = None if m.percent is None or not largest else m.percent / largest
+            found.append(StatisticView(m.column, "sum", _number(m.old_sum), _number(m.new_sum), change, bar))
+        if m.old_nulls != m.new_nulls:
+            old, new = (f"{100 * share:.2f} %" for share in (m.old_nulls, m.new_nulls))
+            found.append(StatisticView(m.column, "nulls", old, new))
+    return found
+
+
+def _sample(sample: Sample) -> SampleView:
+    old, new = sample.old, sample.new
+    if len(old) == len(new) == 1:
+        differing = [name for name in old[0] if old[0][name] != new[0].get(name)]
+        old, new = ([{name: row.get(name) for name in differing} for row in rows] for rows in (old, new))
+    return SampleView(_line(sample.key), [_line(row) for row in old], [_line(row) for row in new])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.items())
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.10g}"

@@ -1,0 +1,1 @@
+"""Renders jinja2 templates as HTML and Markdown; every value is shown literally."""

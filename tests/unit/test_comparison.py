@@ -1,0 +1,248 @@
+"""Comparisons: what counts as equal, which verdict follows, and that every rendering shows values literally."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from fnmatch import fnmatch
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+from rich.console import Console
+
+from include.catalog.dataset import load_dataset
+from include.catalog.rule_results import RuleResult
+from include.cli.comparison_table import show_comparison
+from include.planning.compare_tables import Side, compare
+from include.planning.comparison import (
+    EQUAL,
+    HELD,
+    NEEDS_APPROVAL,
+    WITHIN_POLICY,
+    Comparison,
+    MeasureChange,
+    Sample,
+    TableComparison,
+    comparison_from_json,
+)
+from include.planning.comparison_rendering import comparison_markdown, comparison_page
+from include.reading.published_tables import PublishedTable, open_dataset
+from include.rendering.render_template import TEMPLATES, code_span
+from include.settings import CLONE
+
+FLIGHTS = CLONE / "include" / "datasets" / "flights"
+ROUTES = pl.DataFrame(
+    {"day": ["a", "a", "b"], "origin": ["EWR", "JFK", "EWR"], "dest": ["X", "X", "Y"], "departed": [1, 2, None]}
+).with_columns(_revision=pl.lit(1))
+MARKUP = "<script>alert(1)</script> [bold] *x* {{ 7*7 }} [y](z) a|b `c`"
+
+
+def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: float = 0.0) -> Comparison:
+    dataset = load_dataset("flights", FLIGHTS)
+    sides = []
+    for side, rows in (("old", old), ("new", new)):
+        write_deltalake(str(tmp_path / side), rows.to_arrow())
+        table = PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)
+        sides.append(Side(dataset, {table.name: open_dataset(table)}))
+    return compare(*sides, 3, threshold, lambda _: None)
+
+
+def page(comparison: Comparison) -> str:
+    return comparison_page("release-flights-1: release aaa → bbb", comparison)
+
+
+def in_terminal(comparison: Comparison) -> str:
+    console = Console(file=StringIO(), width=300)
+    show_comparison(console, comparison)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_internal_columns_and_row_order_do_not_differ(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.reverse().with_columns(_revision=pl.lit(9)))
+    assert found.verdict == EQUAL
+    assert "equal" in page(found)
+
+
+def test_every_kind_of_difference_is_sampled_with_its_key(tmp_path: Path) -> None:
+    new = pl.concat(
+        [
+            ROUTES[1:2].with_columns(departed=pl.lit(5, pl.Int64)),
+            ROUTES[2:],
+            ROUTES[:1].with_columns(dest=pl.lit("<Z>")),
+        ]
+    )
+    found = compared(tmp_path, ROUTES, new)
+    (table,) = found.tables
+    assert (table.added, table.missing, table.changed, table.old_keys) == (1, 1, 1, 3)
+    assert found.verdict == NEEDS_APPROVAL
+    (sample,) = table.samples["changed"]
+    assert sample == Sample({"day": "a", "origin": "JFK", "dest": "X"}, [{"departed": 2}], [{"departed": 5}])
+    (measure,) = table.measures
+    assert (measure.old_sum, measure.new_sum, measure.percent) == (3.0, 6.0, 100.0)
+    written = page(comparison_from_json(json.dumps(found.to_json())))
+    assert "&lt;Z&gt;" in written
+    assert "<Z>" not in written
+    assert "departed=2" in written
+    assert "+100 %" in written
+
+
+def test_duplicated_rows_are_a_change(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, pl.concat([ROUTES, ROUTES[:1], ROUTES[:1]]))
+    assert found.tables[0].changed == 1
+
+
+@pytest.mark.parametrize(("threshold", "verdict"), [(0.33, NEEDS_APPROVAL), (0.34, WITHIN_POLICY)])
+def test_the_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verdict: str) -> None:
+    new = ROUTES.with_columns(departed=pl.when(pl.col("dest") == "Y").then(7).otherwise("departed"))
+    assert compared(tmp_path, ROUTES, new, threshold).verdict == verdict
+
+
+def test_a_removed_column_needs_approval_at_any_threshold(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
+    assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])
+
+
+def test_an_added_column_needs_no_approval(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.with_columns(arrived=pl.lit(1)))
+    assert (found.verdict, found.tables[0].columns_added) == (WITHIN_POLICY, ["arrived"])
+
+
+def test_tables_with_other_key_columns_need_approval(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES.rename({"dest": "destination"}), ROUTES, 1.0)
+    assert (found.verdict, found.tables[0].presence) == (NEEDS_APPROVAL, "rekeyed")
+    assert (found.tables[0].old_rows, found.tables[0].new_rows) == (3, 3)
+    assert "rekeyed" in page(found)
+
+
+def result(action: str, passed: bool | None) -> RuleResult:
+    return RuleResult("gold.route_days", "few_rows", "expect_x", action, "critical", passed, "7")
+
+
+@pytest.mark.parametrize(
+    ("checks", "differing", "verdict"),
+    [
+        ([], 0, EQUAL),
+        ([result("hold", True)], 0, EQUAL),
+        ([result("warn", False)], 0, EQUAL),
+        ([result("hold", False)], 0, HELD),
+        ([result("fail", False), result("warn", True)], 1, HELD),
+        ([result("hold", None)], 0, NEEDS_APPROVAL),
+        ([result("hold", None)], 1, NEEDS_APPROVAL),
+        ([result("warn", None)], 1, WITHIN_POLICY),
+    ],
+)
+def test_failed_and_unevaluated_rules_decide_the_verdict(
+    checks: list[RuleResult], differing: int, verdict: str
+) -> None:
+    table = TableComparison("gold.route_days", "both", old_keys=100, changed=differing)
+    assert Comparison("flights", "a", "b", 1, 0.5, [table], checks).verdict == verdict
+
+
+def with_markup() -> Comparison:
+    """A comparison with markup in every value that comes from data, columns or contracts."""
+    table = TableComparison(
+        MARKUP,
+        "both",
+        keys=[MARKUP],
+        old_rows=2,
+        new_rows=2,
+        old_keys=2,
+        changed=1,
+        columns_added=[MARKUP],
+        retyped={MARKUP: ("INTEGER", MARKUP)},
+        samples={"changed": [Sample({"route": MARKUP}, [{"a": MARKUP}], [{"a": "b"}])]},
+        measures=[MeasureChange(MARKUP, 1.0, 3.0, 0.0, 0.5)],
+    )
+    check = RuleResult(MARKUP, MARKUP, MARKUP, "hold", "critical", passed=False, observed=MARKUP)
+    return Comparison("flights", "aaa", "bbb", 3, 0.0, [table], [check])
+
+
+def test_values_with_markup_are_shown_literally_in_every_rendering() -> None:
+    comparison = with_markup()
+    html = page(comparison)
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; [bold] *x* {{ 7*7 }} [y](z) a|b `c`" in html
+    markdown = comparison_markdown(comparison)
+    as_code = "<script>alert(1)</script> [bold] *x* {{ 7*7 }} [y](z) a¦b 'c'"
+    assert f"`route={as_code}`" in markdown
+    outside_code = "".join(markdown.split("`")[::2])
+    assert "script" not in outside_code
+    assert "(z)" not in outside_code
+    text = in_terminal(comparison)
+    assert text.count(MARKUP) >= 7, "table, columns, sum, key, and three cells of the check"
+
+
+def test_a_markdown_value_is_one_line_of_code() -> None:
+    assert code_span("a|b`c\n# big [x](y)") == "`a¦b'c # big [x](y)`"
+    assert code_span("") == ""
+    assert len(code_span("x" * 1000)) == 202
+
+
+def test_failed_rules_are_marked_in_markdown() -> None:
+    table = TableComparison("gold.days", "both")
+    checks = [result("hold", True), result("hold", False), result("warn", None)]
+    markdown = comparison_markdown(Comparison("flights", "a", "b", 1, 0.0, [table], checks))
+    assert [line for line in markdown.splitlines() if "rule" in line] == [
+        "- `gold.route_days`: rule `few_rows` (hold) **failed**, observed `7`",
+        "- `gold.route_days`: rule `few_rows` (warn) **not evaluated**, observed `7`",
+        "- `gold.route_days`: rule `few_rows` (hold) passed, observed `7`",
+    ]
+
+
+def test_every_rendering_shows_the_same_facts() -> None:
+    table = TableComparison(
+        "gold.days", "both", keys=["day"], old_rows=10, new_rows=12, old_keys=8, added=1, changed=1,
+        columns_removed=["tails"], samples={"added": [Sample({"day": "mon"}, [], [{"n": 1}])]},
+        measures=[MeasureChange("delay", 1500.0, 3000.0, 0.0, 0.25)],
+    )  # fmt: skip
+    comparison = Comparison("flights", "aaa", "bbb", 3, 0.25, [table, TableComparison("gold.new", "added", new_rows=4)])
+    renderings = page(comparison), in_terminal(comparison), comparison_markdown(comparison)
+    for shown in renderings:
+        for fact in ("needs approval", "both at bronze batch 3; threshold 25 % of the keys", "25.00 %", "new table"):
+            assert fact in shown
+        for fact in ("gold.days", "tails", "removed column", "delay", "1,500", "3,000", "0.00 %", "day=mon"):
+            assert fact in shown
+        assert "12" in shown
+
+
+def test_comparison_json_of_earlier_versions_is_readable() -> None:
+    check = {"table": "gold.days", "rule": "r", "expectation": "e", "severity": "critical", "action": "hold"}
+    measure = {"column": "delay", "old_sum": 1.0, "new_sum": 2.0, "old_nulls": 0.0, "new_nulls": 0.0}
+    table: dict[str, Any] = {
+        "name": "gold.days", "presence": "both", "keys": ["day"], "old_rows": 1, "new_rows": 1, "old_keys": 1,
+        "added": 0, "missing": 0, "changed": 1, "columns_added": [], "columns_removed": [],
+        "retyped": {"delay": ["INTEGER", "BIGINT"]}, "drift": [measure], "share": 1.0, "equal": False,
+        "samples": {"changed": [{"key": {"day": "mon"}, "old": [{"delay": 1}], "new": [{"delay": float("nan")}]}]},
+    }  # fmt: skip
+    stored = {
+        "dataset": "flights", "base": "aaa", "release": "bbb", "batch": 3, "threshold": 0.0, "verdict": "held",
+        "tables": [table],
+        "checks": [
+            check | {"is_kept": False, "blocks": True, "seen": "7", "was_broken": False},
+            check | {"is_kept": False, "blocks": False, "seen": "8", "was_broken": True},
+            check | {"is_kept": None, "blocks": False, "seen": "not asked"},
+        ],
+    }  # fmt: skip
+    found = comparison_from_json(json.dumps(stored))
+    assert [(c.passed, c.observed, c.blocks) for c in found.checks] == [
+        (False, "7", True),
+        (False, "8", False),
+        (None, "not asked", False),
+    ]
+    assert (found.verdict, found.tables[0].measures[0].percent) == (HELD, 100.0)
+    assert found.tables[0].retyped == {"delay": ("INTEGER", "BIGINT")}
+    assert comparison_from_json(json.dumps(found.to_json(), allow_nan=False)).to_json() == found.to_json()
+    assert "delay=nan" in page(found)
+
+
+def test_every_template_is_package_data() -> None:
+    declared = tomllib.loads((CLONE / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
+    patterns = declared["include.rendering"]
+    names = [path.relative_to(TEMPLATES.parent).as_posix() for path in TEMPLATES.rglob("*.*")]
+    assert names
+    assert [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)] == []
