@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from include.errors import Terminal
 from include.settings import Settings
+
+LONGEST_NAME = 200
+
+
+class NotAFolderName(Terminal):
+    """`name` would lead out of the state folder, or no file system takes it; `kind` is dataset or release."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"{name[:80]!r} is not the name of a {kind}: it must be 1 to {LONGEST_NAME} bytes, not . or .., without /",
+            "headrace status   (names the datasets)",
+        )
+        self.kind, self.name = kind, name
+
+
+def folder_name(kind: str, name: str) -> str:
+    """Return `name`, which becomes one folder of a path. Raises NotAFolderName when it cannot."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name or len(name.encode(errors="replace")) > LONGEST_NAME:
+        raise NotAFolderName(kind, name)
+    return name
 
 
 def warehouse(settings: Settings) -> Path:
@@ -14,17 +35,17 @@ def warehouse(settings: Settings) -> Path:
 
 def bronze_path(settings: Settings, dataset: str) -> Path:
     """Table `bronze.<dataset>`, shared by all releases."""
-    return warehouse(settings) / dataset / "bronze"
+    return warehouse(settings) / folder_name("dataset", dataset) / "bronze"
 
 
 def reference_path(settings: Settings, dataset: str, table: str) -> Path:
     """Reference table `table` of a dataset, shared by all releases."""
-    return warehouse(settings) / dataset / "reference" / table
+    return warehouse(settings) / folder_name("dataset", dataset) / "reference" / table
 
 
 def release_path(settings: Settings, dataset: str, release: str) -> Path:
     """Folder of the tables that one release built."""
-    return warehouse(settings) / dataset / release
+    return warehouse(settings) / folder_name("dataset", dataset) / folder_name("release", release)
 
 
 def silver_path(settings: Settings, dataset: str, release: str) -> Path:
@@ -59,12 +80,12 @@ def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> 
 
 def amendments_path(settings: Settings, dataset: str) -> Path:
     """What people have decided about a dataset's rejected records."""
-    return warehouse(settings) / dataset / "amendments.jsonl"
+    return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
 
 
 def quality_path(settings: Settings, dataset: str) -> Path:
     """What a dataset's published tables answered last, and Data Docs of it."""
-    return settings.state / "quality" / dataset
+    return settings.state / "quality" / folder_name("dataset", dataset)
 
 
 def docs_path(settings: Settings, dataset: str) -> Path:
@@ -79,17 +100,17 @@ def docs_page(settings: Settings, dataset: str) -> Path:
 
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The file that says which versions readers see."""
-    return warehouse(settings) / dataset / "publication.json"
+    return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
 
 
 def snapshot_path(settings: Settings, dataset: str, release: str) -> Path:
     """The release's own copy of the dataset's folder."""
-    return settings.state / "releases" / dataset / release
+    return settings.state / "releases" / folder_name("dataset", dataset) / folder_name("release", release)
 
 
 def checkpoint_path(settings: Settings, dataset: str) -> Path:
     """Checkpoint of the dataset's ingest query."""
-    return settings.state / "checkpoints" / dataset
+    return settings.state / "checkpoints" / folder_name("dataset", dataset)
 
 
 def lease_path(settings: Settings, dataset: str) -> Path:
@@ -104,7 +125,7 @@ def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
 
 def active_releases_path(settings: Settings, dataset: str) -> Path:
     """The names of the releases that the stream keeps up with bronze."""
-    return warehouse(settings) / dataset / "active_releases.json"
+    return warehouse(settings) / folder_name("dataset", dataset) / "active_releases.json"
 
 
 def request_path(settings: Settings, dataset: str) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 # Kafka's own limits: an offset is a signed 64-bit number, a partition a signed 32-bit one.
 MAX_OFFSET, MAX_PARTITION = 2**63 - 1, 2**31 - 1
@@ -48,6 +50,21 @@ def utc_time(text: str) -> datetime:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except OverflowError as error:
         raise ValueError(f"{text!r} is outside the years 1 to 9999 in UTC") from error
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file to write, in a folder that is there and can be written to."""
+    path = Path(text)
+    try:
+        if not text.strip() or path.is_dir():
+            raise ValueError(f"{text!r} is not the name of a file")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ValueError(
+                f"{text!r} cannot be written: there is no folder {path.parent} that this user may write to"
+            )
+    except OSError as error:
+        raise ValueError(f"{text[:80]!r} cannot be written: {error.strerror}") from error
+    return path
 
 
 def batch_range(text: str) -> BatchRange:

@@ -23,6 +23,7 @@ from include.bench.bench_report import Report, as_json, as_text
 from include.bench.bench_state import DATASET, own_state, running
 from include.bench.bench_throughput import measure_throughput, warm_up
 from include.cli.exit_codes import INTERRUPTED
+from include.cli.option_types import output_file
 from include.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
@@ -49,7 +50,7 @@ def demo(
     rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of the latency.")] = 120,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Write the figures here too.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
 ) -> None:
@@ -69,7 +70,7 @@ def change(
     rate: Annotated[float, typer.Option(min=1, help="Events per second of the latencies.")] = 8_000,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 90,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here too.")
+        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Write the figures here too.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
 ) -> None:

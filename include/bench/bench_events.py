@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from include.demo.demo_feed import FAULTS, SEED
 from include.errors import Transient
 from include.producers.event_feed import REPETITION
 from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import injected
+from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, injected
 from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, produce
 
 POLL_EVERY = 2_000
@@ -50,7 +49,7 @@ class Supply:
 
 def year(number: int) -> pl.DataFrame:
     """Return what is delivered of the year 2013 moved by `number` repetitions, with faults drawn anew."""
-    return injected(FLIGHTS.frame(REPETITION * number), FLIGHTS, FAULTS, SEED + number)
+    return injected(FLIGHTS.frame(REPETITION * number), FLIGHTS, DEFAULT_SHARES, DEFAULT_SEED + number)
 
 
 @dataclass(frozen=True)

@@ -32,27 +32,30 @@ class LazyCommand:
         return get_command(app)
 
 
+class CommandStub(TyperCommand):
+    """Stands for a command in the list of commands, in suggestions and in completion; loads it to parse arguments."""
+
+    def __init__(self, name: str, declared: LazyCommand) -> None:
+        super().__init__(name, help=declared.summary)
+        self._declared = declared
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the loaded command, so that the stub itself is never invoked."""
+        return self._declared.load(str(self.name)).make_context(info_name, args, parent, **extra)
+
+
 class LazyGroup(TyperGroup):
     """A group whose commands are the `commands_by_name` of a subclass, in that order."""
 
     commands_by_name: Mapping[str, LazyCommand] = {}
-    _is_listing = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands."""
-        return list(self.commands_by_name)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: CommandStub(name, declared) for name, declared in self.commands_by_name.items()}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command: a stub with its summary while the list is printed, else the command itself."""
-        declared = self.commands_by_name.get(cmd_name)
-        if declared is None:
-            return None
-        return TyperCommand(cmd_name, help=declared.summary) if self._is_listing else declared.load(cmd_name)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the list of commands without importing any."""
-        self._is_listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._is_listing = False
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse text that is not UTF-8 here, for all commands: no file, table or query can hold it."""
+        for text in args:
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                ctx.fail(f"{text[:80]!r} is not UTF-8")
+        return super().parse_args(ctx, args)

@@ -122,7 +122,7 @@ def headrace(context: typer.Context) -> None:
     """Kafka to Delta, every record accounted for."""
     if context.invoked_subcommand not in NEEDS_CURRENT_STATE or "--help" in sys.argv:
         return
-    # Here, so that a list of commands loads no settings library.
+    # Imported here: the settings library doubles the time of `headrace --help`.
     from include.settings import load_settings
     from include.state.migrate_state import migrate_state
 

@@ -31,6 +31,7 @@ utc_time = parser_of(strict_values.utc_time)
 share = parser_of(strict_values.share)
 offset_ranges = parser_of(strict_values.offset_ranges)
 batch_range = parser_of(strict_values.batch_range)
+output_file = parser_of(strict_values.output_file)
 
 Offsets = Annotated[
     dict[int, tuple[int, int]] | None,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from include.catalog.dataset import released_dataset
 from include.cli.checks_table import checks_table
-from include.cli.option_types import utc_time
+from include.cli.option_types import output_file, utc_time
 from include.ledger.ledger_reader import open_reader
 from include.paths import docs_page
 from include.quality.published_quality import validate_published
@@ -46,7 +46,10 @@ def report(
         datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Validated before, UTC.")
     ] = None,
     release: Annotated[str | None, typer.Option(help="Runs of this release. [default: the published one]")] = None,
-    page: Annotated[Path | None, typer.Option(help="Also write an HTML page with a plot per rule.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(parser=output_file, metavar="FILE", help="Also write an HTML page with a plot per rule."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how many records each rule rejected or warned of, run by run, from the ledger.

@@ -20,15 +20,12 @@ from include.clients.kafka import ensure_topic, log_end_offsets
 from include.demo.demo_state import DemoRefused, corner
 from include.producers.fault_manifest import journal_path, read_manifest
 from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import Shares
+from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES
 from include.producers.kafka_producer import Progress
 from include.producers.paced_sending import Run, deliveries, send
 from include.producers.weather_events import WEATHER
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
-
-FAULTS = Shares(duplicates=0.005, late=0.01, reorder=0.01, corrupt=0.002)
-SEED = 2013
 
 
 class StrangeRecords(DemoRefused):
@@ -81,8 +78,8 @@ def demo_runs(
     since: datetime | None = None, until: datetime | None = None, *, weather: bool = False
 ) -> tuple[Run, ...]:
     """Return what the demo sends, in order."""
-    flights = Run(FLIGHTS, since, until, shares=FAULTS, seed=SEED)
-    return (flights, Run(WEATHER, since, until, seed=SEED)) if weather else (flights,)
+    flights = Run(FLIGHTS, since, until, shares=DEFAULT_SHARES, seed=DEFAULT_SEED)
+    return (flights, Run(WEATHER, since, until, seed=DEFAULT_SEED)) if weather else (flights,)
 
 
 def manifest_path(settings: Settings, run: Run) -> Path:

@@ -79,6 +79,11 @@ class Shares:
         return any(getattr(self, field.name) for field in fields(self))
 
 
+DEFAULT_SHARES = Shares(duplicates=0.005, late=0.01, reorder=0.01, corrupt=0.002)
+DEFAULT_SEED = 2013
+"""What the demo and the benchmarks inject."""
+
+
 def injected(events: pl.DataFrame, feed: Feed, shares: Shares, seed: int) -> pl.DataFrame:
     """Return what to deliver, in order: `key, value, event_id`, and `fault, kind, reason` where one was put in.
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from include.cli.exit_codes import INTERRUPTED
-from include.cli.option_types import share, utc_time
+from include.cli.option_types import output_file, share, utc_time
 from include.clients.kafka import ensure_topic
 from include.producers.feed_registry import feed_named
 from include.producers.injected_faults import Shares
@@ -48,7 +48,12 @@ def produce(
     reorder: Share = 0.0,
     corrupt: Share = 0.0,
     manifest: Annotated[
-        Path | None, typer.Option(help="Write every fault here (JSON lines); lets an interrupted run go on.")
+        Path | None,
+        typer.Option(
+            parser=output_file,
+            metavar="FILE",
+            help="Write every fault here (JSON lines); lets an interrupted run go on.",
+        ),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="So many years in a row, each 371 days after the last.")] = 1,
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="Partitions of the topic, if it must be made.")] = 2,

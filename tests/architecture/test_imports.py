@@ -20,7 +20,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.settings": (("include.errors",), "reads the environment"),
-    "include.paths": (("include.settings",), "names paths"),
+    "include.paths": (("include.errors", "include.settings"), "names paths, none outside the state folder"),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
     "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),
@@ -71,7 +71,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "the story that `make demo` runs",
     ),
     "include.bench": (
-        (*LOW, *READERS, "include.audit", "include.demo", "include.producers", "include.planning", "include.status")
+        (*LOW, *READERS, "include.audit", "include.producers", "include.planning", "include.status")
         + ("include.process_control", "include.cli", "include.strict_values"),
         "measures the platform from outside, through the packages that every command uses",
     ),

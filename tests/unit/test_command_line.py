@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from include.cli.main import COMMANDS, app
 from include.settings import CLONE
 
-HEAVY = ("pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
+HEAVY = ("pydantic", "pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
 
 
 def command_lines(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -47,5 +47,7 @@ def test_the_list_of_commands_imports_no_command() -> None:
     assert ended.stderr.strip() == "[]"
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
-    assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2
+def test_an_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
+    ended = CliRunner().invoke(app, ["statsu"])
+    assert ended.exit_code == 2
+    assert "Did you mean 'status'" in ended.output
