@@ -104,7 +104,11 @@ def open_table(table: PublishedTable) -> DeltaTable:
     from deltalake.exceptions import DeltaError
 
     try:
-        return DeltaTable(str(table.path), version=table.version)
+        try:
+            return DeltaTable(str(table.path), version=table.version)
+        except (DeltaError, OSError):
+            # The owner may remove a superseded checkpoint between the listing of the log and the opening of it.
+            return DeltaTable(str(table.path), version=table.version)
     except (DeltaError, OSError) as error:
         raise PublishedVersionGone(table, str(error).splitlines()[0]) from error
 

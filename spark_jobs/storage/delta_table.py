@@ -24,8 +24,9 @@ from pyspark.sql.types import StructField, StructType
 
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
+from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
 
-# The ledger is rebuilt from the log, so the log is kept. RETENTION is the longest that a reader may take.
+# delta-rs never cleans the log (adr-0002). RETENTION is the longest that a reader may take.
 RETENTION = timedelta(days=7)
 PROPERTIES = {
     "delta.logRetentionDuration": "interval 3650 days",
@@ -83,6 +84,11 @@ class Table:
         self._writer = uuid4().hex[:8]
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
         self._load()
+        self._checkpoints = None if version is not None else self._superseded_checkpoints()
+
+    def _superseded_checkpoints(self) -> SupersededCheckpoints:
+        interval = int(self._delta.metadata().configuration["delta.checkpointInterval"])
+        return SupersededCheckpoints(self.spec.path, self.version, interval)
 
     def _load(self) -> None:
         """Copy the log's state from `_delta`."""
@@ -117,9 +123,17 @@ class Table:
         with self._lock:
             self._refresh()
             if app_id not in self._committed:
-                found = self._delta.transaction_version(app_id)
+                found = self._transaction_version(app_id)
                 self._committed[app_id] = -1 if found is None else found
             return self._committed[app_id]
+
+    def _transaction_version(self, app_id: str) -> int | None:
+        try:
+            return self._delta.transaction_version(app_id)
+        except DeltaError:
+            # It reads the checkpoint that the snapshot was opened with, which the owner may have removed since.
+            self._delta = DeltaTable(str(self.spec.path), version=self._delta.version())
+            return self._delta.transaction_version(app_id)
 
     def files(self) -> list[DataFile]:
         """Return the table's current files."""
@@ -220,9 +234,15 @@ class Table:
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
-            self._delta.update_incremental()
+            self._update()
             self._load()
             return len(deleted)
+
+    def _update(self) -> None:
+        """Advance `_delta` to a commit of this process."""
+        self._delta.update_incremental()
+        if self._checkpoints is not None:
+            self._checkpoints.advance(self._delta.version())
 
     def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         for file in removed:
@@ -238,7 +258,7 @@ class Table:
             commit_properties=properties,
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
-        self._delta.update_incremental()
+        self._update()
 
     def _write(
         self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str, version: int

@@ -1,0 +1,117 @@
+"""The Delta log's size and the cost of reading it do not grow with the number of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StringType, StructType
+
+from spark_jobs.storage import delta_table, log_checkpoints
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.log_checkpoints import checkpoint_file, checkpoint_versions
+
+INTERVAL = 5
+COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
+Fill = Callable[[Table, int], None]
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableSpec:
+    """A table with a checkpoint in each INTERVAL versions; each fourth one is kept."""
+    monkeypatch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", str(INTERVAL))
+    monkeypatch.setattr(log_checkpoints, "SPARSE", 4 * INTERVAL)
+    monkeypatch.setattr(log_checkpoints, "OPENING", timedelta())
+    return TableSpec("silver.small", tmp_path / "a table", COLUMNS, "_month", ("n",))
+
+
+def file(n: int) -> DataFile:
+    return DataFile(f"b{n}/_month=2024-01/part.parquet", "2024-01", 3, 100, {"n": n}, {"n": n})
+
+
+def fill(table: Table, count: int) -> None:
+    """Commit `count` more files, each with the next number as transaction version."""
+    first = table.committed("app") + 1
+    for n in range(first, first + count):
+        table.commit("app", n, {"app_id": "app", "batches": [n, n]}, [file(n)])
+
+
+def test_superseded_checkpoints_are_removed_as_commits_are_made(spec: TableSpec) -> None:
+    fill(Table(spec), 42)
+    assert checkpoint_versions(spec.path) == [19, 34, 39]
+    assert Table(spec).committed("app") == 41
+    assert len(Table(spec).files()) == 42
+
+
+def test_every_version_stays_readable_without_its_checkpoint(spec: TableSpec) -> None:
+    fill(Table(spec), 42)
+    for version in range(43):
+        assert len(DeltaTable(str(spec.path), version=version).file_uris()) == version
+
+
+def test_open_snapshot_outlives_its_checkpoint(spec: TableSpec) -> None:
+    owner = Table(spec)
+    owner.commit("plan/old", 1, {"app_id": "plan/old"}, [])
+    fill(owner, 10)
+    pinned, reader, later = DeltaTable(str(spec.path), version=8), Table(spec, version=8), Table(spec, version=8)
+    fill(owner, 20)
+    assert 4 not in checkpoint_versions(spec.path)
+    assert len(pinned.file_uris()) == 7
+    assert (reader.committed("plan/old"), reader.committed("app"), reader.version) == (1, 6, 8)
+    later.advance()
+    assert (later.version, later.committed("plan/old"), later.committed("none")) == (owner.version, 1, -1)
+    assert owner.committed("none") == -1
+    assert owner._delta.transaction_version("plan/old") == 1
+
+
+def test_owner_that_opens_a_table_removes_what_a_crash_left(spec: TableSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_checkpoints, "KEPT", 99)
+    fill(Table(spec), 42)
+    assert len(checkpoint_versions(spec.path)) == 8
+    monkeypatch.setattr(log_checkpoints, "KEPT", 2)
+    Table(spec, version=30)
+    assert len(checkpoint_versions(spec.path)) == 8
+    fill(Table(spec), 1)
+    assert checkpoint_versions(spec.path) == [19, 34, 39]
+
+
+def test_checkpoint_that_the_log_names_stays_after_crashes_before_the_name_changes(
+    spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(Table(spec), 4)
+    hint = spec.path / "_delta_log" / "_last_checkpoint"
+    first = hint.read_text()
+    monkeypatch.setattr(log_checkpoints, "KEPT", 99)
+    fill(Table(spec), 15)
+    hint.write_text(first)
+    monkeypatch.setattr(log_checkpoints, "KEPT", 2)
+    owner = Table(spec)
+    assert checkpoint_versions(spec.path) == [4, 14, 19]
+    assert len(owner.files()) == 19
+
+
+def test_superseded_checkpoint_stays_while_a_reader_may_open_it(
+    spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_checkpoints, "OPENING", timedelta(minutes=5))
+    fill(Table(spec), 30)
+    assert checkpoint_versions(spec.path) == [4, 9, 14, 19, 24, 29]
+
+
+def test_commit_succeeds_although_its_checkpoint_was_not_written(spec: TableSpec) -> None:
+    owner = Table(spec)
+    fill(owner, 5)
+    hint = spec.path / "_delta_log" / "_last_checkpoint"
+    named = hint.read_text()
+    with pytest.MonkeyPatch.context() as full_disk:
+        full_disk.setattr(log_checkpoints, "checkpoint_file", lambda table, version: table / f"no checkpoint {version}")
+        fill(owner, 5)
+    checkpoint_file(spec.path, 9).unlink()
+    hint.write_text(named)
+    fill(owner, 23)
+    assert checkpoint_versions(spec.path) == [19, 24, 29]
+    assert len(Table(spec).files()) == 33
