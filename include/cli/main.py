@@ -66,9 +66,7 @@ COMMANDS = {
     "contract": LazyCommand(
         "include.cli.contract_command:app", "Contracts: check what is declared for records and tables."
     ),
-    "quality": LazyCommand(
-        "include.cli.quality_command:app", "Is what was promised kept? Rules, tables as a whole, and drift."
-    ),
+    "quality": LazyCommand("include.cli.quality_command:app", "Data quality: rule violations, table rules, drift."),
     "release": LazyCommand(
         "include.cli.release_command:app", "Ship a changed dataset folder: build, compare, publish."
     ),

@@ -107,9 +107,14 @@ def pending_request(settings: Settings, dataset: str) -> OwnerRequest | None:
 
 
 def find_response(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse | None:
-    """Return the response to `request`, None while there is none. Raises StateFileUnreadable."""
+    """Return the response to `request`; None until it is written and the request removed. Raises StateFileUnreadable.
+
+    A requester that continued between the two could submit its next request while this one still counts as pending.
+    """
     response = response_file(settings, dataset).read()
-    return response if response is not None and response.answers(request) else None
+    if response is None or not response.answers(request) or pending_request(settings, dataset) == request:
+        return None
+    return response
 
 
 def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> None:

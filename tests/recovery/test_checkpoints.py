@@ -38,6 +38,7 @@ DAMAGES: list[Callable[[Path], Path]] = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) -> None:
     driver = site.start_driver()

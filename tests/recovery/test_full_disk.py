@@ -86,6 +86,7 @@ def wait_disk_full(site: Site, driver: Driver) -> None:
     assert site.status()["state"] in ("waiting", "halted", "failed")
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_driver_survives_a_full_disk_loses_nothing_and_is_reported(request: pytest.FixtureRequest) -> None:
     if is_small(SHARED_MEMORY) or os.geteuid() == 0:

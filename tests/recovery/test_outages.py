@@ -77,6 +77,7 @@ def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
     running_site.assert_nothing_lost()
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_sigterm_drains_under_load_and_idle(running_site: Site) -> None:
     driver = running(running_site)

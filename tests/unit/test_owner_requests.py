@@ -16,6 +16,8 @@ from include.state.owner_requests import (
     dismiss_invalid,
     find_response,
     pending_request,
+    respond,
+    response_file,
     submit_request,
 )
 
@@ -74,7 +76,7 @@ def test_requester_of_an_unknown_kind_gets_a_refusal(settings: Settings) -> None
 
 
 def test_response_of_an_earlier_version_is_read(settings: Settings) -> None:
-    write(settings, "{}")
+    request_path(settings, "flights").parent.mkdir(parents=True)
     text = '{"plan": "replay-flights-1", "kind": "promote", "release": "aaa", "refused": "", "batch": 3}'
     request_path(settings, "flights").with_suffix(".answer.json").write_text(text)
     assert find_response(settings, "flights", MINE) == OwnerResponse("replay-flights-1", "promote", "aaa", "", 3)
@@ -87,3 +89,12 @@ def test_request_on_a_failing_disk_is_not_dismissed(settings: Settings) -> None:
     with pytest.raises(IsADirectoryError):
         dismiss_invalid(settings, "flights", unreadable.value, batch=7)
     assert request_path(settings, "flights").exists()
+
+
+def test_response_is_read_only_after_its_request_is_removed(settings: Settings) -> None:
+    submit_request(settings, "flights", MINE)
+    response = OwnerResponse(MINE.plan, MINE.kind, MINE.release, "", 3)
+    response_file(settings, "flights").write(response)
+    assert find_response(settings, "flights", MINE) is None, "the next request would be refused as pending"
+    respond(settings, "flights", response)
+    assert find_response(settings, "flights", MINE) == response
