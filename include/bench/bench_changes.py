@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from include.bench.bench_events import Supply
+from include.bench.bench_events import EventSupply
 from include.bench.bench_latency import Latency, measure_latency
-from include.bench.bench_state import DATASET, Say
+from include.bench.bench_state import DATASET, LogLine
 from include.planning import plan_stages
 from include.planning.plan import PlanRecord
 from include.planning.plan_stages import SilentReporter
@@ -30,7 +30,7 @@ Act = Callable[[Settings, PlanRecord, str], PlanRecord]
 
 
 @dataclass(frozen=True)
-class Rebuild:
+class RebuildFigures:
     """All of history done again beside nothing else: records, seconds of the build and of its job's start within it,
     and seconds of planning it."""
 
@@ -46,7 +46,7 @@ class Rebuild:
 
 
 @dataclass(frozen=True)
-class Move:
+class MoveFigures:
     """A promotion or the way back: seconds from the command to done, and a polling reader's longest wait and reads."""
 
     name: str
@@ -56,31 +56,31 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Changing:
+class ChangeFigures:
     """All of it; latencies at the same rate, `beside` with rebuilds going on all the while (`rebuilds` of them)."""
 
-    rebuild: Rebuild
+    rebuild: RebuildFigures
     quiet: Latency
     beside: Latency
     rebuilds: int
-    moves: tuple[Move, ...]
+    moves: tuple[MoveFigures, ...]
 
 
-def measure_changing(
-    settings: Settings, bootstrap: str, supply: Supply, rate: float, seconds: float, say: Say
-) -> Changing:
+def measure_changes(
+    settings: Settings, bootstrap: str, supply: EventSupply, rate: float, seconds: float, log: LogLine
+) -> ChangeFigures:
     """Measure on a warm stream; `rate` events/s for `seconds` each time."""
-    say("rebuild: all of history again, the stream idle …")
+    log("rebuild: all of history again, the stream idle …")
     rebuild = measure_rebuild(settings)
-    quiet = measure_latency(settings, bootstrap, supply, rate, seconds, say)
-    say("the same with rebuilds beside it …")
-    with rebuilding(settings) as counted:
-        beside = measure_latency(settings, bootstrap, supply, rate, seconds, say)
-    say("release: a comment is shipped, promoted and taken back under a polling reader …")
-    return Changing(rebuild, quiet, beside, len(counted), tuple(measure_moves(settings)))
+    quiet = measure_latency(settings, bootstrap, supply, rate, seconds, log)
+    log("the same with rebuilds beside it …")
+    with repeated_rebuilds(settings) as counted:
+        beside = measure_latency(settings, bootstrap, supply, rate, seconds, log)
+    log("release: a comment is shipped, promoted and taken back under a polling reader …")
+    return ChangeFigures(rebuild, quiet, beside, len(counted), tuple(measure_moves(settings)))
 
 
-def measure_rebuild(settings: Settings) -> Rebuild:
+def measure_rebuild(settings: Settings) -> RebuildFigures:
     """Plan and build a replay of every batch from bronze, then drop it."""
     began, user = time.monotonic(), getpass.getuser()
     record = _planned(settings)
@@ -88,7 +88,7 @@ def measure_rebuild(settings: Settings) -> Rebuild:
     record = plan_stages.run_plan(settings, record, SilentReporter(), lambda _: user, user, Stage.BUILT)
     plan_stages.cancel(settings, record, user)
     built = record.last(SliceBuilt)
-    return Rebuild(built.records, built.seconds, built.job_seconds, planned)
+    return RebuildFigures(built.records, built.seconds, built.job_seconds, planned)
 
 
 def _planned(settings: Settings) -> PlanRecord:
@@ -98,9 +98,9 @@ def _planned(settings: Settings) -> PlanRecord:
 
 
 @contextmanager
-def rebuilding(settings: Settings) -> Iterator[list[Rebuild]]:
+def repeated_rebuilds(settings: Settings) -> Iterator[list[RebuildFigures]]:
     """Rebuild again and again in the background; the list grows by each that is done."""
-    done: list[Rebuild] = []
+    done: list[RebuildFigures] = []
     enough = threading.Event()
 
     def work() -> None:
@@ -144,7 +144,7 @@ class _Poll:
             reading.result()
 
 
-def measure_moves(settings: Settings) -> Iterator[Move]:
+def measure_moves(settings: Settings) -> Iterator[MoveFigures]:
     """Ship a comment, take it back."""
     folder = settings.state / "changed datasets"
     shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -159,4 +159,4 @@ def measure_moves(settings: Settings) -> Iterator[Move]:
         with poll.going_on():
             record = act(settings, record, by)
             seconds = time.monotonic() - began
-        yield Move(name, seconds, max(poll.waits), len(poll.waits))
+        yield MoveFigures(name, seconds, max(poll.waits), len(poll.waits))

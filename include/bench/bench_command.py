@@ -15,12 +15,12 @@ from rich.console import Console
 
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
-from include.bench.bench_changes import measure_changing
-from include.bench.bench_events import Supply
+from include.bench.bench_changes import measure_changes
+from include.bench.bench_events import EventSupply
 from include.bench.bench_latency import measure_latency
 from include.bench.bench_machine import this_machine
 from include.bench.bench_report import Report, as_json, as_text
-from include.bench.bench_state import DATASET, own_state, running
+from include.bench.bench_state import DATASET, running_stream, temporary_state
 from include.bench.bench_throughput import measure_throughput, warm_up
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import output_file
@@ -29,7 +29,7 @@ from include.settings import Settings
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
 
 
-class Part(StrEnum):
+class BenchPart(StrEnum):
     """What is measured."""
 
     both = "both"
@@ -44,7 +44,7 @@ def bench() -> None:
 
 @app.command()
 def demo(
-    part: Annotated[Part, typer.Option("--only", help="Measure only this.")] = Part.both,
+    part: Annotated[BenchPart, typer.Option("--only", help="Measure only this.")] = BenchPart.both,
     warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 3_000_000,
     events: Annotated[int, typer.Option(min=1, help="Events of the throughput.")] = 2_000_000,
     rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
@@ -84,7 +84,7 @@ def change(
 
 def _bench(
     command: str,
-    part: Part | None,
+    part: BenchPart | None,
     counts: tuple[int, int],
     steady: tuple[float, float],
     json_file: Path | None,
@@ -101,45 +101,50 @@ def _bench(
     except KeyboardInterrupt:
         console.print("stopped: nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    _tell(console, report, json_file)
+    _print_report(console, report, json_file)
     raise typer.Exit(0 if report.balanced else 1)
 
 
 def _measure(
-    console: Console, command: str, part: Part | None, counts: tuple[int, int], steady: tuple[float, float], keep: bool
+    console: Console,
+    command: str,
+    part: BenchPart | None,
+    counts: tuple[int, int],
+    steady: tuple[float, float],
+    keep: bool,
 ) -> Report:
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    machine, at, supply = this_machine(), datetime.now(UTC), Supply()
-    with own_state(keep) as settings:
+    machine, at, supply = this_machine(), datetime.now(UTC), EventSupply()
+    with temporary_state(keep) as settings:
         if keep:
-            say(f"state folder, kept: {settings.state}")
-        with running(settings, say) as bootstrap:
-            warm = warm_up(settings, bootstrap, supply, counts[0], say)
+            log(f"state folder, kept: {settings.state}")
+        with running_stream(settings, log) as bootstrap:
+            warm = warm_up(settings, bootstrap, supply, counts[0], log)
             measured, latency, changing = None, None, None
-            if part is not Part.latency:
-                measured = measure_throughput(settings, bootstrap, supply, counts[1], say)
-            if part in (Part.both, Part.latency):
-                latency = measure_latency(settings, bootstrap, supply, *steady, say)
+            if part is not BenchPart.latency:
+                measured = measure_throughput(settings, bootstrap, supply, counts[1], log)
+            if part in (BenchPart.both, BenchPart.latency):
+                latency = measure_latency(settings, bootstrap, supply, *steady, log)
             if part is None:
-                changing = measure_changing(settings, bootstrap, supply, *steady, say)
-            balanced = _audit(settings, bootstrap, say)
+                changing = measure_changes(settings, bootstrap, supply, *steady, log)
+            balanced = _audit(settings, bootstrap, log)
     return Report(command, machine, at, warm, measured, latency, balanced, changing)
 
 
-def _audit(settings: Settings, bootstrap: str, say: Callable[[str], None]) -> bool:
+def _audit(settings: Settings, bootstrap: str, log: Callable[[str], None]) -> bool:
     from functools import partial
 
-    say("audit: is every record accounted for? …")
+    log("audit: is every record accounted for? …")
     found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap))
     for finding in found.findings[:5]:
-        say(f"  {finding.sentence()}")
+        log(f"  {finding.sentence()}")
     return found.balanced
 
 
-def _tell(console: Console, report: Report, json_file: Path | None) -> None:
+def _print_report(console: Console, report: Report, json_file: Path | None) -> None:
 
     console.print(as_text(report), highlight=False)
     if json_file is not None:

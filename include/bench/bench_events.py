@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from include.errors import Transient
 from include.producers.event_feed import REPETITION
 from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, injected
+from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
 from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, produce
 
 POLL_EVERY = 2_000
@@ -28,7 +28,7 @@ class PreloadFailed(Transient):
         super().__init__(f"the events to be measured could not be sent: {why}", "the same command again")
 
 
-class Supply:
+class EventSupply:
     """Deliveries without end, in order: each year follows the one before, its ids are its own."""
 
     def __init__(self) -> None:
@@ -49,29 +49,29 @@ class Supply:
 
 def year(number: int) -> pl.DataFrame:
     """Return what is delivered of the year 2013 moved by `number` repetitions, with faults drawn anew."""
-    return injected(FLIGHTS.frame(REPETITION * number), FLIGHTS, DEFAULT_SHARES, DEFAULT_SEED + number)
+    return inject_faults(FLIGHTS.frame(REPETITION * number), FLIGHTS, DEFAULT_SHARES, DEFAULT_SEED + number)
 
 
 @dataclass(frozen=True)
-class Sending:
+class SendCost:
     """What sending took: `events` in `seconds` wall, `cpu_seconds` of this process; deriving is not in it."""
 
     events: int
     seconds: float
     cpu_seconds: float
 
-    def plus(self, other: Sending) -> Sending:
+    def plus(self, other: SendCost) -> SendCost:
         """Return both together."""
-        return Sending(self.events + other.events, self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
+        return SendCost(self.events + other.events, self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
 
 
-def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> Sending:
+def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> SendCost:
     """Send as fast as it goes, visible at once."""
-    total = Sending(0, 0.0, 0.0)
+    total = SendCost(0, 0.0, 0.0)
     for frame in frames:
         began, cpu = time.monotonic(), time.process_time()
         produce(bootstrap, FLIGHTS.topic, frame)
-        total = total.plus(Sending(frame.height, time.monotonic() - began, time.process_time() - cpu))
+        total = total.plus(SendCost(frame.height, time.monotonic() - began, time.process_time() - cpu))
     return total
 
 
@@ -97,9 +97,9 @@ class Preload:
             }
         )
 
-    def send(self, frames: Iterable[pl.DataFrame]) -> Sending:
+    def send(self, frames: Iterable[pl.DataFrame]) -> SendCost:
         """Begin the transaction and send; return when all is in the topic. PreloadFailed."""
-        total = Sending(0, 0.0, 0.0)
+        total = SendCost(0, 0.0, 0.0)
         try:
             self._producer.init_transactions(PATIENCE)
             self._producer.begin_transaction()
@@ -116,7 +116,7 @@ class Preload:
         except KafkaException as error:
             raise PreloadFailed(str(error)) from error
 
-    def _send(self, frame: pl.DataFrame) -> Sending:
+    def _send(self, frame: pl.DataFrame) -> SendCost:
         began, cpu = time.monotonic(), time.process_time()
         rows = zip(frame["key"].to_list(), frame["value"].to_list(), strict=True)
         for number, (key, value) in enumerate(rows):
@@ -125,7 +125,7 @@ class Preload:
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE) or self._failed is not None:
             raise PreloadFailed(self._failed.str() if self._failed else "the broker did not take them in time")
-        return Sending(frame.height, time.monotonic() - began, time.process_time() - cpu)
+        return SendCost(frame.height, time.monotonic() - began, time.process_time() - cpu)
 
     def _put(self, key: bytes, value: bytes | None) -> None:
         while True:

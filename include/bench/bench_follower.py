@@ -16,10 +16,10 @@ from include.state.process_states import stream_name
 from include.status.process_status import observe_processes
 from include.status.stream_progress import blocking_process
 
-LOOK_EVERY = 0.02
-WORD_EVERY = 0.25
+POLL_SECONDS = 0.02
+STATUS_SECONDS = 0.25
 # Longer than any batch takes; then something is wrong.
-STILL_FOR = 300.0
+STALLED_SECONDS = 300.0
 Ends = Mapping[int, int]
 
 
@@ -32,7 +32,7 @@ class BenchFailed(Terminal):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedPublication:
     """A publication: `at` (epoch seconds) it was first seen, with its exclusive end offsets by partition."""
 
     at: float
@@ -40,11 +40,11 @@ class Seen:
 
 
 @dataclass
-class Follower:
+class PublicationFollower:
     """Looks at the publication file every 20 ms and at the driver's word four times a second."""
 
     settings: Settings
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ObservedPublication] = field(default_factory=list)
     runs: list[LastRun] = field(default_factory=list)
     _last_run: LastRun | None = None
     _stamp: tuple[int, int] | None = None
@@ -56,7 +56,7 @@ class Follower:
         self._moved_at = time.monotonic()
         while not done():
             self.look()
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_SECONDS)
 
     def reached(self, ends: Ends) -> bool:
         """Return whether the last publication seen holds everything below `ends`."""
@@ -66,11 +66,11 @@ class Follower:
         """Look once."""
         self._look_at_publication()
         now = time.monotonic()
-        if now - self._asked_at >= WORD_EVERY:
+        if now - self._asked_at >= STATUS_SECONDS:
             self._asked_at = now
             self._listen()
-            if now - self._moved_at > STILL_FOR:
-                raise BenchFailed(f"nothing was published for {STILL_FOR:.0f} s", self.settings)
+            if now - self._moved_at > STALLED_SECONDS:
+                raise BenchFailed(f"nothing was published for {STALLED_SECONDS:.0f} s", self.settings)
 
     def _look_at_publication(self) -> None:
         try:
@@ -83,7 +83,7 @@ class Follower:
         publication, at = find_publication(self.settings, DATASET), time.time()
         if publication is not None:
             self._stamp, self._moved_at = stamp, time.monotonic()
-            self.seen.append(Seen(at, dict(publication.offsets)))
+            self.seen.append(ObservedPublication(at, dict(publication.offsets)))
 
     def _listen(self) -> None:
         lost = blocking_process(observe_processes(self.settings, [DATASET]))

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from include.bench.bench_events import Supply
-from include.bench.bench_follower import Ends, Follower, Seen
-from include.bench.bench_state import DATASET, Say
+from include.bench.bench_events import EventSupply
+from include.bench.bench_follower import Ends, ObservedPublication, PublicationFollower
+from include.bench.bench_state import DATASET, LogLine
 from include.clients.readable_offsets import readable_end_offsets
 from include.producers.flight_events import FLIGHTS
 from include.producers.kafka_producer import Produced, produce
@@ -59,12 +59,12 @@ class _Sender(threading.Thread):
 
 
 def measure_latency(
-    settings: Settings, bootstrap: str, supply: Supply, rate: float, seconds: float, say: Say
+    settings: Settings, bootstrap: str, supply: EventSupply, rate: float, seconds: float, log: LogLine
 ) -> Latency:
     """Send `rate` events/s for `seconds` in an open loop and follow them until readers see the last one."""
-    say(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
+    log(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
     deliveries = pl.concat(list(supply.frames(round(rate * seconds))))
-    before, follower = readable_end_offsets(bootstrap, DATASET), Follower(settings)
+    before, follower = readable_end_offsets(bootstrap, DATASET), PublicationFollower(settings)
     sender = _Sender(bootstrap, deliveries, rate)
     sender.start()
     try:
@@ -92,7 +92,7 @@ def appended(settings: Settings, before: Ends, after: Ends) -> pl.DataFrame:
     return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
 
 
-def waiting_seconds(records: pl.DataFrame, seen: Sequence[Seen]) -> NDArray[np.float64]:
+def waiting_seconds(records: pl.DataFrame, seen: Sequence[ObservedPublication]) -> NDArray[np.float64]:
     """Return for each record the seconds from its timestamp to the first publication seen that ends behind it.
 
     Every record must be in one of the publications.

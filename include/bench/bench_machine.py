@@ -12,7 +12,7 @@ import psutil
 from include.host.java_runtime import find_java
 from include.settings import list_settings
 
-# Named by every benchmark because its folder is its own, so they say nothing about the figures.
+# Named by every benchmark because its folder is its own, so they log nothing about the figures.
 NOT_TUNING = {"HEADRACE_STATE"}
 
 

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from include.bench.bench_changes import Changing
+from include.bench.bench_changes import ChangeFigures
 from include.bench.bench_latency import Latency
 from include.bench.bench_machine import Machine
 from include.bench.bench_throughput import Throughput, WarmUp
@@ -37,7 +37,7 @@ class Report:
     throughput: Throughput | None
     latency: Latency | None
     balanced: bool
-    changing: Changing | None = None
+    changing: ChangeFigures | None = None
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -47,14 +47,14 @@ def as_json(report: Report) -> dict[str, Any]:
     if report.throughput is not None:
         figure = report.throughput.events_per_second
         values["throughput"]["events_per_second"] = figure
-        values["targets"]["events_per_second"] = _judged(TARGET_EVENTS_PER_SECOND, figure >= TARGET_EVENTS_PER_SECOND)
+        values["targets"]["events_per_second"] = _target(TARGET_EVENTS_PER_SECOND, figure >= TARGET_EVENTS_PER_SECOND)
     if report.latency is not None and report.latency.rate == TARGET_RATE:
         met = report.latency.quantiles["p95"] <= TARGET_P95_SECONDS
-        values["targets"]["p95_seconds"] = _judged(TARGET_P95_SECONDS, met)
+        values["targets"]["p95_seconds"] = _target(TARGET_P95_SECONDS, met)
     return values
 
 
-def _judged(target: float, met: bool) -> dict[str, float | bool]:
+def _target(target: float, met: bool) -> dict[str, float | bool]:
     return {"target": target, "met": met}
 
 
@@ -129,7 +129,7 @@ def latency_table(latency: Latency) -> Table:
     return table
 
 
-def changing_table(c: Changing, live: Throughput) -> Table:
+def changing_table(c: ChangeFigures, live: Throughput) -> Table:
     """Return the figures of changing history beside their targets."""
     table = _table("changing history beside the stream", "", "target", "")
 

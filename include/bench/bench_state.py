@@ -16,11 +16,11 @@ from include.state.broker_address import bootstrap_servers
 DATASET = "flights"
 # Each would let the benchmark write into something that is not its own.
 SHARED = ("HEADRACE_LEDGER_URL", "HEADRACE_KAFKA_PORT")
-Say = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
 @contextmanager
-def own_state(keep: bool) -> Iterator[Settings]:
+def temporary_state(keep: bool) -> Iterator[Settings]:
     """Yield this process's settings, but for a new state folder in the system's place for such; `keep` leaves it.
 
     The driver inherits the environment, so the environment is what is changed.
@@ -41,10 +41,10 @@ def own_state(keep: bool) -> Iterator[Settings]:
 
 
 @contextmanager
-def running(settings: Settings, say: Say) -> Iterator[str]:
+def running_stream(settings: Settings, log: LogLine) -> Iterator[str]:
     """Bring broker and driver up, yield the broker's address, and bring them down, whatever happens inside."""
     try:
-        up(settings, [DATASET], say)
+        up(settings, [DATASET], log)
         yield bootstrap_servers(settings)
     finally:
-        down(settings, say)
+        down(settings, log)

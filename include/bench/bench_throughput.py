@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from include.bench.bench_events import Preload, Sending, Supply, send_frames
-from include.bench.bench_follower import BenchFailed, Ends, Follower, seconds_per_million
-from include.bench.bench_state import DATASET, Say
+from include.bench.bench_events import EventSupply, Preload, SendCost, send_frames
+from include.bench.bench_follower import BenchFailed, Ends, PublicationFollower, seconds_per_million
+from include.bench.bench_state import DATASET, LogLine
 from include.bench.cpu_usage import cpu_seconds, used_between
 from include.clients.delta_log import log_versions, read_commit
 from include.clients.kafka import log_end_offsets
@@ -23,7 +23,7 @@ class WarmUp:
 
     events: int
     seconds: float
-    sending: Sending
+    sending: SendCost
 
     @property
     def events_per_second(self) -> float:
@@ -46,7 +46,7 @@ class Throughput:
     steps: Mapping[str, float]
     runs_seen: int
     rows_seen: int
-    preload: Sending
+    preload: SendCost
 
     @property
     def events_per_second(self) -> float:
@@ -54,36 +54,38 @@ class Throughput:
         return self.events / self.seconds
 
 
-def warm_up(settings: Settings, bootstrap: str, supply: Supply, events: int, say: Say) -> WarmUp:
+def warm_up(settings: Settings, bootstrap: str, supply: EventSupply, events: int, log: LogLine) -> WarmUp:
     """Send `events` and wait until readers see them all."""
-    say(f"warm-up: {events:,} events through the driver …")
-    began, follower = time.monotonic(), Follower(settings)
+    log(f"warm-up: {events:,} events through the driver …")
+    began, follower = time.monotonic(), PublicationFollower(settings)
     sending = send_frames(bootstrap, supply.frames(events))
     ends = readable_end_offsets(bootstrap, DATASET)
     follower.follow(lambda: follower.reached(ends))
     done = WarmUp(events, time.monotonic() - began, sending)
-    say(f"warm-up: in gold after {done.seconds:.1f} s ({done.events_per_second:,.0f} events/s, producer beside it)")
+    log(f"warm-up: in gold after {done.seconds:.1f} s ({done.events_per_second:,.0f} events/s, producer beside it)")
     return done
 
 
-def measure_throughput(settings: Settings, bootstrap: str, supply: Supply, events: int, say: Say) -> Throughput:
+def measure_throughput(
+    settings: Settings, bootstrap: str, supply: EventSupply, events: int, log: LogLine
+) -> Throughput:
     """Send `events` into an open transaction, commit it, and measure until readers see the last one."""
-    say(f"throughput: sending {events:,} events into a transaction, not visible yet …")
+    log(f"throughput: sending {events:,} events into a transaction, not visible yet …")
     preload, start = Preload(bootstrap), log_end_offsets(bootstrap, DATASET)
     sending = preload.send(supply.frames(events))
     # Not the readable ends after the commit: for a moment these are still the old ones.
     ends = log_end_offsets(bootstrap, DATASET)
-    refuse_other_count(settings, events, start, ends)
-    follower = Follower(settings)
+    require_count(settings, events, start, ends)
+    follower = PublicationFollower(settings)
     follower.look()
     follower.runs.clear()
-    say("throughput: committing the transaction, the clock runs …")
+    log("throughput: committing the transaction, the clock runs …")
     before, clock, began = cpu_seconds(settings), time.monotonic(), time.time()
     preload.commit()
     follower.follow(lambda: follower.reached(ends))
     seconds = time.monotonic() - clock
     used = used_between(before, cpu_seconds(settings))
-    _hear_the_last_run(follower)
+    _wait_for_last_run(follower)
     runs = follower.runs
     return Throughput(
         events=events,
@@ -97,7 +99,7 @@ def measure_throughput(settings: Settings, bootstrap: str, supply: Supply, event
     )
 
 
-def refuse_other_count(settings: Settings, events: int, start: Ends, ends: Ends) -> None:
+def require_count(settings: Settings, events: int, start: Ends, ends: Ends) -> None:
     """Raise BenchFailed unless the topic holds exactly `events` more than at the start: a figure must not lie."""
     there = sum(ends.values()) - sum(start.values())
     if there != events:
@@ -110,7 +112,7 @@ def last_bronze_commit(settings: Settings) -> float:
     return read_commit(path, log_versions(path)[-1]).timestamp_ms / 1000
 
 
-def _hear_the_last_run(follower: Follower) -> None:
+def _wait_for_last_run(follower: PublicationFollower) -> None:
     """The driver tells of its last run up to a second after it is published."""
     end = time.monotonic() + 1.5
     follower.follow(lambda: time.monotonic() > end)

@@ -41,7 +41,7 @@ def fix_rejected(
     if (payload is None) == (payload_file is None):
         raise typer.BadParameter("give one of --payload and --payload-file")
     data = payload.encode() if payload is not None else _read(payload_file)
-    new = fix(load_settings(), dataset, {(partition, offset): data}, _who(why))
+    new = fix(load_settings(), dataset, {(partition, offset): data}, _author(why))
     console = Console()
     console.print("fixed" if new else "the record has this fix already", highlight=False)
     again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
@@ -62,10 +62,10 @@ def discard_rejected(
 ) -> None:
     """Discard records: they stay out of silver, also when later code or contracts would accept them."""
 
-    wanted = _wanted(reason, column, status, since, until, offsets)
+    wanted = _record_filter(reason, column, status, since, until, offsets)
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
         raise typer.Exit(1)
-    count = discard(load_settings(), dataset, wanted, _who(why))
+    count = discard(load_settings(), dataset, wanted, _author(why))
     Console().print(f"{count:,} records discarded", highlight=False)
 
 
@@ -89,12 +89,12 @@ def reinstate_rejected(
     --status discarded or --offsets names them.
     """
 
-    wanted = _wanted(reason, column, status, since, until, offsets)
+    wanted = _record_filter(reason, column, status, since, until, offsets)
     parameters = validated(ReinstateParameters, records=wanted, threshold=threshold)
-    plan_and_run(lambda settings: plan_reinstate(settings, dataset, parameters, _who(why)), yes, json_)
+    plan_and_run(lambda settings: plan_reinstate(settings, dataset, parameters, _author(why)), yes, json_)
 
 
-def _wanted(
+def _record_filter(
     reason: str | None,
     column: str | None,
     status: str | None,
@@ -112,7 +112,7 @@ def _wanted(
     return RejectedFilter(reason, column, None, status, since, until, offsets)
 
 
-def _who(why: str) -> Author:
+def _author(why: str) -> Author:
 
     return Author(*current_user(), why)
 

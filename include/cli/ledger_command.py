@@ -55,24 +55,24 @@ def batch_table(batches: list[Batch]) -> Table:
     names = ("batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)", "reference")
     table = Table("dataset", *names)
     for batch in batches:
-        cells = [str(batch.batch), str(batch.epoch), f"{batch.rows:,}", "\n".join(map(tile, batch.ranges))]
-        table.add_row(batch.dataset, *cells, instant(batch.committed_at_ms), versions(batch.reference))
+        cells = [str(batch.batch), str(batch.epoch), f"{batch.rows:,}", "\n".join(map(offsets_text, batch.ranges))]
+        table.add_row(batch.dataset, *cells, utc_text(batch.committed_at_ms), versions_text(batch.reference))
     for column in table.columns[1:4]:
         column.justify = "right"
     return table
 
 
-def tile(part: OffsetRange) -> str:
+def offsets_text(part: OffsetRange) -> str:
     """Return one offset range as text."""
     return f"{part.partition}: [{part.start}, {part.end}) {part.rows:,}".replace("[", r"\[")
 
 
-def versions(reference: str) -> str:
+def versions_text(reference: str) -> str:
     """Return the versions of reference tables as text."""
     return "\n".join(f"{name} {version}" for name, version in sorted(json.loads(reference).items()))
 
 
-def instant(ms: int) -> str:
+def utc_text(ms: int) -> str:
     """Return UTC milliseconds as a readable time."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 

@@ -53,7 +53,7 @@ def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objec
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
 
     reading = pinned()
-    facts = [reading.facts(name) for name in sorted(reading.tables, key=_journey)]
+    facts = [reading.facts(name) for name in sorted(reading.tables, key=_layer_order)]
     if as_json:
         json.dump([_fact_values(fact) for fact in facts], sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -121,7 +121,7 @@ def _distinct(columns: tuple[str, ...]) -> Iterator[str]:
         yield name
 
 
-def _journey(name: str) -> tuple[int, str]:
+def _layer_order(name: str) -> tuple[int, str]:
 
     layer = name.split(".", 1)[0]
     return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)

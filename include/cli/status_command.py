@@ -29,7 +29,7 @@ from include.status.stream_progress import (
     observe_progress,
 )
 
-LOOK_EVERY = 1.0
+POLL_SECONDS = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
 UNKNOWN = "?"
 
@@ -45,7 +45,7 @@ def status(
     ledger = open_reader(settings)
     progress = observe_progress(settings, ledger)
     if watch:
-        follow(lambda: observe_progress(settings, ledger), as_json)
+        watch_status(lambda: observe_progress(settings, ledger), as_json)
     elif as_json:
         typer.echo(json.dumps(progress_json(progress)))
     else:
@@ -54,7 +54,7 @@ def status(
         raise typer.Exit(1)
 
 
-def follow(look: Callable[[], Progress], as_json: bool) -> None:
+def watch_status(look: Callable[[], Progress], as_json: bool) -> None:
     """Look every second until Ctrl-C, which is the ordinary way out; as JSON: one line per look."""
     with suppress(KeyboardInterrupt), Live(auto_refresh=False, console=Console(quiet=as_json)) as live:
         while True:
@@ -62,7 +62,7 @@ def follow(look: Callable[[], Progress], as_json: bool) -> None:
             if as_json:
                 typer.echo(json.dumps(progress_json(progress)))
             live.update(progress_table(progress), refresh=True)
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_SECONDS)
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> 
         if elapsed >= timeout and (before is not None or not seen.caught_up):
             fail(seen, f"not caught up after {timeout:g} s", "headrace status")
         before = seen.ends if seen.caught_up else None
-        time.sleep(LOOK_EVERY / 2)
+        time.sleep(POLL_SECONDS / 2)
 
 
 def fail(seen: CatchUpProgress, what: str, remedy: str) -> None:

@@ -25,7 +25,7 @@ from include.state.process_states import ProcessState
 NAMES = typer.Argument(help="Datasets whose streams to run. [default: all]", show_default=False)
 
 
-def say(console: Console, line: str) -> None:
+def print_progress(console: Console, line: str) -> None:
     """Print a line of progress, the process's name in bold."""
     name, _, rest = line.partition(": ")
     console.print(f"[bold]{escape(name):16}[/] {escape(rest)}", highlight=False, soft_wrap=True)
@@ -45,9 +45,9 @@ def up(
     settings, console = load_settings(), Console()
     try:
         if no_streams:
-            seen = up_runner(settings, lambda line: say(console, line))
+            seen = up_runner(settings, lambda line: print_progress(console, line))
         else:
-            seen = bring_up(settings, datasets or dataset_names(settings), lambda line: say(console, line))
+            seen = bring_up(settings, datasets or dataset_names(settings), lambda line: print_progress(console, line))
     except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
@@ -62,7 +62,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
     """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
 
     try:
-        run = up_airflow(settings, lambda line: say(console, line))
+        run = up_airflow(settings, lambda line: print_progress(console, line))
     except AirflowNotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
@@ -75,7 +75,7 @@ def down(
     """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
 
     settings, console = load_settings(), Console()
-    airflow = not datasets and down_airflow(settings, lambda line: say(console, line))
-    before = bring_down(settings, lambda line: say(console, line), datasets or [])
+    airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
+    before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])
     if not airflow and all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)

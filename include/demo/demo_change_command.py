@@ -22,16 +22,16 @@ from include.cli.plan_command import current_user, show_plan
 from include.demo.demo_changes import (
     DATASET,
     DAYS,
-    NIGHT,
+    NIGHT_DEPARTURES,
     RULE,
-    NoDemo,
-    feed_running,
-    forget,
-    number,
+    DemoNotRun,
+    delete_first_half,
+    live_feed,
+    settings_with_wrong_rule,
+    single_number,
     three_days,
-    with_wrong_rule,
 )
-from include.demo.demo_state import sole_demo
+from include.demo.demo_state import demo_lock
 from include.planning import plan_stages
 from include.planning.plan import PlanRecord
 from include.planning.plan_journal import load_comparison, plan_lock
@@ -56,11 +56,11 @@ def demo_change() -> None:
     """
 
     console, settings = Console(), load_settings()
-    with sole_demo(settings):
+    with demo_lock(settings):
         if find_publication(settings, "flights") is None:
-            raise NoDemo(settings.state)
+            raise DemoNotRun(settings.state)
         up(settings, ["flights"], lambda _: None)
-        with feed_running(settings):
+        with live_feed(settings):
             _ship_a_wrong_rule(console, settings)
             _replay_three_days(console, settings)
         balanced = _account_for_all(console, settings)
@@ -75,8 +75,8 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
 
     _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
-    _ask(console, settings)
-    record = plan_release(with_wrong_rule(settings), DATASET, ReleaseParameters(), *current_user())
+    _print_answer(console, settings)
+    record = plan_release(settings_with_wrong_rule(settings), DATASET, ReleaseParameters(), *current_user())
     show_plan(console, record)
     chapters = {
         "compare": "2  What would change, at the same bronze batch",
@@ -85,11 +85,11 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     with plan_lock(settings, record.plan.id):
         reporter = StoryReporter(console, settings, chapters)
         record = plan_stages.run_plan(settings, record, reporter, lambda _: "demo", "demo")
-        _ask(console, settings)
+        _print_answer(console, settings)
         began = time.monotonic()
         record = plan_stages.roll_back(settings, record, "demo")
         _print_seconds(console, "rolled back", began, record)
-        _ask(console, settings)
+        _print_answer(console, settings)
         plan_stages.retire(settings, record, "demo")
 
 
@@ -145,7 +145,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
         console, f"4  The records of three days, {DAYS[0]:%d %B} and following, again; Kafka has deleted half of them"
     )
     days = three_days(pinned(settings))
-    forget(bootstrap_servers(settings), days)
+    delete_first_half(bootstrap_servers(settings), days)
     record = plan_replay(settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), *current_user())
     show_plan(console, record)
     killed: list[int] = []
@@ -194,11 +194,10 @@ def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
         time.sleep(0.2)
 
 
-def _ask(console: Console, settings: Settings) -> None:
+def _print_answer(console: Console, settings: Settings) -> None:
 
-    console.print(
-        f"  {escape(NIGHT.words)}  [bold]{number(pinned(settings), NIGHT):,}[/]", highlight=False, soft_wrap=True
-    )
+    answer = single_number(pinned(settings), NIGHT_DEPARTURES)
+    console.print(f"  {escape(NIGHT_DEPARTURES.words)}  [bold]{answer:,}[/]", highlight=False, soft_wrap=True)
 
 
 def _print_seconds(console: Console, what: str, began: float, record: PlanRecord) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from include.clients.kafka import delete_records_before
 from include.demo.demo_questions import Question
-from include.demo.demo_state import DemoRefused, corner
+from include.demo.demo_state import DemoRefused, demo_folder
 from include.process_control.driver_process import driver_environment
 from include.reading.published_sql import run_query
 from include.reading.published_tables import PinnedTables
@@ -24,12 +24,12 @@ from include.settings import CLONE, Settings
 
 DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'
-KEPT = "        accepted.withColumn("
+ANCHOR = "        accepted.withColumn("
 DAYS = (datetime(2013, 6, 10, tzinfo=UTC), datetime(2013, 6, 13, tzinfo=UTC))
 # The year after the demo's begins 371 days later; its events are new to every table.
 NEXT_YEAR = "2014-01-07"
 RATE = 200
-NIGHT = Question(
+NIGHT_DEPARTURES = Question(
     "How many planes leave New York between 06:00 and 09:00 UTC? (after 1 at night there, before 5 in the morning)",
     """\
 SELECT coalesce(sum(scheduled), 0)::BIGINT AS scheduled FROM gold.carrier_hours
@@ -37,7 +37,7 @@ WHERE hour(hour) BETWEEN 6 AND 8 AND hour < TIMESTAMPTZ '2014-01-01 00:00:00Z'""
 )
 
 
-class NoDemo(DemoRefused):
+class DemoNotRun(DemoRefused):
     """The state folder does not hold the demo's flights."""
 
     def __init__(self, state: Path) -> None:
@@ -46,7 +46,7 @@ class NoDemo(DemoRefused):
 
 
 @dataclass(frozen=True)
-class Days:
+class DayOffsets:
     """Offsets [start, end) by partition that hold the events of some days, but for stragglers."""
 
     offsets: dict[int, tuple[int, int]]
@@ -57,43 +57,43 @@ class Days:
         return {partition: (start + end) // 2 for partition, (start, end) in self.offsets.items()}
 
 
-def with_wrong_rule(settings: Settings) -> Settings:
+def settings_with_wrong_rule(settings: Settings) -> Settings:
     """Return settings whose datasets are a copy with the wrong rule: local time where UTC belongs."""
-    folder = corner(settings) / "datasets"
+    folder = demo_folder(settings) / "datasets"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / DATASET / "silver.py"
     text = path.read_text("utf-8")
-    if KEPT not in text:
+    if ANCHOR not in text:
         raise DemoRefused(
             f"{settings.datasets / DATASET}/silver.py is not the one that the demo knows how to spoil", ""
         )
-    path.write_text(text.replace(KEPT, f"        accepted{RULE}.withColumn("), "utf-8")
+    path.write_text(text.replace(ANCHOR, f"        accepted{RULE}.withColumn("), "utf-8")
     return settings.model_copy(update={"datasets": folder})
 
 
-def number(reading: PinnedTables, question: Question) -> int:
+def single_number(reading: PinnedTables, question: Question) -> int:
     """Return the answer to a question that has one number."""
     return int(next(run_query(reading, question.sql).rows)[0])
 
 
-def three_days(reading: PinnedTables) -> Days:
+def three_days(reading: PinnedTables) -> DayOffsets:
     """Return where the records of the demo's three days lie; late and reordered ones (2 % at each end) are left out."""
     since, until = (f"TIMESTAMPTZ '{day:%Y-%m-%d}'" for day in DAYS)
     sql = (
         f"SELECT _partition, quantile_disc(_offset, 0.02), quantile_disc(_offset, 0.98) FROM silver.{DATASET} "
         f"WHERE occurred_at >= {since} AND occurred_at < {until} GROUP BY 1"
     )
-    return Days({int(part): (int(first), int(last) + 1) for part, first, last in run_query(reading, sql).rows})
+    return DayOffsets({int(part): (int(first), int(last) + 1) for part, first, last in run_query(reading, sql).rows})
 
 
-def forget(bootstrap: str, days: Days) -> None:
+def delete_first_half(bootstrap: str, days: DayOffsets) -> None:
     """Let Kafka delete what its retention would: the first half of the days, and all before them."""
     delete_records_before(bootstrap, DATASET, days.middle)
 
 
 @contextmanager
-def feed_running(settings: Settings) -> Iterator[None]:
+def live_feed(settings: Settings) -> Iterator[None]:
     """Send the next year's flights meanwhile, as they would come: `headrace produce` in a process of its own."""
     command = ["produce", DATASET, "--repeat", "2", "--from", NEXT_YEAR, "--rate", str(RATE), "--quiet"]
     process = subprocess.Popen(

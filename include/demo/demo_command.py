@@ -17,20 +17,20 @@ from include.cli.audit_command import print_audits
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import utc_time
 from include.cli.query_command import print_table
-from include.cli.up_command import say
-from include.demo.demo_display import score_table, shown_progress, suggestions, verdict
-from include.demo.demo_feed import Feeding, demo_runs, open_topics, sent_before
-from include.demo.demo_questions import answered
+from include.cli.up_command import print_progress
+from include.demo.demo_display import progress_display, score_table, suggestions, verdict
+from include.demo.demo_feed import FeedSender, demo_runs, finished_records, open_topics
+from include.demo.demo_questions import answer_questions
 from include.demo.demo_state import (
     DemoRefused,
-    refuse_strange,
-    refuse_unfit,
-    removal_under_way,
+    demo_lock,
+    removal_interrupted,
     remove_state,
-    sole_demo,
+    require_fit_machine,
+    require_own_state,
 )
 from include.demo.demo_verdicts import audits, scores
-from include.demo.demo_watch import Patience, looks_every, take_look, watch
+from include.demo.demo_watch import StallDetector, poll_snapshots, snapshot_reader, watch
 from include.errors import HeadraceError
 from include.process_control.airflow_process import down_airflow
 from include.process_control.start_stop import down, up
@@ -65,27 +65,27 @@ def demo(
 
     console = Console()
     try:
-        good = _tell(console, fresh, yes, demo_runs(since, until, weather=weather))
+        good = _run_demo(console, fresh, yes, demo_runs(since, until, weather=weather))
     except KeyboardInterrupt:
         console.print(STOPPED, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if good else FAILED)
 
 
-def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
+def _run_demo(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
 
     began, settings = time.monotonic(), load_settings()
-    refuse_unfit()
-    afresh = fresh or removal_under_way(settings)
-    if fresh and not removal_under_way(settings):
-        _ask(settings, yes)
-    with sole_demo(settings):
+    require_fit_machine()
+    afresh = fresh or removal_interrupted(settings)
+    if fresh and not removal_interrupted(settings):
+        _confirm_removal(settings, yes)
+    with demo_lock(settings):
         try:
             if afresh:
                 _remove(console, settings)
             for run in runs:
-                sent_before(settings, run)
-            return _story(console, settings, runs, began)
+                finished_records(settings, run)
+            return _run_steps(console, settings, runs, began)
         except DemoRefused:
             raise
         except HeadraceError as error:
@@ -94,9 +94,9 @@ def _tell(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool
             return False
 
 
-def _ask(settings: Settings, yes: bool) -> None:
+def _confirm_removal(settings: Settings, yes: bool) -> None:
 
-    refuse_strange(settings)
+    require_own_state(settings)
     if settings.state.exists() and not yes:
         typer.confirm(f"Stop the streams of {settings.state} and remove all that is in it?", abort=True)
 
@@ -104,7 +104,7 @@ def _ask(settings: Settings, yes: bool) -> None:
 def _remove(console: Console, settings: Settings) -> None:
 
     def tell(line: str) -> None:
-        say(console, line)
+        print_progress(console, line)
 
     def stop() -> None:
         down_airflow(settings, tell)
@@ -114,15 +114,15 @@ def _remove(console: Console, settings: Settings) -> None:
     console.print(f"removed what was in {escape(str(settings.state))}", highlight=False, soft_wrap=True)
 
 
-def _story(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
+def _run_steps(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
     """Tell it all; return whether the score is perfect and the audit balanced."""
 
-    names, feeding = " and ".join(run.feed.name for run in runs), Feeding(settings, runs)
-    with _sending(feeding):
+    names, sender = " and ".join(run.feed.name for run in runs), FeedSender(settings, runs)
+    with _sending(sender):
         _chapter(console, f"1  A broker, and a stream for {names}")
-        _bring_up(console, settings, runs, feeding)
+        _start_streams(console, settings, runs, sender)
         _chapter(console, f"2  The {names} of 2013 on their way to gold, some records bad on purpose")
-        _watch(console, settings, feeding, began)
+        _watch(console, settings, sender, began)
     reading = pinned(settings)
     _chapter(console, "3  Answers from gold")
     _answer(console, reading)
@@ -139,39 +139,41 @@ def _chapter(console: Console, title: str) -> None:
     console.print(f"\n[bold cyan]{title}[/]", highlight=False)
 
 
-def _bring_up(console: Console, settings: Settings, runs: Sequence[Run], feeding: Feeding) -> None:
+def _start_streams(console: Console, settings: Settings, runs: Sequence[Run], sender: FeedSender) -> None:
     """Bring broker and streams up; what is not sent yet is sent as soon as there is a broker."""
 
     def begin() -> None:
         bootstrap = bootstrap_servers(settings)
         open_topics(settings, runs, bootstrap)
-        feeding.open(bootstrap)
+        sender.open(bootstrap)
 
-    up(settings, [run.feed.name for run in runs], lambda line: say(console, line), begin)
+    up(settings, [run.feed.name for run in runs], lambda line: print_progress(console, line), begin)
 
 
-def _watch(console: Console, settings: Settings, feeding: Feeding, began: float) -> None:
+def _watch(console: Console, settings: Settings, sender: FeedSender, began: float) -> None:
     """Show how what is sent travels until all of it is published."""
 
-    if feeding.found_all:
-        console.print(f"{feeding.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
-    with shown_progress(console, began) as show:
-        look = watch(looks_every(take_look(settings, feeding)), Patience(settings), show, feeding.raise_error)
-    records, seconds = feeding.sent - feeding.found, look.at - began
+    if sender.finished_earlier:
+        console.print(f"{sender.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
+    with progress_display(console, began) as show:
+        snapshot = watch(
+            poll_snapshots(snapshot_reader(settings, sender)), StallDetector(settings), show, sender.raise_error
+        )
+    records, seconds = sender.sent - sender.found, snapshot.at - began
     if records:
         rate = f"{records / seconds:,.0f} a second, deriving, sending and the start of the streams included"
         console.print(f"{records:,} records are in gold, or rejected, after {seconds:.1f} s: {rate}", highlight=False)
 
 
 @contextmanager
-def _sending(feeding: Feeding) -> Iterator[None]:
+def _sending(sender: FeedSender) -> Iterator[None]:
     """Send beside what is done inside; Ctrl-C waits until what was handed over is written down, twice does not."""
-    feeding.start()
+    sender.start()
     try:
         yield
     finally:
         try:
-            feeding.stop()
+            sender.stop()
         except KeyboardInterrupt:
             # An ordinary exit would wait for the thread, which is inside a library; the journal survives a kill.
             os._exit(INTERRUPTED)
@@ -179,7 +181,7 @@ def _sending(feeding: Feeding) -> Iterator[None]:
 
 def _answer(console: Console, reading: PinnedTables) -> None:
 
-    for question, answer in answered(reading):
+    for question, answer in answer_questions(reading):
         console.print(f"\n[bold]{escape(question.words)}[/]", highlight=False)
         console.print(escape(question.sql), style="dim", highlight=False, soft_wrap=True)
         print_table(answer, limit=10)

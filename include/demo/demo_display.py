@@ -11,52 +11,51 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.demo.demo_watch import Look, Rates, settled
+from include.demo.demo_watch import Rates, Snapshot, is_published
 from include.producers.fault_score import KindScore, Score
 from include.settings import Settings
 from include.state.process_states import ProcessState
 from include.status.process_status import observe_stream
 from include.status.stream_progress import DatasetProgress
 
-LINE_EVERY = 5.0
+LINE_SECONDS = 5.0
 UNKNOWN = "?"
 HEADRACE = ".venv/bin/headrace"
 WELL = {ProcessState.RUNNING}
 
-Show = Callable[[Look, Rates], None]
+Show = Callable[[Snapshot, Rates], None]
 
 
 @contextmanager
-def shown_progress(console: Console, began: float, line_every: float = LINE_EVERY) -> Iterator[Show]:
+def progress_display(console: Console, began: float, line_every: float = LINE_SECONDS) -> Iterator[Show]:
     """Yield what shows a look: a live table on a terminal, elsewhere a line each `line_every` seconds and at last."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda look, rates: live.update(live_table(look, rates, look.at - began), refresh=True)
+            yield lambda snapshot, rates: live.update(live_table(snapshot, rates, snapshot.at - began), refresh=True)
         return
     told = [float("-inf")]
 
-    def tell(look: Look, rates: Rates) -> None:
-        if look.done or look.at - told[0] >= line_every:
-            told[0] = look.at
-            console.print(line(look, rates, look.at - began), highlight=False, soft_wrap=True)
+    def tell(snapshot: Snapshot, rates: Rates) -> None:
+        if snapshot.done or snapshot.at - told[0] >= line_every:
+            told[0] = snapshot.at
+            console.print(progress_line(snapshot, rates, snapshot.at - began), highlight=False, soft_wrap=True)
 
     yield tell
 
 
-def live_table(look: Look, rates: Rates, seconds: float) -> RenderableType:
+def live_table(snapshot: Snapshot, rates: Rates, seconds: float) -> RenderableType:
     """Return rates, lag and rows per layer, one column per dataset, beside rejected records by reason."""
     both = Table.grid(padding=(0, 3))
-    both.add_row(layers_table(look, rates, seconds), reasons_table(look))
-    remarks = [f"[yellow]{escape(remark)}[/]" for remark in remarks_on(look)]
-    return Group(both, *remarks)
+    both.add_row(layers_table(snapshot, rates, seconds), reasons_table(snapshot))
+    return Group(both, *(f"[yellow]{escape(remark)}[/]" for remark in remarks(snapshot)))
 
 
-def layers_table(look: Look, rates: Rates, seconds: float) -> Table:
+def layers_table(snapshot: Snapshot, rates: Rates, seconds: float) -> Table:
     """Return a record's journey from the top down: sent, Kafka, bronze, silver, rejected, gold, and what is missing."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"after {seconds:,.0f} s", no_wrap=True)
-    columns = [cells(look, rates, dataset) for dataset in look.datasets]
-    for dataset in look.datasets:
+    columns = [cells(snapshot, rates, dataset) for dataset in snapshot.datasets]
+    for dataset in snapshot.datasets:
         table.add_column(dataset.dataset, justify="right", min_width=9)
     for name in columns[0] if columns else []:
         table.add_row(name, *(column[name] for column in columns), end_section=name in SECTION_ENDS)
@@ -66,14 +65,14 @@ def layers_table(look: Look, rates: Rates, seconds: float) -> Table:
 SECTION_ENDS = {"sent", "gold rows"}
 
 
-def cells(look: Look, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
+def cells(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
     """Return what the table shows of one dataset, by name."""
     name, rows, lag = dataset.dataset, dataset.rows, dataset.lag
     gold = [count or 0 for table, count in rows.items() if table.startswith("gold.")]
     return {
-        "sent": sent_text(look, name),
+        "sent": sent_text(snapshot, name),
         "in Kafka": number(rows["kafka"]),
-        "bronze": bronze_text(look, dataset),
+        "bronze": bronze_text(snapshot, dataset),
         "silver": number(rows["silver"]),
         "rejected": number(rows["rejected"]),
         "gold rows": number(sum(gold)),
@@ -85,60 +84,62 @@ def cells(look: Look, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
     }
 
 
-def bronze_text(look: Look, dataset: DatasetProgress) -> str:
+def bronze_text(snapshot: Snapshot, dataset: DatasetProgress) -> str:
     """Return the records in bronze: as the ledger counts them or, ahead of it, as the driver says."""
-    return number(max(dataset.rows["bronze"] or 0, look.ingested.get(dataset.dataset, 0)))
+    return number(max(dataset.rows["bronze"] or 0, snapshot.ingested.get(dataset.dataset, 0)))
 
 
-def sent_text(look: Look, name: str) -> str:
+def sent_text(snapshot: Snapshot, name: str) -> str:
     """Return how much of a feed is sent, in words while there is no number."""
-    fed = look.fed[name]
+    fed = snapshot.fed[name]
     if fed.total is None:
-        return "deriving" if all(other.finished for other in look.fed.values() if other is not fed) else "next"
+        return "deriving" if all(other.finished for other in snapshot.fed.values() if other is not fed) else "next"
     return "all" if fed.finished else f"{fed.sent / max(fed.total, 1):.0%}"
 
 
-def reasons_table(look: Look) -> Table:
+def reasons_table(snapshot: Snapshot) -> Table:
     """Return rejected records by reason over all datasets, the most frequent first."""
     table = Table("rejected because of", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("records", justify="right")
-    for reason, count in rejected_by_reason(look):
+    for reason, count in rejected_by_reason(snapshot):
         table.add_row(escape(reason), number(count))
     return table
 
 
-def rejected_by_reason(look: Look) -> list[tuple[str, int]]:
+def rejected_by_reason(snapshot: Snapshot) -> list[tuple[str, int]]:
     """Return reasons and how many records each refused, most first; a record counts under each of its reasons."""
     counts: dict[str, int] = {}
-    for dataset in look.datasets:
+    for dataset in snapshot.datasets:
         for reason, count in dataset.rejected.items():
             counts[reason] = counts.get(reason, 0) + count
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def remarks_on(look: Look) -> list[str]:
+def remarks(snapshot: Snapshot) -> list[str]:
     """Return a sentence for each process that is not simply at work, and for what is not known."""
-    odd = [process for process in look.processes if process.state not in WELL]
+    odd = [process for process in snapshot.processes if process.state not in WELL]
     return [f"{p.name}: {p.state.label}, {p.detail or p.state.meaning}" for p in odd] + [
-        f"not known: {note}" for note in look.progress.notes
+        f"not known: {note}" for note in snapshot.progress.notes
     ]
 
 
-def line(look: Look, rates: Rates, seconds: float) -> str:
+def progress_line(snapshot: Snapshot, rates: Rates, seconds: float) -> str:
     """Return a look as one line of markup."""
-    said = [said_of(look, rates, dataset) for dataset in look.datasets]
-    return escape(" | ".join([f"{seconds:4.0f} s", *said, *remarks_on(look)]))
+    said = [dataset_text(snapshot, rates, dataset) for dataset in snapshot.datasets]
+    return escape(" | ".join([f"{seconds:4.0f} s", *said, *remarks(snapshot)]))
 
 
-def said_of(look: Look, rates: Rates, dataset: DatasetProgress) -> str:
+def dataset_text(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> str:
     """Return a dataset's progress in a few words."""
     name, rows = dataset.dataset, dataset.rows
-    judged = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
-    if look.fed[name].finished and settled(dataset):
-        return f"{name}: all published, {judged}"
-    bronze = bronze_text(look, dataset)
+    refined = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
+    if snapshot.fed[name].finished and is_published(dataset):
+        return f"{name}: all published, {refined}"
+    bronze = bronze_text(snapshot, dataset)
     going = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
-    return f"{name}: sent {sent_text(look, name)}, Kafka {number(rows['kafka'])}, bronze {bronze}, {judged}, {going}"
+    return (
+        f"{name}: sent {sent_text(snapshot, name)}, Kafka {number(rows['kafka'])}, bronze {bronze}, {refined}, {going}"
+    )
 
 
 def score_table(found: Mapping[str, Score]) -> Table:
@@ -155,19 +156,19 @@ def score_table(found: Mapping[str, Score]) -> Table:
         named = kinds[0].kind if len(kinds) == 1 else f"{len(kinds)} kinds"
         table.add_row(f"{fault}: {named}", reason, *counts_of(kinds))
         for kind in kinds:
-            if right_of(kind) != kind.expected:
+            if correctly_found(kind) != kind.expected:
                 table.add_row(f"  {kind.kind}", reason, *counts_of([kind]), style="bold red")
     return table
 
 
-def right_of(kind: KindScore) -> int:
+def correctly_found(kind: KindScore) -> int:
     """Return the records that were rejected for the right reason."""
     return kind.found - kind.wrong_reason
 
 
 def counts_of(kinds: Sequence[KindScore]) -> tuple[str, str, str]:
     """Return records put in, found for the right reason, and not."""
-    put_in, right = sum(kind.expected for kind in kinds), sum(map(right_of, kinds))
+    put_in, right = sum(kind.expected for kind in kinds), sum(map(correctly_found, kinds))
     return number(put_in), number(right), number(put_in - right)
 
 

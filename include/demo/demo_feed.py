@@ -17,18 +17,18 @@ from pathlib import Path
 
 from include.catalog.dataset import declared_dataset
 from include.clients.kafka import ensure_topic, log_end_offsets
-from include.demo.demo_state import DemoRefused, corner
+from include.demo.demo_state import DemoRefused, demo_folder
 from include.producers.fault_manifest import journal_path, read_manifest
 from include.producers.flight_events import FLIGHTS
 from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES
-from include.producers.kafka_producer import Progress
+from include.producers.kafka_producer import SendProgress
 from include.producers.paced_sending import Run, deliveries, send
 from include.producers.weather_events import WEATHER
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
 
 
-class StrangeRecords(DemoRefused):
+class ForeignRecords(DemoRefused):
     """A topic holds `records` that the demo did not send: the score would be about them too."""
 
     def __init__(self, topic: str, records: int, state: Path) -> None:
@@ -39,7 +39,7 @@ class StrangeRecords(DemoRefused):
         self.topic, self.records = topic, records
 
 
-class RecordsGone(DemoRefused):
+class RecordsMissing(DemoRefused):
     """A topic holds fewer records than the demo's manifest says were sent."""
 
     def __init__(self, topic: str, records: int, sent: int) -> None:
@@ -51,7 +51,7 @@ class RecordsGone(DemoRefused):
         self.topic, self.records, self.sent = topic, records, sent
 
 
-class OtherRange(DemoRefused):
+class ManifestMismatch(DemoRefused):
     """The state folder holds the demo of another range of time."""
 
     def __init__(self, manifest: Path) -> None:
@@ -63,7 +63,7 @@ class OtherRange(DemoRefused):
 
 
 @dataclass(frozen=True)
-class Fed:
+class FeedProgress:
     """How far a run is: `sent` of `total` records (None: not known yet), records/s; `before`: by an earlier demo."""
 
     feed: str
@@ -84,22 +84,22 @@ def demo_runs(
 
 def manifest_path(settings: Settings, run: Run) -> Path:
     """Return where the manifest of a demo's run is."""
-    return corner(settings) / f"{run.feed.name}.manifest.jsonl"
+    return demo_folder(settings) / f"{run.feed.name}.manifest.jsonl"
 
 
 def ends_path(settings: Settings, run: Run) -> Path:
     """Return where the topic's end offsets at the end of the run are."""
-    return corner(settings) / f"{run.feed.name}.ends.json"
+    return demo_folder(settings) / f"{run.feed.name}.ends.json"
 
 
-def sent_before(settings: Settings, run: Run) -> int | None:
+def finished_records(settings: Settings, run: Run) -> int | None:
     """Return the records of a finished run, None when it is not finished; OtherRange when the manifest is another's."""
     manifest = manifest_path(settings, run)
     if not manifest.exists():
         return None
     head = next(read_manifest(manifest), {})
     if head.get("run") != run.facts():
-        raise OtherRange(manifest)
+        raise ManifestMismatch(manifest)
     return int(head["sent"]) if head["finished"] else None
 
 
@@ -107,22 +107,22 @@ def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None
     """See to the runs' topics, and that nobody else has written to them; errors of `refuse_strange_records`."""
     for run in runs:
         ensure_topic(bootstrap, run.feed.topic, declared_dataset(settings, run.feed.name).pipeline.partitions)
-    refuse_strange_records(settings, runs, bootstrap)
+    require_own_records(settings, runs, bootstrap)
 
 
-def refuse_strange_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
+def require_own_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
     """Raise StrangeRecords, RecordsGone or OtherRange when a topic is not as the demo left it, or empty."""
     for run in runs:
-        finished, topic = sent_before(settings, run), run.feed.topic
+        finished, topic = finished_records(settings, run), run.feed.topic
         there = sum(log_end_offsets(bootstrap, topic).values())
         begun = manifest_path(settings, run).exists() or journal_path(manifest_path(settings, run)).exists()
         if there and not begun:
-            raise StrangeRecords(topic, there, settings.state)
+            raise ForeignRecords(topic, there, settings.state)
         if finished is not None and there < finished:
-            raise RecordsGone(topic, there, finished)
+            raise RecordsMissing(topic, there, finished)
 
 
-class Feeding:
+class FeedSender:
     """The runs being derived and, once there is a broker, sent, one after the other, by a thread of their own."""
 
     def __init__(self, settings: Settings, runs: Sequence[Run], now: datetime | None = None) -> None:
@@ -132,7 +132,7 @@ class Feeding:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="feeding", daemon=True)
         self.fed = {run.feed.name: _fed_before(settings, run) for run in runs}
-        self.found, self.found_all = self.sent, self.finished
+        self.found, self.finished_earlier = self.sent, self.finished
         self.error: Exception | None = None
 
     @property
@@ -185,42 +185,42 @@ class Feeding:
                 now=self._now,
                 rows=rows,
                 manifest=manifest,
-                on_progress=self._noting(name),
+                on_progress=self._record_progress(name),
                 stop=self._stop.is_set,
             )
             self.fed[name] = replace(self.fed[name], sent=sent.produced.next_row, total=sent.total)
             if not sent.finished:
                 return
         if not self.fed[name].finished:
-            keep_ends(self._settings, run, self._bootstrap.result())
+            write_ends(self._settings, run, self._bootstrap.result())
         self.fed[name] = replace(self.fed[name], finished=True)
 
-    def _noting(self, name: str) -> Callable[[Progress], None]:
-        def note(progress: Progress) -> None:
+    def _record_progress(self, name: str) -> Callable[[SendProgress], None]:
+        def note(progress: SendProgress) -> None:
             self.fed[name] = replace(self.fed[name], sent=progress.sent, total=progress.total, rate=progress.rate)
 
         return note
 
 
-def _fed_before(settings: Settings, run: Run) -> Fed:
-    sent = sent_before(settings, run)
+def _fed_before(settings: Settings, run: Run) -> FeedProgress:
+    sent = finished_records(settings, run)
     if sent is None:
-        return Fed(run.feed.name, sent=sent_so_far(settings, run))
-    return Fed(run.feed.name, sent, sent, finished=ends_path(settings, run).exists(), before=True)
+        return FeedProgress(run.feed.name, sent=interrupted_records(settings, run))
+    return FeedProgress(run.feed.name, sent, sent, finished=ends_path(settings, run).exists(), before=True)
 
 
-def sent_so_far(settings: Settings, run: Run) -> int:
+def interrupted_records(settings: Settings, run: Run) -> int:
     """Return the records of a run that was stopped, 0 when it was not begun; a killed one did not write it down."""
     manifest = manifest_path(settings, run)
     return int(next(read_manifest(manifest), {}).get("sent", 0)) if manifest.exists() else 0
 
 
-def keep_ends(settings: Settings, run: Run, bootstrap: str) -> None:
+def write_ends(settings: Settings, run: Run, bootstrap: str) -> None:
     """Write down where the topic ended when the run was in it: later records are none of the demo's."""
     ends = log_end_offsets(bootstrap, run.feed.topic)
     write_atomically(ends_path(settings, run), json.dumps({str(part): end for part, end in ends.items()}))
 
 
-def kept_ends(settings: Settings, run: Run) -> dict[int, int]:
+def read_ends(settings: Settings, run: Run) -> dict[int, int]:
     """Return the topic's end offsets by partition when the run was in it."""
     return {int(part): end for part, end in json.loads(ends_path(settings, run).read_text()).items()}

@@ -73,7 +73,7 @@ ORDER BY average_delay DESC""",
 QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, LATEST_DESTINATION)
 
 
-def answered(reading: PinnedTables) -> list[tuple[Question, QueryResult]]:
+def answer_questions(reading: PinnedTables) -> list[tuple[Question, QueryResult]]:
     """Return each question with its answer, all from one look; about the rain where there is weather."""
     questions = (*QUESTIONS, RAIN) if "gold.weather_days" in reading.tables else QUESTIONS
     return [(question, run_query(reading, question.sql)) for question in questions]

@@ -14,7 +14,7 @@ from include.errors import Terminal
 from include.settings import Settings
 
 # Everything that Headrace makes in a state folder; the demo's own corner goes last, it knows what is under way.
-MADE = (
+STATE_FOLDERS = (
     "run",
     "logs",
     "leases",
@@ -32,7 +32,7 @@ MADE = (
     "quality",
 )
 LEDGER = "ledger.sqlite"
-CORNER = "demo"
+DEMO_FOLDER = "demo"
 LOCK, REMOVING = "demo.lock", "removing"
 
 
@@ -48,7 +48,7 @@ class DemoBusy(DemoRefused):
         self.state = state
 
 
-class NotOurs(DemoRefused):
+class ForeignFiles(DemoRefused):
     """The folder holds things that Headrace never made; `found` are some of them."""
 
     def __init__(self, state: Path, found: list[str]) -> None:
@@ -59,7 +59,7 @@ class NotOurs(DemoRefused):
         self.state, self.found = state, found
 
 
-class LedgerElsewhere(DemoRefused):
+class ExternalLedger(DemoRefused):
     """The ledger is not in the state folder, so that removing the folder would leave it behind."""
 
     def __init__(self) -> None:
@@ -79,22 +79,22 @@ class MachineUnfit(DemoRefused):
         self.findings = findings
 
 
-def refuse_unfit() -> None:
+def require_fit_machine() -> None:
     """Raise MachineUnfit when one of the doctor's checks fails; a warning does not stop the demo."""
     failing = [finding for finding in run_checks() if finding.verdict is Verdict.FAIL]
     if failing:
         raise MachineUnfit(failing)
 
 
-def corner(settings: Settings) -> Path:
+def demo_folder(settings: Settings) -> Path:
     """Return the folder of manifests and of the lock."""
-    return settings.state / CORNER
+    return settings.state / DEMO_FOLDER
 
 
 @contextmanager
-def sole_demo(settings: Settings) -> Iterator[None]:
+def demo_lock(settings: Settings) -> Iterator[None]:
     """Hold the state folder for one demo; DemoBusy when another has it. Goes away with the process."""
-    path = corner(settings) / LOCK
+    path = demo_folder(settings) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -104,30 +104,30 @@ def sole_demo(settings: Settings) -> Iterator[None]:
         yield
 
 
-def refuse_strange(settings: Settings) -> None:
+def require_own_state(settings: Settings) -> None:
     """Raise NotOurs when something in the state folder is not Headrace's, LedgerElsewhere when the ledger is not."""
     if settings.ledger_url:
-        raise LedgerElsewhere
+        raise ExternalLedger
     if not settings.state.exists():
         return
     if not settings.state.is_dir():
-        raise NotOurs(settings.state, ["(it is a file)"])
-    found = sorted(entry.name for entry in settings.state.iterdir() if not is_ours(entry))
+        raise ForeignFiles(settings.state, ["(it is a file)"])
+    found = sorted(entry.name for entry in settings.state.iterdir() if not made_by_headrace(entry))
     if found:
-        raise NotOurs(settings.state, found[:5])
+        raise ForeignFiles(settings.state, found[:5])
 
 
-def is_ours(entry: Path) -> bool:
+def made_by_headrace(entry: Path) -> bool:
     """Return whether an entry of a state folder has a name and a kind that Headrace gives."""
     if entry.is_symlink():
         return False
-    folder = entry.name in MADE or entry.name == CORNER
+    folder = entry.name in STATE_FOLDERS or entry.name == DEMO_FOLDER
     return entry.is_dir() if folder else entry.name.startswith(LEDGER) and entry.is_file()
 
 
-def removal_under_way(settings: Settings) -> bool:
+def removal_interrupted(settings: Settings) -> bool:
     """Return whether a removal began and was interrupted: what is left belongs together no more."""
-    return (corner(settings) / REMOVING).exists()
+    return (demo_folder(settings) / REMOVING).exists()
 
 
 def remove_state(settings: Settings, stop_streams: Callable[[], object]) -> None:
@@ -135,15 +135,15 @@ def remove_state(settings: Settings, stop_streams: Callable[[], object]) -> None
 
     NotOurs and LedgerElsewhere with nothing done.
     """
-    refuse_strange(settings)
-    begun = corner(settings) / REMOVING
+    require_own_state(settings)
+    begun = demo_folder(settings) / REMOVING
     begun.parent.mkdir(parents=True, exist_ok=True)
     begun.touch()
     stop_streams()
-    for folder in (settings.state / name for name in MADE):
+    for folder in (settings.state / name for name in STATE_FOLDERS):
         if folder.exists():
             shutil.rmtree(folder)
-    for entry in [*settings.state.glob(f"{LEDGER}*"), *corner(settings).iterdir()]:
+    for entry in [*settings.state.glob(f"{LEDGER}*"), *demo_folder(settings).iterdir()]:
         if entry.is_dir():
             shutil.rmtree(entry)
         elif entry.name not in (LOCK, REMOVING):

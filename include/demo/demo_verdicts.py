@@ -10,7 +10,7 @@ import polars as pl
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
-from include.demo.demo_feed import kept_ends, manifest_path
+from include.demo.demo_feed import manifest_path, read_ends
 from include.producers.fault_score import Score, score
 from include.producers.paced_sending import Run
 from include.reading.published_tables import PinnedTables
@@ -26,10 +26,10 @@ def scores(settings: Settings, runs: Sequence[Run], reading: PinnedTables) -> di
 
 def _score_run(settings: Settings, run: Run, reading: PinnedTables) -> Score:
     rejected = reading.read(f"rejected.{run.feed.name}", columns=SCORED).collect()
-    return score(manifest_path(settings, run), of_the_run(rejected, kept_ends(settings, run)))
+    return score(manifest_path(settings, run), rejected_of_run(rejected, read_ends(settings, run)))
 
 
-def of_the_run(rejected: pl.DataFrame, ends: Mapping[int, int]) -> pl.DataFrame:
+def rejected_of_run(rejected: pl.DataFrame, ends: Mapping[int, int]) -> pl.DataFrame:
     """Return the rejected records that the demo sent; what somebody sent afterwards is none of its score."""
     own = [(pl.col("_partition") == part) & (pl.col("_offset") < end) for part, end in ends.items()]
     return rejected.filter(pl.any_horizontal(own)) if own else rejected.clear()

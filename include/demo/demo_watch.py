@@ -1,8 +1,8 @@
-"""Watching until all is published: one look after the other, what changed between them, and when to give up.
+"""Waits until every sent record is published: polls progress, computes rates, detects a stalled demo.
 
-Reads: what `headrace status` reads, and the feeding.  Never acts.
-Ends: everything sent is published; a process is lost (StreamLost); refine stays halted (RefineHalted); no number
-changes any more (NothingMoves); sending failed (its own error).
+Reads: what `headrace status` reads, and the sender's progress.  Changes nothing.
+Ends when everything sent is published, a process is lost (StreamLost), refine stays halted (RefineHalted), no count
+changes any more (DemoStalled), or sending failed (the sender's error).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.demo.demo_feed import Fed, Feeding
+from include.demo.demo_feed import FeedProgress, FeedSender
 from include.errors import Terminal
 from include.ledger.ledger_reader import open_reader
 from include.paths import log_path
@@ -22,64 +22,64 @@ from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
 from include.status.stream_progress import DatasetProgress, Progress, observe_progress
 
-LOOK_EVERY = 1.0
-RATE_OVER = 5.0
-HALTED_FOR = 45.0
-# Longer than a batch takes on a machine that is busy with other things.
-STILL_FOR = 180.0
+POLL_SECONDS = 1.0
+RATE_SECONDS = 5.0
+HALTED_SECONDS = 45.0
+# Longer than a batch takes on a busy machine.
+STALLED_SECONDS = 180.0
 
 
 class StreamLost(Terminal):
-    """A process that the demo needs is gone; `status` is how it was seen."""
+    """A process that the demo needs has ended; `status` is its last observed status."""
 
     def __init__(self, status: ProcessStatus, log: Path) -> None:
-        said = f": {status.detail}" if status.detail else ""
+        detail = f": {status.detail}" if status.detail else ""
         super().__init__(
-            f"{status.name} is {status.state.label}{said}; what is committed stays",
-            f'read "{log}", then: headrace demo   (it goes on from here)',
+            f"{status.name} is {status.state.label}{detail}; committed batches are not lost",
+            f'read "{log}", then: headrace demo   (continues here)',
         )
         self.status = status
 
 
 class RefineHalted(Terminal):
-    """Refine fails again and again; bronze goes on."""
+    """Refine fails repeatedly; ingest into bronze continues."""
 
     def __init__(self, status: ProcessStatus, seconds: float, log: Path) -> None:
         super().__init__(
-            f"{status.name} has been halted for {seconds:.0f} s: {status.detail}; bronze goes on, nothing is lost",
-            f'read "{log}", then: headrace demo   (it goes on from here)',
+            f"{status.name} has been halted for {seconds:.0f} s: {status.detail}; bronze continues, nothing is lost",
+            f'read "{log}", then: headrace demo   (continues here)',
         )
         self.status = status
 
 
-class NothingMoves(Terminal):
-    """No number has changed for `seconds`, and not everything is published."""
+class DemoStalled(Terminal):
+    """No count has changed for `seconds`, and not everything is published."""
 
     def __init__(self, seconds: float, behind: Mapping[str, int | None], logs: Path) -> None:
         missing = ", ".join(f"{name}: {'?' if count is None else f'{count:,}'}" for name, count in behind.items())
         super().__init__(
-            f"nothing has moved for {seconds:.0f} s; records not published: {missing}; nothing is lost",
-            f'headrace status, and the logs in "{logs}"; then: headrace demo   (it goes on from here)',
+            f"no progress for {seconds:.0f} s; records not published: {missing}; nothing is lost",
+            f'headrace status, and the logs in "{logs}"; then: headrace demo   (continues here)',
         )
         self.seconds, self.behind = seconds, behind
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look: `at` (monotonic seconds), the platform's progress, and how far the runs are sent, by feed.
+class Snapshot:
+    """Progress of the platform and of the sender (`fed`, by feed) at one moment (`at`, monotonic seconds).
 
-    `ingested`: offsets in bronze by dataset, as the driver says; the ledger counts them only after the next refine.
+    `ingested`: offsets in bronze by dataset, from the driver's status; the ledger counts them after the next refine.
     """
 
     at: float
     progress: Progress
-    fed: Mapping[str, Fed]
+    fed: Mapping[str, FeedProgress]
     ingested: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
-        """Whether all runs are sent and all that is in Kafka is published, with its rows counted."""
-        return all(fed.finished for fed in self.fed.values()) and all(map(settled, self.datasets))
+        """Whether all runs are sent, and every record in Kafka is published and counted by the ledger."""
+        return all(fed.finished for fed in self.fed.values()) and all(map(is_published, self.datasets))
 
     @property
     def datasets(self) -> list[DatasetProgress]:
@@ -93,8 +93,8 @@ class Look:
         return [process for process in self.progress.processes if process.name in names]
 
 
-def settled(dataset: DatasetProgress) -> bool:
-    """Return whether readers see all of a dataset and the ledger has counted it, as it does right after publishing."""
+def is_published(dataset: DatasetProgress) -> bool:
+    """Return whether all records of a dataset are published and the ledger, which follows, has counted them."""
     rows = dataset.rows
     counted = None not in (rows["silver"], rows["rejected"]) and refined_rows(dataset) == rows["bronze"]
     return dataset.lag.offsets == 0 and counted
@@ -105,111 +105,118 @@ def refined_rows(dataset: DatasetProgress) -> int:
     return (dataset.rows["silver"] or 0) + (dataset.rows["rejected"] or 0)
 
 
-def take_look(settings: Settings, feeding: Feeding) -> Callable[[], Look]:
-    """Return a function that looks once, with one ledger reader for all looks."""
+def snapshot_reader(settings: Settings, sender: FeedSender) -> Callable[[], Snapshot]:
+    """Return a function that takes a snapshot; all snapshots share one ledger reader."""
     ledger = open_reader(settings)
 
-    def look() -> Look:
-        ingested = {name: sum(stream_status(settings, name).ingested.values()) for name in feeding.fed}
-        return Look(time.monotonic(), observe_progress(settings, ledger), dict(feeding.fed), ingested)
+    def snapshot() -> Snapshot:
+        ingested = {name: sum(stream_status(settings, name).ingested.values()) for name in sender.fed}
+        return Snapshot(time.monotonic(), observe_progress(settings, ledger), dict(sender.fed), ingested)
 
-    return look
+    return snapshot
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Records/s over the last seconds, by dataset: into Kafka, and judged into silver or rejected."""
+    """Records/s over the last seconds, by dataset: into Kafka, and into silver or rejected."""
 
     kafka: Mapping[str, float]
     refined: Mapping[str, float]
 
 
-class Recent:
-    """The looks of the last few seconds, for rates that a person can read."""
+class RateWindow:
+    """The snapshots of the last few seconds, so that the displayed rates are steady."""
 
-    def __init__(self, over: float = RATE_OVER) -> None:
-        self._over = over
-        self._looks: deque[Look] = deque()
+    def __init__(self, seconds: float = RATE_SECONDS) -> None:
+        self._seconds = seconds
+        self._snapshots: deque[Snapshot] = deque()
 
-    def rates(self, look: Look) -> Rates:
-        """Take in a look and return the rates since the oldest one kept."""
-        self._looks.append(look)
-        while len(self._looks) > 2 and look.at - self._looks[1].at >= self._over:
-            self._looks.popleft()
-        first = self._looks[0]
-        seconds = max(look.at - first.at, 1e-9)
+    def rates(self, snapshot: Snapshot) -> Rates:
+        """Add a snapshot and return the rates since the oldest one in the window."""
+        self._snapshots.append(snapshot)
+        while len(self._snapshots) > 2 and snapshot.at - self._snapshots[1].at >= self._seconds:
+            self._snapshots.popleft()
+        first = self._snapshots[0]
+        seconds = max(snapshot.at - first.at, 1e-9)
         return Rates(
-            _change(first, look, seconds, lambda dataset: dataset.rows["kafka"] or 0),
-            _change(first, look, seconds, refined_rows),
+            _change(first, snapshot, seconds, lambda dataset: dataset.rows["kafka"] or 0),
+            _change(first, snapshot, seconds, refined_rows),
         )
 
 
-def _change(before: Look, now: Look, seconds: float, count: Callable[[DatasetProgress], int]) -> dict[str, float]:
+def _change(
+    before: Snapshot, now: Snapshot, seconds: float, count: Callable[[DatasetProgress], int]
+) -> dict[str, float]:
     first = {dataset.dataset: count(dataset) for dataset in before.datasets}
     return {
         dataset.dataset: max(0, count(dataset) - first.get(dataset.dataset, 0)) / seconds for dataset in now.datasets
     }
 
 
-class Patience:
-    """Knows since when nothing has moved, and since when refine has been halted."""
+class StallDetector:
+    """Tracks how long no count has changed, and how long refine has been halted."""
 
-    def __init__(self, settings: Settings, still_for: float = STILL_FOR, halted_for: float = HALTED_FOR) -> None:
-        self._settings, self._still_for, self._halted_for = settings, still_for, halted_for
+    def __init__(
+        self, settings: Settings, stalled_after: float = STALLED_SECONDS, halted_after: float = HALTED_SECONDS
+    ) -> None:
+        self._settings, self._stalled_after, self._halted_after = settings, stalled_after, halted_after
         self._numbers: object = None
         self._moved_at = 0.0
         self._halted: dict[str, float] = {}
 
-    def judge(self, look: Look) -> None:
-        """Raise StreamLost, RefineHalted or NothingMoves when waiting longer cannot help."""
-        for process in look.processes:
-            self._judge_process(process, look.at)
-        numbers = seen_numbers(look)
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise StreamLost, RefineHalted or NothingMoves when waiting cannot help."""
+        for process in snapshot.processes:
+            self._check_process(process, snapshot.at)
+        numbers = progress_counts(snapshot)
         if numbers != self._numbers:
-            self._numbers, self._moved_at = numbers, look.at
-        still = look.at - self._moved_at
-        if still >= self._still_for:
-            behind = {dataset.dataset: dataset.lag.offsets for dataset in look.datasets}
-            raise NothingMoves(still, behind, log_path(self._settings, "broker").parent)
+            self._numbers, self._moved_at = numbers, snapshot.at
+        still = snapshot.at - self._moved_at
+        if still >= self._stalled_after:
+            behind = {dataset.dataset: dataset.lag.offsets for dataset in snapshot.datasets}
+            raise DemoStalled(still, behind, log_path(self._settings, "broker").parent)
 
-    def _judge_process(self, process: ProcessStatus, at: float) -> None:
+    def _check_process(self, process: ProcessStatus, at: float) -> None:
         if process.state.terminal:
             raise StreamLost(process, log_path(self._settings, process.name))
         if process.state is not ProcessState.HALTED:
             self._halted.pop(process.name, None)
             return
         halted = at - self._halted.setdefault(process.name, at)
-        if halted >= self._halted_for:
+        if halted >= self._halted_after:
             raise RefineHalted(process, halted, log_path(self._settings, process.name))
 
 
-def seen_numbers(look: Look) -> object:
-    """Return every number that moves while work is done."""
-    fed = tuple((fed.feed, fed.sent, fed.total, fed.finished) for fed in look.fed.values())
+def progress_counts(snapshot: Snapshot) -> object:
+    """Return every count that changes while work is done."""
+    fed = tuple((fed.feed, fed.sent, fed.total, fed.finished) for fed in snapshot.fed.values())
     return (
         fed,
-        dict(look.ingested),
-        tuple((d.dataset, d.batches, tuple(d.rows.items()), d.lag.offsets) for d in look.datasets),
+        dict(snapshot.ingested),
+        tuple((d.dataset, d.batches, tuple(d.rows.items()), d.lag.offsets) for d in snapshot.datasets),
     )
 
 
 def watch(
-    looks: Iterable[Look], patience: Patience, show: Callable[[Look, Rates], None], failed: Callable[[], None]
-) -> Look:
-    """Show look after look until one is done, and return it; raises what `patience` or `failed` raise."""
-    recent = Recent()
-    for look in looks:
+    snapshots: Iterable[Snapshot],
+    detector: StallDetector,
+    show: Callable[[Snapshot, Rates], None],
+    failed: Callable[[], None],
+) -> Snapshot:
+    """Show every snapshot until one is done, and return it. Raises what `detector` or `failed` raises."""
+    recent = RateWindow()
+    for snapshot in snapshots:
         failed()
-        show(look, recent.rates(look))
-        if look.done:
-            return look
-        patience.judge(look)
-    raise RuntimeError("looks ended before everything was published")
+        show(snapshot, recent.rates(snapshot))
+        if snapshot.done:
+            return snapshot
+        detector.check(snapshot)
+    raise RuntimeError("snapshots ended before everything was published")
 
 
-def looks_every(look: Callable[[], Look], seconds: float = LOOK_EVERY) -> Iterable[Look]:
-    """Yield looks without end, at most one each `seconds`."""
+def poll_snapshots(read: Callable[[], Snapshot], seconds: float = POLL_SECONDS) -> Iterable[Snapshot]:
+    """Yield snapshots without end, at most one every `seconds`."""
     while True:
-        seen = look()
-        yield seen
-        time.sleep(max(0.0, seconds - (time.monotonic() - seen.at)))
+        snapshot = read()
+        yield snapshot
+        time.sleep(max(0.0, seconds - (time.monotonic() - snapshot.at)))

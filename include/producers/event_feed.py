@@ -16,7 +16,7 @@ REPETITION = timedelta(days=371)
 EVENT_COLUMNS = ("key", "value", "occurred_at", "event_id")
 
 
-class EventsRefused(Terminal):
+class InvalidEventRange(Terminal):
     """The asked slice of a feed cannot be sent; nothing was."""
 
     def __init__(self, what: str) -> None:
@@ -56,7 +56,7 @@ def events(feed: Feed, since: datetime | None = None, until: datetime | None = N
 
     Repetition i is moved by i x 371 days, times and ids alike. EventsRefused when the range is empty by itself.
     """
-    refuse_nothing(since, until, repeat)
+    validate_range(since, until, repeat)
     frame = pl.concat([feed.frame(REPETITION * i) for i in range(repeat)])
     happened = pl.col("occurred_at")
     wanted = [happened >= since] if since else []
@@ -64,9 +64,9 @@ def events(feed: Feed, since: datetime | None = None, until: datetime | None = N
     return frame.filter(*wanted) if wanted else frame
 
 
-def refuse_nothing(since: datetime | None, until: datetime | None, repeat: int) -> None:
+def validate_range(since: datetime | None, until: datetime | None, repeat: int) -> None:
     """Raise EventsRefused when no event can be in the range, or it is to be sent less than once."""
     if since and until and since >= until:
-        raise EventsRefused(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
+        raise InvalidEventRange(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
     if repeat < 1:
-        raise EventsRefused(f"--repeat {repeat} is less than once")
+        raise InvalidEventRange(f"--repeat {repeat} is less than once")

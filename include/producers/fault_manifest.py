@@ -49,7 +49,7 @@ class ManifestUnreadable(Terminal):
         self.line = line
 
 
-class TopicReplaced(Terminal):
+class TopicRecreated(Terminal):
     """The topic holds less than the interrupted run had sent to it: it is not the same topic any more."""
 
     def __init__(self, path: Path, recorded: Ends, found: Ends) -> None:
@@ -106,7 +106,7 @@ def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
     last = entries[-1]
     recorded = {int(partition): int(end) for partition, end in last["ends"].items()}
     if any(ends.get(partition, 0) < end for partition, end in recorded.items()):
-        raise TopicReplaced(path, recorded, ends)
+        raise TopicRecreated(path, recorded, ends)
     lines = tuple(line for entry in entries for line in entry["lines"])
     return Journal(path, run, int(last["sent"]), recorded, lines)
 

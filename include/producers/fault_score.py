@@ -10,7 +10,7 @@ import polars as pl
 
 from include.producers.fault_manifest import Line, read_manifest
 
-PLACE = ("_topic", "_partition", "_offset")
+RECORD_KEY = ("_topic", "_partition", "_offset")
 EXPECTED_SCHEMA = {
     "fault": pl.String,
     "kind": pl.String,
@@ -81,13 +81,13 @@ def score(manifest: Path, rejected: pl.DataFrame) -> Score:
     expected = _expected(lines)
     topics = {line["run"]["topic"] for line in lines if line["fault"] == "run"}
     judged = _judged(rejected.filter(pl.col("_topic").is_in(sorted(topics))))
-    matched = expected.join(judged, on=PLACE, how="left").with_columns(
+    matched = expected.join(judged, on=RECORD_KEY, how="left").with_columns(
         found=pl.col("rules").is_not_null(),
         right=pl.col("rules").list.contains(pl.col("reason")).fill_null(value=False),
     )
-    surplus = judged.join(expected, on=PLACE, how="anti")
+    surplus = judged.join(expected, on=RECORD_KEY, how="anti")
     excused = _inside(surplus, lines)
-    wrong = surplus.join(excused, on=PLACE, how="anti")
+    wrong = surplus.join(excused, on=RECORD_KEY, how="anti")
     kinds = _by_kind(matched)
     totals = Counter[str]()
     for kind in kinds:
@@ -133,7 +133,7 @@ def _inside(surplus: pl.DataFrame, lines: list[Line]) -> pl.DataFrame:
     ]
     resent = pl.DataFrame(ranges, schema=RESENT_SCHEMA, orient="row")
     within = (pl.col("_offset") >= pl.col("start")) & (pl.col("_offset") < pl.col("end"))
-    return surplus.join(resent, on=["_topic", "_partition"]).filter(within).unique(PLACE)
+    return surplus.join(resent, on=["_topic", "_partition"]).filter(within).unique(RECORD_KEY)
 
 
 def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
@@ -153,5 +153,5 @@ def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
 
 
 def _examples(*frames: pl.DataFrame, most: int = 10) -> tuple[tuple[str, int, int], ...]:
-    places = pl.concat([frame.select(PLACE) for frame in frames]).head(most)
+    places = pl.concat([frame.select(RECORD_KEY) for frame in frames]).head(most)
     return tuple((topic, partition, offset) for topic, partition, offset in places.rows())

@@ -21,7 +21,7 @@ class UnknownFeed(Terminal):
         self.known = known
 
 
-def feed_named(name: str) -> Feed:
+def find_feed(name: str) -> Feed:
     """Return the feed; UnknownFeed lists the known ones."""
     if name not in FEEDS:
         raise UnknownFeed(name, tuple(FEEDS))

@@ -27,7 +27,7 @@ from include.errors import Terminal
 from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, BadRecord, bad_records, field_text, with_field
 from include.producers.event_feed import Feed
 
-Places = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 LATE_SECONDS = (3600, int(timedelta(hours=48).total_seconds()))
 REORDER_PLACES = 50
 CORRUPT_PLACES = 20
@@ -47,7 +47,7 @@ DELIVERY = {
 LATE, REORDER, DUPLICATE, CORRUPT = 1, 2, 3, 4
 
 
-class ShareRefused(Terminal):
+class InvalidShare(Terminal):
     """The share of a fault is not between 0 and 1; `fault` and `share` say which."""
 
     def __init__(self, fault: str, share: object) -> None:
@@ -72,7 +72,7 @@ class Shares:
         for field in fields(self):
             share = getattr(self, field.name)
             if not (math.isfinite(share) and 0 <= share <= 1):
-                raise ShareRefused(field.name, share)
+                raise InvalidShare(field.name, share)
 
     def any(self) -> bool:
         """Say whether there is any fault at all."""
@@ -84,7 +84,7 @@ DEFAULT_SEED = 2013
 """What the demo and the benchmarks inject."""
 
 
-def injected(events: pl.DataFrame, feed: Feed, shares: Shares, seed: int) -> pl.DataFrame:
+def inject_faults(events: pl.DataFrame, feed: Feed, shares: Shares, seed: int) -> pl.DataFrame:
     """Return what to deliver, in order: `key, value, event_id`, and `fault, kind, reason` where one was put in.
 
     `value` is null for a tombstone. `reason` is the rule that must refuse the record; null when none must (late,
@@ -107,12 +107,12 @@ def _base(events: pl.DataFrame) -> pl.DataFrame:
     return events.select("key", "value", "event_id", *none)
 
 
-def _chosen(count: int, share: float, rng: np.random.Generator) -> Places:
+def _chosen(count: int, share: float, rng: np.random.Generator) -> RowNumbers:
     """Return `share` of the places below `count`, each at most once, ascending."""
     return np.sort(rng.choice(count, size=round(count * share), replace=False))
 
 
-def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[Places, NDArray[np.float64]]:
+def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[RowNumbers, NDArray[np.float64]]:
     """Return the late events, and every event's place of delivery (the late ones between two others)."""
     rng = np.random.default_rng([seed, LATE])
     chosen = _chosen(len(occurred_at), share, rng)
@@ -123,7 +123,9 @@ def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[Places, NDAr
     return chosen, _ranks(at)
 
 
-def _reordered(at: NDArray[np.float64], late: Places, share: float, seed: int) -> tuple[Places, NDArray[np.float64]]:
+def _reordered(
+    at: NDArray[np.float64], late: RowNumbers, share: float, seed: int
+) -> tuple[RowNumbers, NDArray[np.float64]]:
     """Return the events (no late ones) moved a few places, and every event's place of delivery."""
     rng = np.random.default_rng([seed, REORDER])
     chosen = np.setdiff1d(_chosen(len(at), share, rng), late, assume_unique=True)
@@ -138,7 +140,7 @@ def _ranks(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _marked(base: pl.DataFrame, late: Places, moved: Places) -> pl.DataFrame:
+def _marked(base: pl.DataFrame, late: RowNumbers, moved: RowNumbers) -> pl.DataFrame:
     is_late, is_moved = np.zeros(base.height, dtype=bool), np.zeros(base.height, dtype=bool)
     is_late[late], is_moved[moved] = True, True
     fault = pl.when(pl.lit(pl.Series(is_late))).then(pl.lit("late")).when(pl.lit(pl.Series(is_moved)))
@@ -169,7 +171,7 @@ def _copies(
     return copies, np.minimum(at[chosen] + distance, len(at) - 1) + 0.5
 
 
-def _distances(count: int, rng: np.random.Generator) -> tuple[Places, NDArray[np.str_]]:
+def _distances(count: int, rng: np.random.Generator) -> tuple[RowNumbers, NDArray[np.str_]]:
     kind = rng.choice(["immediate", "near", "far"], size=count, p=[0.5, 0.3, 0.2])
     near = rng.integers(1, NEAR_PLACES, size=count)
     far = rng.integers(NEAR_PLACES, FAR_PLACES, size=count)

@@ -44,7 +44,7 @@ class DeliveryFailed(Transient):
         self.first_error = first_error
 
 
-class RateRefused(Terminal):
+class InvalidRate(Terminal):
     """The rate is not a positive number of events per second."""
 
     def __init__(self, rate: float) -> None:
@@ -53,7 +53,7 @@ class RateRefused(Terminal):
 
 
 @dataclass(frozen=True)
-class Progress:
+class SendProgress:
     """Rows [first, sent) of `total` have been handed over in `seconds`, `behind` the schedule by so many seconds."""
 
     first: int
@@ -69,7 +69,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SentChunk:
     """Rows [start, end) are in the topic; `positions`: marked row → (partition, offset)."""
 
     start: int
@@ -97,8 +97,8 @@ def produce(
     rate: float | None = None,
     start_at: int = 0,
     chunk_rows: int = CHUNK,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-    on_chunk: Callable[[Chunk], None] | None = None,
+    on_progress: Callable[[SendProgress], None] = lambda _: None,
+    on_chunk: Callable[[SentChunk], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Produced:
     """Send rows from `start_at` on; columns `key`, `value` (binary, null = tombstone) and `fault` (null = unmarked).
@@ -108,7 +108,7 @@ def produce(
     what was handed over by then is delivered. DeliveryFailed when the broker did not take a record.
     """
     if rate is not None and not rate > 0:
-        raise RateRefused(rate)
+        raise InvalidRate(rate)
     outbox = _Outbox(bootstrap, topic)
     schedule = _Schedule(rate, start_at, deliveries.height, on_progress)
     row = start_at
@@ -117,7 +117,7 @@ def produce(
         row = _hand_over(outbox, schedule, deliveries.slice(first, chunk_rows), first, stop)
         if on_chunk:
             outbox.flush()
-            on_chunk(Chunk(first, row, outbox.taken_positions()))
+            on_chunk(SentChunk(first, row, outbox.taken_positions()))
     outbox.flush()
     schedule.tell(row, at_once=True)
     return Produced(row - start_at, row, schedule.elapsed(), schedule.worst, outbox.taken_positions())
@@ -144,7 +144,7 @@ def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first:
 class _Schedule:
     """When each row is due, and how far behind we are."""
 
-    def __init__(self, rate: float | None, first: int, total: int, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, rate: float | None, first: int, total: int, on_progress: Callable[[SendProgress], None]) -> None:
         self.rate, self.first, self.total, self.on_progress = rate, first, total, on_progress
         self.began = time.monotonic()
         self.told = 0.0
@@ -167,7 +167,7 @@ class _Schedule:
         self.worst = max(self.worst, behind)
         if at_once or now - self.told >= PROGRESS_SECONDS:
             self.told = now
-            self.on_progress(Progress(self.first, row, self.total, now, behind))
+            self.on_progress(SendProgress(self.first, row, self.total, now, behind))
 
 
 class _Outbox:

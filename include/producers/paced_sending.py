@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from include.clients.kafka import PartitionsNotReady, log_end_offsets, wait_until_usable
-from include.producers.event_feed import EventsRefused, Feed, events, refuse_nothing
+from include.producers.event_feed import Feed, InvalidEventRange, events, validate_range
 from include.producers.fault_manifest import (
     Ends,
     Journal,
@@ -26,8 +26,8 @@ from include.producers.fault_manifest import (
     refuse_other_run,
     write_manifest,
 )
-from include.producers.injected_faults import Shares, injected
-from include.producers.kafka_producer import DELIVERY_SECONDS, Chunk, Position, Produced, Progress, produce
+from include.producers.injected_faults import Shares, inject_faults
+from include.producers.kafka_producer import DELIVERY_SECONDS, Position, Produced, SendProgress, SentChunk, produce
 
 LogEnds = Callable[[str, str], Ends]
 """(bootstrap, topic) → the end offset of each partition."""
@@ -48,7 +48,7 @@ class Run:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        refuse_nothing(self.since, self.until, self.repeat)
+        validate_range(self.since, self.until, self.repeat)
 
     def facts(self) -> Line:
         """Return what makes two runs the same, as JSON."""
@@ -80,11 +80,11 @@ def deliveries(run: Run, now: datetime) -> pl.DataFrame:
     """
     wanted = events(run.feed, run.since, run.until, run.repeat)
     if not wanted.height:
-        raise EventsRefused(f"{run.feed.name} has no events in the asked range")
+        raise InvalidEventRange(f"{run.feed.name} has no events in the asked range")
     newest = wanted["occurred_at"].max()
     if isinstance(newest, datetime) and newest > now:
-        raise EventsRefused(f"--repeat {run.repeat} reaches {newest.isoformat()}, which is in the future")
-    return injected(wanted, run.feed, run.shares, run.seed)
+        raise InvalidEventRange(f"--repeat {run.repeat} reaches {newest.isoformat()}, which is in the future")
+    return inject_faults(wanted, run.feed, run.shares, run.seed)
 
 
 def send(
@@ -95,7 +95,7 @@ def send(
     rows: pl.DataFrame | None = None,
     manifest: Path | None = None,
     rate: float | None = None,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[SendProgress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     log_ends: LogEnds | None = None,
 ) -> Sent:
@@ -112,7 +112,7 @@ def send(
     if not manifest:
         done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
         return Sent(done, rows.height, done.next_row == rows.height)
-    book = _Book(run, rows, manifest, partial(log_ends or settled_ends, bootstrap, run.feed.topic))
+    book = _JournalWriter(run, rows, manifest, partial(log_ends or ends_with_retry, bootstrap, run.feed.topic))
     start_at = book.journal.sent
     try:
         done = produce(
@@ -130,7 +130,7 @@ def send(
     return Sent(done, rows.height, done.next_row == rows.height, start_at)
 
 
-def settled_ends(bootstrap: str, topic: str) -> Ends:
+def ends_with_retry(bootstrap: str, topic: str) -> Ends:
     """Return the end offset of each partition, as patient with a broker that restarts as the producer is."""
     try:
         return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
@@ -139,7 +139,7 @@ def settled_ends(bootstrap: str, topic: str) -> Ends:
         return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
 
 
-class _Book:
+class _JournalWriter:
     """Keeps the run's journal while chunks arrive."""
 
     def __init__(self, run: Run, rows: pl.DataFrame, manifest: Path, log_ends: Callable[[], Ends]) -> None:
@@ -149,7 +149,7 @@ class _Book:
         # Something of the chunk after the journal's end came through before the crash.
         self.crashed = found != self.journal.ends
 
-    def enter(self, chunk: Chunk) -> None:
+    def enter(self, chunk: SentChunk) -> None:
         """Record a chunk that is in the topic."""
         ends = self.log_ends()
         lines = fault_lines(self.rows, self.topic, chunk.positions)
@@ -169,7 +169,7 @@ def fault_lines(rows: pl.DataFrame, topic: str, positions: dict[int, Position]) 
     ]
 
 
-def resent_lines(topic: str, chunk: Chunk, before: Ends, after: Ends) -> list[Line]:
+def resent_lines(topic: str, chunk: SentChunk, before: Ends, after: Ends) -> list[Line]:
     """Return a `resent` line per partition: rows of the chunk, and the offsets in which both sendings lie."""
     return [
         {

@@ -17,9 +17,9 @@ from rich.console import Console
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import output_file, share, utc_time
 from include.clients.kafka import ensure_topic
-from include.producers.feed_registry import feed_named
+from include.producers.feed_registry import find_feed
 from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import DeliveryFailed, Progress
+from include.producers.kafka_producer import DeliveryFailed, SendProgress
 from include.producers.paced_sending import Run, Sent, send
 from include.settings import load_settings
 from include.state.broker_address import bootstrap_servers
@@ -67,7 +67,7 @@ def produce(
     Ctrl-C stops after what was handed over is delivered (exit 130); with --manifest the same command goes on there.
     """
 
-    run = Run(feed_named(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
+    run = Run(find_feed(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
     address = bootstrap or _own_broker()
     console = Console(stderr=True, soft_wrap=True)
     now = datetime.now(UTC)
@@ -121,7 +121,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _progress(console: Console, name: str, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def _progress(console: Console, name: str, quiet: bool) -> Iterator[Callable[[SendProgress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
@@ -136,7 +136,7 @@ def _progress(console: Console, name: str, quiet: bool) -> Iterator[Callable[[Pr
     with Bar(*columns, console=console, disable=quiet) as bar:
         task = bar.add_task(f"{name}: deriving", total=None, rate="")
 
-        def show(at: Progress) -> None:
+        def show(at: SendProgress) -> None:
             behind = f", {at.behind:.1f} s behind" if at.behind >= 1 else ""
             rate = f"{at.rate:,.0f} events/s{behind}"
             bar.update(task, description=name, completed=at.sent, total=at.total, rate=rate)

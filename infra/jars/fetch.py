@@ -24,11 +24,11 @@ from include.host.java_runtime import find_java
 from include.settings import load_settings
 from infra.jars.ivy import download
 
-WANTED = LOCK.with_name("jars.in")
+JARS_IN = LOCK.with_name("jars.in")
 
 
 @dataclass
-class Progress:
+class JarProgress:
     """Counts jars and prints one line for each; safe from several threads."""
 
     total: int
@@ -97,7 +97,7 @@ def place_from_disk(locked: Sequence[Jar], jars: Path, cache: Path) -> tuple[lis
     return copied, absent
 
 
-def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: Progress) -> None:
+def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: JarProgress) -> None:
     """Download the jars, both folders at once; each is verified, cached and placed as it comes."""
     java = find_java(os.environ).path
     cache.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: Progr
             run.result()
 
 
-def remove_strangers(locked: Sequence[Jar], jars: Path) -> None:
+def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
     """Remove jars that the lock does not name: a second version on a class path is worse than none."""
     wanted = {jar.path_in(jars) for jar in locked}
     for folder in FOLDERS:
@@ -132,12 +132,12 @@ def remove_strangers(locked: Sequence[Jar], jars: Path) -> None:
 def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
     """Make the folder hold exactly the locked jars; JarRefused, JarsUnavailable or JavaMissing say why it does not."""
     copied, absent = place_from_disk(locked, jars, cache)
-    progress = Progress(len(copied) + len(absent))
+    progress = JarProgress(len(copied) + len(absent))
     for jar in copied:
         progress.say("cached", jar, jar.path_in(jars))
     if absent:
         download_all(absent, jars, cache, progress)
-    remove_strangers(locked, jars)
+    remove_unlisted(locked, jars)
     print(f"  jars: all {len(locked)} are there and have the locked sha256")
 
 
@@ -146,9 +146,9 @@ def relock(cache: Path) -> None:
     known = (
         {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
     )
-    wanted = read_jar_list(WANTED, hashed=False)
+    wanted = read_jar_list(JARS_IN, hashed=False)
     lines: dict[Jar, str] = {}
-    progress = Progress(len(wanted))
+    progress = JarProgress(len(wanted))
 
     def arrived(jar: Jar, path: Path) -> None:
         found = replace(jar, sha256=sha256_of(path))

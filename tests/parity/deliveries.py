@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from small_release import Record
 
-from include.producers.feed_registry import feed_named
-from include.producers.injected_faults import Shares, injected
+from include.producers.feed_registry import find_feed
+from include.producers.injected_faults import Shares, inject_faults
 
 Batch = list[Record]
 Verdict = tuple[bytes | None, str]
@@ -40,11 +40,11 @@ def parity_seed() -> int:
 
 def deliveries(feed_name: str, days: Sequence[date], shares: Shares, seed: int) -> list[Delivery]:
     """Return the deliveries of a faulty producer for flights scheduled (observations made) on these UTC days."""
-    feed = feed_named(feed_name)
+    feed = find_feed(feed_name)
     selected = [day.isoformat() for day in days]
     starts = pl.col("event_id").str.extract(r"(\d{4}-\d\d-\d\d)T")
     events = feed.frame(timedelta(0)).filter(starts.is_in(selected))
-    rows = injected(events, feed, shares, seed).iter_rows(named=True)
+    rows = inject_faults(events, feed, shares, seed).iter_rows(named=True)
     return [_sent(row, place) for place, row in enumerate(rows)]
 
 

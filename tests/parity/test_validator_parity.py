@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Contract
 from include.catalog.dataset import declared_dataset
 from include.producers.bad_records import bad_records
-from include.producers.feed_registry import feed_named
+from include.producers.feed_registry import find_feed
 from include.settings import Settings
 from spark_jobs.contract.plain_form import joined_values
 from spark_jobs.contract.validator import compiled_validator
@@ -156,7 +156,7 @@ REWRITES: dict[str, Rewrite] = {
 
 def records(name: str, rng: random.Random) -> Iterator[str]:
     """Real events, every kind of bad record made from them, and every limit value in every field; all are objects."""
-    feed = feed_named(name)
+    feed = find_feed(name)
     values = [
         value.decode() for value in feed.frame(timedelta(0))["value"].sample(REAL_EVENTS, seed=rng.randrange(2**31))
     ]

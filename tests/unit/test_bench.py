@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 from include.bench import bench_command as cli
 from include.bench import bench_events, bench_follower, bench_state
-from include.bench.bench_events import Sending, Supply
-from include.bench.bench_follower import BenchFailed, Follower, Seen, seconds_per_million
+from include.bench.bench_events import EventSupply, SendCost
+from include.bench.bench_follower import BenchFailed, ObservedPublication, PublicationFollower, seconds_per_million
 from include.bench.bench_latency import Latency, quantiles, waiting_seconds
 from include.bench.bench_machine import Machine
 from include.bench.bench_report import Report, as_json, as_text
-from include.bench.bench_state import own_state, running
-from include.bench.bench_throughput import Throughput, WarmUp, refuse_other_count
+from include.bench.bench_state import running_stream, temporary_state
+from include.bench.bench_throughput import Throughput, WarmUp, require_count
 from include.bench.cpu_usage import used_between
 from include.cli.main import app
 from include.paths import publication_path, status_path
@@ -52,7 +52,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pat
 
 
 def test_the_state_is_its_own_and_gone_afterwards(environment: Path) -> None:
-    with own_state(keep=False) as settings:
+    with temporary_state(keep=False) as settings:
         assert settings.state.is_dir()
         assert settings.state != environment
         assert (settings.ledger_url, settings.kafka_port, settings.driver_cores) == ("", 0, 4)
@@ -64,10 +64,10 @@ def test_the_state_is_its_own_and_gone_afterwards(environment: Path) -> None:
 
 
 def test_a_failure_leaves_nothing_behind_and_keep_leaves_it(environment: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), own_state(keep=False) as settings:
+    with pytest.raises(KeyboardInterrupt), temporary_state(keep=False) as settings:
         raise KeyboardInterrupt
     assert not settings.state.exists()
-    with own_state(keep=True) as kept:
+    with temporary_state(keep=True) as kept:
         pass
     assert kept.state.is_dir()
     kept.state.rmdir()
@@ -82,7 +82,7 @@ def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: py
 
     monkeypatch.setattr(bench_state, "up", up)
     monkeypatch.setattr(bench_state, "down", lambda *_: calls.append("down"))
-    with pytest.raises(KeyboardInterrupt), running(settings, print):
+    with pytest.raises(KeyboardInterrupt), running_stream(settings, print):
         pass
     assert calls == ["up", "down"]
 
@@ -94,7 +94,7 @@ def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.
     monkeypatch.setattr(
         bench_events, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)})
     )
-    source = Supply()
+    source = EventSupply()
     first = [frame["n"].to_list() for frame in source.frames(150)]
     second = [frame["n"].to_list() for frame in source.frames(120)]
     assert [len(part) for part in (*first, *second)] == [100, 50, 50, 70]
@@ -102,9 +102,9 @@ def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.
 
 
 def test_a_count_that_differs_from_what_was_sent_is_no_figure(settings: Settings) -> None:
-    refuse_other_count(settings, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
+    require_count(settings, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
     with pytest.raises(BenchFailed):
-        refuse_other_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
+        require_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
 
 
 # --- what is seen ------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
 
 
 def test_each_publication_is_seen_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Follower, "_listen", lambda self: None)
-    follower = Follower(settings)
+    monkeypatch.setattr(PublicationFollower, "_listen", lambda self: None)
+    follower = PublicationFollower(settings)
     follower.look()
     assert not follower.reached({0: 1})
     published(settings, 1, {0: 5, 1: 6})
@@ -139,11 +139,11 @@ def say_run(settings: Settings, rows: int, seconds: float) -> None:
 def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_follower, "WORD_EVERY", 0.0)
+    monkeypatch.setattr(bench_follower, "STATUS_SECONDS", 0.0)
     monkeypatch.setattr(
         bench_follower, "observe_processes", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)]
     )
-    follower = Follower(settings)
+    follower = PublicationFollower(settings)
     for rows in (100, 100, 200, 200, 300):
         say_run(settings, rows, 1.0)
         follower.look()
@@ -156,12 +156,12 @@ def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkey
     lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
     monkeypatch.setattr(bench_follower, "observe_processes", lambda *_: lost)
     with pytest.raises(BenchFailed, match="pid 7 is gone"):
-        Follower(settings).follow(lambda: False)
+        PublicationFollower(settings).follow(lambda: False)
     lost.clear()
-    monkeypatch.setattr(bench_follower, "WORD_EVERY", 0.0)
-    monkeypatch.setattr(bench_follower, "STILL_FOR", 0.05)
+    monkeypatch.setattr(bench_follower, "STATUS_SECONDS", 0.0)
+    monkeypatch.setattr(bench_follower, "STALLED_SECONDS", 0.05)
     with pytest.raises(BenchFailed, match="nothing was published"):
-        Follower(settings).follow(lambda: False)
+        PublicationFollower(settings).follow(lambda: False)
     assert not publication_path(settings, "flights").exists()
 
 
@@ -185,7 +185,11 @@ def test_a_record_waits_for_the_first_publication_that_ends_behind_it() -> None:
         schema=["partition", "offset", "timestamp"],
         orient="row",
     )
-    seen = [Seen(99.0, {0: 10, 1: 5}), Seen(102.0, {0: 12, 1: 5}), Seen(104.0, {0: 13, 1: 6})]
+    seen = [
+        ObservedPublication(99.0, {0: 10, 1: 5}),
+        ObservedPublication(102.0, {0: 12, 1: 5}),
+        ObservedPublication(104.0, {0: 13, 1: 6}),
+    ]
     assert sorted(waiting_seconds(records, seen)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
 
 
@@ -198,7 +202,7 @@ def test_quantiles_are_records_and_not_means() -> None:
 # --- how it is told ----------------------------------------------------------------------------------------------
 
 MACHINE = Machine(2, 23.5, "Linux", "17.0.15", "3.11.7", "4.2.0", 0.1, {})
-SENDING = Sending(1000, 0.01, 0.004)
+SENDING = SendCost(1000, 0.01, 0.004)
 THROUGHPUT = Throughput(800_000, 10.0, 6.0, {"broker": 0.6, "driver: JVM": 9.0}, {"silver": 5.0}, 3, 700_000, SENDING)
 LATENCY = Latency(2_000, 120, 240_000, 90, {"p50": 1.2, "p95": 3.0, "p99": 3.5, "max": 4.0}, 0.01)
 REPORT = Report("again", MACHINE, AT, WarmUp(1000, 2.0, SENDING), THROUGHPUT, LATENCY, True)

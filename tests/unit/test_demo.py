@@ -18,30 +18,30 @@ from include.cli.main import app
 from include.demo import demo_command as cli
 from include.demo import demo_feed
 from include.demo.demo_feed import (
-    Feeding,
-    OtherRange,
-    RecordsGone,
-    StrangeRecords,
+    FeedSender,
+    ForeignRecords,
+    ManifestMismatch,
+    RecordsMissing,
     demo_runs,
     ends_path,
-    kept_ends,
+    finished_records,
     manifest_path,
-    refuse_strange_records,
-    sent_before,
+    read_ends,
+    require_own_records,
 )
 from include.demo.demo_state import (
     LOCK,
     DemoBusy,
     DemoRefused,
-    LedgerElsewhere,
-    NotOurs,
-    corner,
-    refuse_strange,
-    removal_under_way,
+    ExternalLedger,
+    ForeignFiles,
+    demo_folder,
+    demo_lock,
+    removal_interrupted,
     remove_state,
-    sole_demo,
+    require_own_state,
 )
-from include.demo.demo_verdicts import of_the_run
+from include.demo.demo_verdicts import rejected_of_run
 from include.producers.kafka_producer import DeliveryFailed, Produced
 from include.producers.paced_sending import Run, Sent
 from include.settings import Settings, load_settings
@@ -63,20 +63,20 @@ def made_state(settings: Settings) -> Path:
 
 
 def test_one_demo_at_a_time(settings: Settings) -> None:
-    with sole_demo(settings), pytest.raises(DemoBusy), sole_demo(settings):
+    with demo_lock(settings), pytest.raises(DemoBusy), demo_lock(settings):
         pass
-    with sole_demo(settings):
+    with demo_lock(settings):
         pass
 
 
 def test_fresh_stops_the_streams_then_removes_everything(settings: Settings) -> None:
     state = made_state(settings)
     there: list[bool] = []
-    with sole_demo(settings):
+    with demo_lock(settings):
         remove_state(settings, lambda: there.append((state / "warehouse").exists()))
     assert there == [True]
     assert [path.relative_to(state).as_posix() for path in state.rglob("*") if path.is_file()] == [f"demo/{LOCK}"]
-    assert not removal_under_way(settings)
+    assert not removal_interrupted(settings)
 
 
 @pytest.mark.parametrize("strange", ["thesis.tex", "Documents/x", ".git/config", "ledger.sqlite/x"])
@@ -87,7 +87,7 @@ def test_fresh_refuses_a_folder_with_strange_things(settings: Settings, strange:
     (state / strange).parent.mkdir(exist_ok=True)
     (state / strange).write_text("dear to somebody")
     stopped: list[bool] = []
-    with pytest.raises(NotOurs) as caught:
+    with pytest.raises(ForeignFiles) as caught:
         remove_state(settings, lambda: stopped.append(True))
     assert caught.value.found == [strange.split("/")[0]]
     assert not stopped
@@ -100,14 +100,14 @@ def test_fresh_does_not_follow_links_out_of_the_folder(settings: Settings, tmp_p
     elsewhere.mkdir()
     settings.state.mkdir()
     (settings.state / "warehouse").symlink_to(elsewhere)
-    with pytest.raises(NotOurs):
-        refuse_strange(settings)
+    with pytest.raises(ForeignFiles):
+        require_own_state(settings)
 
 
 def test_fresh_refuses_a_ledger_that_would_stay_behind(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, ledger_url="postgresql://x@y/z")
-    with pytest.raises(LedgerElsewhere):
-        refuse_strange(settings)
+    with pytest.raises(ExternalLedger):
+        require_own_state(settings)
 
 
 def test_an_interrupted_removal_is_known_and_goes_on(settings: Settings) -> None:
@@ -118,9 +118,9 @@ def test_an_interrupted_removal_is_known_and_goes_on(settings: Settings) -> None
 
     with pytest.raises(KeyboardInterrupt):
         remove_state(settings, interrupted)
-    assert removal_under_way(settings)
+    assert removal_interrupted(settings)
     remove_state(settings, lambda: None)
-    assert not removal_under_way(settings)
+    assert not removal_interrupted(settings)
     assert not (settings.state / "kafka").exists()
 
 
@@ -167,8 +167,8 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     return found
 
 
-def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> Feeding:
-    found = Feeding(settings, runs)
+def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> FeedSender:
+    found = FeedSender(settings, runs)
     found.start()
     found.open("127.0.0.1:9")
     found._thread.join(120)
@@ -180,12 +180,12 @@ def test_both_runs_are_sent_once(settings: Settings, topics: Topics) -> None:
     assert (first.finished, first.sent, topics.sent) == (True, 20, ["weather", "flights"])
     second = fed(settings)
     assert (second.finished, second.sent, topics.sent) == (True, 20, ["weather", "flights"])
-    assert kept_ends(settings, FLIGHTS) == {0: 10, 1: 0}
+    assert read_ends(settings, FLIGHTS) == {0: 10, 1: 0}
 
 
 def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: Topics) -> None:
     topics.hold = threading.Event()
-    first = Feeding(settings, (WEATHER, FLIGHTS))
+    first = FeedSender(settings, (WEATHER, FLIGHTS))
     first.start()
     first.open("127.0.0.1:9")
     assert topics.begun.wait(10)
@@ -197,7 +197,7 @@ def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: T
 
 
 def test_nothing_is_sent_before_there_is_a_broker(settings: Settings, topics: Topics) -> None:
-    early = Feeding(settings, (WEATHER, FLIGHTS))
+    early = FeedSender(settings, (WEATHER, FLIGHTS))
     early.start()
     early.stop()
     assert (early.finished, topics.sent) == (False, [])
@@ -207,7 +207,7 @@ def test_nothing_is_sent_before_there_is_a_broker(settings: Settings, topics: To
 def test_a_crash_between_manifest_and_ends_is_made_good(settings: Settings, topics: Topics) -> None:
     fed(settings)
     ends_path(settings, FLIGHTS).unlink()
-    assert not Feeding(settings, (WEATHER, FLIGHTS)).finished
+    assert not FeedSender(settings, (WEATHER, FLIGHTS)).finished
     assert fed(settings).finished
     assert ends_path(settings, FLIGHTS).exists()
     assert topics.sent == ["weather", "flights"]
@@ -223,16 +223,16 @@ def test_a_failed_delivery_reaches_the_one_who_watches(settings: Settings, topic
 
 def test_a_topic_with_records_of_somebody_else_is_refused(settings: Settings, topics: Topics) -> None:
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(StrangeRecords) as caught:
-        refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    with pytest.raises(ForeignRecords) as caught:
+        require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
     assert (caught.value.topic, caught.value.records) == ("flights", 7)
 
 
 def test_a_begun_run_and_an_empty_topic_are_not_strange(settings: Settings, topics: Topics) -> None:
-    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
     topics.ends["flights"] = {0: 3, 1: 4}
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=7, finished=False)
-    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
 
 
 def test_a_run_killed_before_its_manifest_is_known_by_its_journal(settings: Settings, topics: Topics) -> None:
@@ -240,21 +240,21 @@ def test_a_run_killed_before_its_manifest_is_known_by_its_journal(settings: Sett
     journal = Path(f"{manifest_path(settings, FLIGHTS)}.progress")
     journal.parent.mkdir(parents=True)
     journal.touch()
-    refuse_strange_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
+    require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
 
 
 def test_a_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(RecordsGone):
-        refuse_strange_records(settings, (FLIGHTS,), "127.0.0.1:9")
+    with pytest.raises(RecordsMissing):
+        require_own_records(settings, (FLIGHTS,), "127.0.0.1:9")
 
 
 def test_another_range_is_another_demo(settings: Settings) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
-    assert sent_before(settings, FLIGHTS) == 10
-    with pytest.raises(OtherRange):
-        sent_before(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
+    assert finished_records(settings, FLIGHTS) == 10
+    with pytest.raises(ManifestMismatch):
+        finished_records(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
 
 
 # --- the score ---------------------------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ def test_another_range_is_another_demo(settings: Settings) -> None:
 def test_only_what_the_demo_sent_is_scored() -> None:
     places = [(0, 9), (0, 10), (1, 4), (1, 5), (2, 0)]
     rejected = pl.DataFrame(places, schema=["_partition", "_offset"], orient="row")
-    assert of_the_run(rejected, {0: 10, 1: 5}).rows() == [(0, 9), (1, 4)]
-    assert of_the_run(rejected, {}).height == 0
+    assert rejected_of_run(rejected, {0: 10, 1: 5}).rows() == [(0, 9), (1, 4)]
+    assert rejected_of_run(rejected, {}).height == 0
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -280,12 +280,12 @@ def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli
 
 
 def telling(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
-    def story(*_: object) -> bool:
+    def run_steps(*_: object) -> bool:
         if isinstance(end, BaseException):
             raise end
         return end
 
-    monkeypatch.setattr(cli, "_story", story)
+    monkeypatch.setattr(cli, "_run_steps", run_steps)
 
 
 @pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
@@ -302,11 +302,11 @@ def test_the_exit_code_is_the_verdict(
 def test_a_good_end_needs_the_score_and_the_audit(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, good: bool
 ) -> None:
-    for chapter in ("_bring_up", "_watch", "_answer", "_suggest"):
+    for chapter in ("_start_streams", "_watch", "_answer", "_suggest"):
         monkeypatch.setattr(cli, chapter, lambda *_: None)
     monkeypatch.setattr(cli, "_score", lambda *_: perfect)
     monkeypatch.setattr(cli, "_audit", lambda *_: balanced)
-    assert cli._story(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is good
+    assert cli._run_steps(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is good
 
 
 def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monke
 
 
 def test_a_refusal_goes_on_to_be_two(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling(monkeypatch, StrangeRecords("flights", 7, Path("/s")))
+    telling(monkeypatch, ForeignRecords("flights", 7, Path("/s")))
     assert isinstance(command.invoke(app, ["demo"]).exception, DemoRefused)
 
 
@@ -357,7 +357,7 @@ def test_fresh_asks_and_takes_no_for_an_answer(
     result = command.invoke(app, ["demo", "--fresh", "--yes"])
     assert result.exit_code == 0
     assert not (state / "kafka").exists()
-    assert (corner(settings) / LOCK).exists()
+    assert (demo_folder(settings) / LOCK).exists()
 
 
 def test_a_removal_that_was_interrupted_goes_on_unasked(
@@ -365,6 +365,6 @@ def test_a_removal_that_was_interrupted_goes_on_unasked(
 ) -> None:
     telling(monkeypatch, True)
     state = made_state(settings)
-    (corner(settings) / "removing").touch()
+    (demo_folder(settings) / "removing").touch()
     assert command.invoke(app, ["demo"]).exit_code == 0
     assert not (state / "kafka").exists()

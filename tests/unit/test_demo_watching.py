@@ -11,10 +11,19 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from include.demo.demo_display import line, live_table, score_table, shown_progress, verdict
-from include.demo.demo_feed import Fed
+from include.demo.demo_display import live_table, progress_display, progress_line, score_table, verdict
+from include.demo.demo_feed import FeedProgress
 from include.demo.demo_questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
-from include.demo.demo_watch import Look, NothingMoves, Patience, Rates, Recent, RefineHalted, StreamLost, watch
+from include.demo.demo_watch import (
+    DemoStalled,
+    Rates,
+    RateWindow,
+    RefineHalted,
+    Snapshot,
+    StallDetector,
+    StreamLost,
+    watch,
+)
 from include.producers.fault_score import KindScore, Score
 from include.reading.published_sql import tables_mentioned, validate_reading
 from include.settings import Settings
@@ -23,7 +32,7 @@ from include.status.stream_progress import Batches, DatasetProgress, Lag, Progre
 
 BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
 STREAM = ProcessStatus("stream:flights", 2, ProcessState.RUNNING)
-ALL_SENT = {"flights": Fed("flights", 100, 100, finished=True)}
+ALL_SENT = {"flights": FeedProgress("flights", 100, 100, finished=True)}
 
 
 def flights(
@@ -38,39 +47,39 @@ def flights(
     )
 
 
-def look(
-    at: float, *datasets: DatasetProgress, fed: Mapping[str, Fed] = ALL_SENT, broker: ProcessStatus = BROKER
-) -> Look:
+def snapshot(
+    at: float, *datasets: DatasetProgress, fed: Mapping[str, FeedProgress] = ALL_SENT, broker: ProcessStatus = BROKER
+) -> Snapshot:
     processes = (broker, *(dataset.process for dataset in datasets))
-    return Look(at, Progress(datetime(2026, 1, 1, tzinfo=UTC), processes, datasets, ()), fed)
+    return Snapshot(at, Progress(datetime(2026, 1, 1, tzinfo=UTC), processes, datasets, ()), fed)
 
 
 def test_done_when_all_is_sent_published_and_counted() -> None:
-    assert look(0, flights(100)).done
-    assert not look(0, flights(99)).done
-    assert not look(0, flights(90, lag=0)).done
-    assert not look(0, flights(100), fed={"flights": Fed("flights", 99, 100)}).done
+    assert snapshot(0, flights(100)).done
+    assert not snapshot(0, flights(99)).done
+    assert not snapshot(0, flights(90, lag=0)).done
+    assert not snapshot(0, flights(100), fed={"flights": FeedProgress("flights", 99, 100)}).done
 
 
 def test_what_is_not_known_is_not_done() -> None:
     dataset = flights(100)
-    assert not look(0, replace(dataset, lag=Lag(None, None))).done
-    assert not look(0, replace(dataset, rows=dict(dataset.rows) | {"silver": None, "bronze": None})).done
+    assert not snapshot(0, replace(dataset, lag=Lag(None, None))).done
+    assert not snapshot(0, replace(dataset, rows=dict(dataset.rows) | {"silver": None, "bronze": None})).done
 
 
 def test_other_datasets_do_not_matter() -> None:
     lost = replace(STREAM, name="stream:other", pid=None, state=ProcessState.FAILED)
     other = replace(flights(0, stream=lost), dataset="other")
-    seen = look(0, flights(100), other)
+    seen = snapshot(0, flights(100), other)
     assert seen.done
-    Patience(Settings()).judge(seen)
+    StallDetector(Settings()).check(seen)
 
 
 @pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
 def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
     lost = ProcessStatus("stream:flights", None, state, "because of [/this]")
     with pytest.raises(StreamLost, match="because of") as caught:
-        Patience(settings).judge(look(0, flights(5, stream=lost)))
+        StallDetector(settings).check(snapshot(0, flights(5, stream=lost)))
     assert caught.value.status == lost
     assert "stream-flights.log" in caught.value.remedy
 
@@ -78,50 +87,55 @@ def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: 
 def test_a_lost_broker_ends_the_wait(settings: Settings) -> None:
     lost = ProcessStatus("broker", None, ProcessState.CRASHED, "pid 1 is gone")
     with pytest.raises(StreamLost):
-        Patience(settings).judge(look(0, flights(5), broker=lost))
+        StallDetector(settings).check(snapshot(0, flights(5), broker=lost))
 
 
 def test_refine_may_be_halted_for_a_while(settings: Settings) -> None:
-    patience = Patience(settings, halted_for=45)
+    detector = StallDetector(settings, halted_after=45)
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a bug")
-    patience.judge(look(0, flights(5, stream=halted)))
-    patience.judge(look(44, flights(6, stream=halted)))
-    patience.judge(look(50, flights(6)))
-    patience.judge(look(60, flights(7, stream=halted)))
+    detector.check(snapshot(0, flights(5, stream=halted)))
+    detector.check(snapshot(44, flights(6, stream=halted)))
+    detector.check(snapshot(50, flights(6)))
+    detector.check(snapshot(60, flights(7, stream=halted)))
     with pytest.raises(RefineHalted, match="a bug"):
-        patience.judge(look(105, flights(8, stream=halted)))
+        detector.check(snapshot(105, flights(8, stream=halted)))
 
 
 def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
-    patience = Patience(settings, still_for=120)
-    patience.judge(look(0, flights(5)))
-    patience.judge(look(119, flights(5)))
-    patience.judge(look(130, flights(6)))
-    patience.judge(look(249, flights(6)))
-    with pytest.raises(NothingMoves) as caught:
-        patience.judge(look(250, flights(6)))
+    detector = StallDetector(settings, stalled_after=120)
+    detector.check(snapshot(0, flights(5)))
+    detector.check(snapshot(119, flights(5)))
+    detector.check(snapshot(130, flights(6)))
+    detector.check(snapshot(249, flights(6)))
+    with pytest.raises(DemoStalled) as caught:
+        detector.check(snapshot(250, flights(6)))
     assert caught.value.behind == {"flights": 94}
 
 
 @pytest.mark.parametrize("moved", ["kafka", "bronze", "sent"])
 def test_any_number_counts_as_movement(settings: Settings, moved: str) -> None:
-    patience = Patience(settings, still_for=120)
-    fed = {"flights": Fed("flights", 1, 100)}
-    patience.judge(look(0, flights(5), fed=fed))
+    detector = StallDetector(settings, stalled_after=120)
+    fed = {"flights": FeedProgress("flights", 1, 100)}
+    detector.check(snapshot(0, flights(5), fed=fed))
     now = {
-        "kafka": look(119, flights(5, kafka=101), fed=fed),
-        "bronze": look(119, flights(5, bronze=101), fed=fed),
-        "sent": look(119, flights(5), fed={"flights": Fed("flights", 2, 100)}),
+        "kafka": snapshot(119, flights(5, kafka=101), fed=fed),
+        "bronze": snapshot(119, flights(5, bronze=101), fed=fed),
+        "sent": snapshot(119, flights(5), fed={"flights": FeedProgress("flights", 2, 100)}),
     }
-    patience.judge(now[moved])
-    patience.judge(replace(now[moved], at=200))
+    detector.check(now[moved])
+    detector.check(replace(now[moved], at=200))
 
 
 def test_watch_shows_every_look_and_returns_the_one_that_is_done(settings: Settings) -> None:
-    looks = [look(0, flights(5)), look(1, flights(50)), look(2, flights(100)), look(3, flights(100))]
+    snapshots = [
+        snapshot(0, flights(5)),
+        snapshot(1, flights(50)),
+        snapshot(2, flights(100)),
+        snapshot(3, flights(100)),
+    ]
     shown: list[float] = []
-    found = watch(looks, Patience(settings), lambda seen, rates: shown.append(seen.at), lambda: None)
-    assert (found, shown) == (looks[2], [0, 1, 2])
+    found = watch(snapshots, StallDetector(settings), lambda seen, rates: shown.append(seen.at), lambda: None)
+    assert (found, shown) == (snapshots[2], [0, 1, 2])
 
 
 def test_watch_raises_what_the_sending_raised(settings: Settings) -> None:
@@ -129,29 +143,29 @@ def test_watch_raises_what_the_sending_raised(settings: Settings) -> None:
         raise OSError("no broker")
 
     with pytest.raises(OSError, match="no broker"):
-        watch([look(0, flights(5))], Patience(settings), lambda seen, rates: None, failed)
+        watch([snapshot(0, flights(5))], StallDetector(settings), lambda seen, rates: None, failed)
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
-    recent = Recent(over=5)
+    recent = RateWindow(seconds=5)
     for second in range(10):
-        rates = recent.rates(look(second, flights(10 * second, kafka=100 + second)))
+        rates = recent.rates(snapshot(second, flights(10 * second, kafka=100 + second)))
     assert rates.refined["flights"] == pytest.approx(10)
     assert rates.kafka["flights"] == pytest.approx(1)
     for second in range(10, 20):
-        rates = recent.rates(look(second, flights(90)))
+        rates = recent.rates(snapshot(second, flights(90)))
     assert rates.refined["flights"] == 0
 
 
 def test_what_only_the_driver_knows_yet_is_shown_and_is_movement(settings: Settings) -> None:
-    before = look(0, flights(0, bronze=0))
+    before = snapshot(0, flights(0, bronze=0))
     after = replace(before, at=119, ingested={"flights": 654_321})
-    patience = Patience(settings, still_for=120)
-    patience.judge(before)
-    patience.judge(after)
-    patience.judge(replace(after, at=200))
+    detector = StallDetector(settings, stalled_after=120)
+    detector.check(before)
+    detector.check(after)
+    detector.check(replace(after, at=200))
     assert "654,321" in printed(live_table(after, Rates({}, {}), 1))
-    assert "bronze 654,321" in printed(line(after, Rates({}, {}), 1)).replace("\n", " ")
+    assert "bronze 654,321" in printed(progress_line(after, Rates({}, {}), 1)).replace("\n", " ")
 
 
 def printed(renderable: object) -> str:
@@ -162,7 +176,7 @@ def printed(renderable: object) -> str:
 
 def test_the_table_fits_a_narrow_terminal_and_names_what_is_odd() -> None:
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a [/bug]")
-    seen = look(12, flights(1_234_567, kafka=2_000_000, stream=halted))
+    seen = snapshot(12, flights(1_234_567, kafka=2_000_000, stream=halted))
     text = printed(live_table(seen, Rates({"flights": 1000}, {"flights": 98_765.4}), 12))
     for wanted in ("1,234,567", "98,765", "bad_ts", "765,433", "halted, a [/bug]", "after 12 s"):
         assert wanted in text
@@ -171,17 +185,17 @@ def test_the_table_fits_a_narrow_terminal_and_names_what_is_odd() -> None:
 
 def test_without_a_terminal_a_line_now_and_then_and_a_last_one() -> None:
     out = StringIO()
-    with shown_progress(Console(file=out, width=80), 0.0, line_every=5) as show:
+    with progress_display(Console(file=out, width=80), 0.0, line_every=5) as show:
         for second in range(8):
-            show(look(second, flights(5)), Rates({}, {}))
-        show(look(8, flights(100)), Rates({}, {}))
+            show(snapshot(second, flights(5)), Rates({}, {}))
+        show(snapshot(8, flights(100)), Rates({}, {}))
     assert [text.split("|")[0].strip() for text in out.getvalue().splitlines()] == ["0 s", "5 s", "8 s"]
     assert "all published" in out.getvalue()
 
 
 def test_a_line_is_never_markup() -> None:
-    seen = look(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
-    assert "[/x]" in printed(line(seen, Rates({}, {}), 1))
+    seen = snapshot(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
+    assert "[/x]" in printed(progress_line(seen, Rates({}, {}), 1))
 
 
 KINDS = (

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.cli.option_types import share, utc_time
 from include.clients import kafka
-from include.producers.event_feed import EventsRefused
+from include.producers.event_feed import InvalidEventRange
 
 ANYWHERE = ("--bootstrap", "127.0.0.1:1")
 
@@ -61,7 +61,7 @@ def test_a_wrong_option_is_named_with_its_value() -> None:
 
 def test_a_range_that_ends_before_it_begins_is_refused_before_the_broker_is_asked() -> None:
     words = ["produce", "weather", "--from", "2013-05-01", "--to", "2013-04-30", *ANYWHERE]
-    assert isinstance(CliRunner().invoke(app, words).exception, EventsRefused)
+    assert isinstance(CliRunner().invoke(app, words).exception, InvalidEventRange)
 
 
 def test_a_broker_that_does_not_answer_is_an_error_and_no_manifest_is_begun(

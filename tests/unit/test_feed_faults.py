@@ -16,7 +16,7 @@ from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, bad_records, f
 from include.producers.event_feed import events
 from include.producers.feed_registry import FEEDS
 from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import DELIVERY, REORDER_PLACES, ShareRefused, Shares, injected
+from include.producers.injected_faults import DELIVERY, REORDER_PLACES, InvalidShare, Shares, inject_faults
 from include.producers.weather_events import WEATHER
 
 DEMO = Shares(duplicates=0.005, late=0.01, reorder=0.02, corrupt=0.002)
@@ -54,8 +54,8 @@ def test_any_faults_leave_every_event_in_once_and_count_what_they_promise(
     shares: Shares, seed: int, count: int
 ) -> None:
     truth = weather().head(count)
-    rows = injected(truth, WEATHER, shares, seed)
-    assert rows.equals(injected(truth, WEATHER, shares, seed))
+    rows = inject_faults(truth, WEATHER, shares, seed)
+    assert rows.equals(inject_faults(truth, WEATHER, shares, seed))
     assert rows.schema == pl.Schema(DELIVERY)
     kept = ("key", "value", "event_id")
     assert good(rows).select(kept).sort("event_id").equals(truth.select(kept).sort("event_id"))
@@ -79,22 +79,22 @@ def assert_copies_follow_their_originals(rows: pl.DataFrame) -> None:
 
 
 def test_no_faults_are_no_change() -> None:
-    rows = injected(weather(), WEATHER, Shares(), 1)
+    rows = inject_faults(weather(), WEATHER, Shares(), 1)
     assert rows.select("key", "value", "event_id").equals(weather().select("key", "value", "event_id"))
     assert rows["fault"].null_count() == rows.height
 
 
 def test_another_seed_means_other_faults_and_one_share_does_not_move_another() -> None:
-    one, two = (injected(weather(), WEATHER, DEMO, seed) for seed in (1, 2))
+    one, two = (inject_faults(weather(), WEATHER, DEMO, seed) for seed in (1, 2))
     assert not one.equals(two)
-    fewer = injected(weather(), WEATHER, Shares(late=DEMO.late, corrupt=DEMO.corrupt), 1)
+    fewer = inject_faults(weather(), WEATHER, Shares(late=DEMO.late, corrupt=DEMO.corrupt), 1)
     for fault in ("late", "corrupt"):
         ids = [set(rows.filter(pl.col("fault") == fault)["event_id"]) for rows in (one, fewer)]
         assert ids[0] == ids[1]
 
 
 def test_late_events_come_up_to_48_hours_after_their_time() -> None:
-    rows = injected(weather(), WEATHER, Shares(late=0.05), 3).join(weather(), on="event_id", maintain_order="left")
+    rows = inject_faults(weather(), WEATHER, Shares(late=0.05), 3).join(weather(), on="event_id", maintain_order="left")
     behind = rows["occurred_at"].cum_max() - rows["occurred_at"]
     late = rows["fault"].eq_missing("late")
     assert behind.filter(~late).max() == timedelta(0)
@@ -104,7 +104,7 @@ def test_late_events_come_up_to_48_hours_after_their_time() -> None:
 
 
 def test_reordered_events_move_within_the_window() -> None:
-    rows = injected(weather(), WEATHER, Shares(reorder=0.05), 3)
+    rows = inject_faults(weather(), WEATHER, Shares(reorder=0.05), 3)
     place = rows.with_row_index("to").join(weather().with_row_index("at"), on="event_id", maintain_order="left")
     moved = (place["to"].cast(pl.Int64) - place["at"].cast(pl.Int64)).abs()
     reordered = place["fault"].eq_missing("reorder")
@@ -113,7 +113,7 @@ def test_reordered_events_move_within_the_window() -> None:
 
 
 def test_duplicates_come_at_once_soon_and_far_and_some_contradict() -> None:
-    rows = injected(weather(), WEATHER, Shares(duplicates=0.1), 3)
+    rows = inject_faults(weather(), WEATHER, Shares(duplicates=0.1), 3)
     kinds = dict(rows["kind"].drop_nulls().value_counts().rows())
     assert set(kinds) == {"immediate", "near", "far", "other_payload"}
     assert kinds["other_payload"] == pytest.approx(261, abs=1)
@@ -134,7 +134,7 @@ def test_every_kind_of_bad_record_takes_its_turn_and_the_large_one_is_rare() -> 
                 key=pl.lit(b"k"), occurred_at=pl.lit(datetime(2013, 1, 1, tzinfo=UTC)), event_id=pl.lit("e")
             )
         )
-        rows = injected(sample.head(2000), feed, Shares(corrupt=0.2), 5).filter(pl.col("fault") == "corrupt")
+        rows = inject_faults(sample.head(2000), feed, Shares(corrupt=0.2), 5).filter(pl.col("fault") == "corrupt")
         counts = dict(rows["kind"].value_counts().rows())
         assert set(counts) == {bad.kind for bad in bad_records(feed)}
         assert counts.pop(RARE_KIND) == RARE_ROUNDS
@@ -195,7 +195,7 @@ def test_a_field_is_replaced_or_added() -> None:
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
 def test_a_share_outside_0_and_1_is_refused(wrong: float) -> None:
-    with pytest.raises(ShareRefused) as refused:
+    with pytest.raises(InvalidShare) as refused:
         Shares(late=wrong)
     assert refused.value.fault == "late"
     assert np.isnan(wrong) or refused.value.share == wrong

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.producers.event_feed import REPETITION, EventsRefused, events
+from include.producers.event_feed import REPETITION, InvalidEventRange, events
 from include.producers.flight_events import FLIGHTS, arrival, flight_events, flights
 from include.producers.source_tables import read_table
 
@@ -162,9 +162,9 @@ def test_from_and_to_are_half_open() -> None:
 
 def test_an_empty_range_is_refused() -> None:
     day = datetime(2013, 3, 1, tzinfo=UTC)
-    with pytest.raises(EventsRefused):
+    with pytest.raises(InvalidEventRange):
         events(FLIGHTS, day, day)
-    with pytest.raises(EventsRefused):
+    with pytest.raises(InvalidEventRange):
         events(FLIGHTS, repeat=0)
 
 

@@ -14,17 +14,17 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from include.producers import kafka_producer
-from include.producers.event_feed import EventsRefused, Feed
+from include.producers.event_feed import Feed, InvalidEventRange
 from include.producers.fault_manifest import (
     Ends,
     ManifestExists,
     ManifestUnreadable,
-    TopicReplaced,
+    TopicRecreated,
     journal_path,
     read_manifest,
 )
 from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import Chunk, DeliveryFailed, Progress, RateRefused, produce
+from include.producers.kafka_producer import DeliveryFailed, InvalidRate, SendProgress, SentChunk, produce
 from include.producers.paced_sending import Run, Sent, deliveries, send
 from include.producers.weather_events import WEATHER
 
@@ -115,7 +115,7 @@ def test_a_full_queue_is_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_chunks_are_reported_when_they_are_in_the_topic(broker: str) -> None:
-    seen: list[tuple[Chunk, int]] = []
+    seen: list[tuple[SentChunk, int]] = []
     produce(
         broker,
         "chunks",
@@ -133,7 +133,7 @@ def test_chunks_are_reported_when_they_are_in_the_topic(broker: str) -> None:
 
 
 def test_the_rate_is_kept_and_progress_is_told(broker: str) -> None:
-    told: list[Progress] = []
+    told: list[SendProgress] = []
     began = time.monotonic()
     done = produce(broker, "rate", table(600), rate=1_000, on_progress=told.append)
     assert 0.55 < time.monotonic() - began < 3
@@ -151,7 +151,7 @@ def test_the_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_a_rate_that_is_none_is_refused(broker: str, rate: float) -> None:
-    with pytest.raises(RateRefused):
+    with pytest.raises(InvalidRate):
         produce(broker, "never", table(1), rate=rate)
 
 
@@ -281,7 +281,7 @@ def test_a_topic_that_was_made_anew_is_noticed(broker: str, tmp_path: Path, monk
     manifest = tmp_path / "m"
     stops = iter([False, False])
     sender(broker, "old", manifest)(stop=lambda: next(stops, True))
-    with pytest.raises(TopicReplaced):
+    with pytest.raises(TopicRecreated):
         sender(broker, "old", manifest)(log_ends=lambda *_: {0: 0})
 
 
@@ -295,8 +295,8 @@ def test_a_file_that_is_no_manifest_is_refused(broker: str, tmp_path: Path) -> N
 
 
 def test_a_slice_without_events_or_in_the_future_is_refused() -> None:
-    with pytest.raises(EventsRefused):
+    with pytest.raises(InvalidEventRange):
         deliveries(Run(WEATHER, since=datetime(2020, 1, 1, tzinfo=UTC)), NOW)
-    with pytest.raises(EventsRefused):
+    with pytest.raises(InvalidEventRange):
         deliveries(Run(WEATHER, repeat=14), NOW)
     assert deliveries(Run(WEATHER, repeat=13), NOW).height == 13 * 26_115

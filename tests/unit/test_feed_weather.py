@@ -8,8 +8,8 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from include.producers.event_feed import EVENT_COLUMNS, EventsRefused, events
-from include.producers.feed_registry import FEEDS, UnknownFeed, feed_named
+from include.producers.event_feed import EVENT_COLUMNS, InvalidEventRange, events
+from include.producers.feed_registry import FEEDS, UnknownFeed, find_feed
 from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
@@ -60,10 +60,10 @@ def test_feeds_are_declared_alike_and_an_unknown_one_is_refused_with_the_known()
         assert feed.name == feed.topic == name
     assert tuple(weather_events().columns) == EVENT_COLUMNS
     with pytest.raises(UnknownFeed) as refused:
-        feed_named("trains")
+        find_feed("trains")
     assert refused.value.known == ("flights", "weather")
 
 
 def test_less_than_one_repetition_is_refused() -> None:
-    with pytest.raises(EventsRefused):
+    with pytest.raises(InvalidEventRange):
         events(WEATHER, repeat=-1)

@@ -20,7 +20,7 @@ from include.host.jar_lock import (
     verify_jar,
 )
 from infra.jars import fetch as fetching
-from infra.jars.fetch import WANTED, cache_folder, cached_path, fetch
+from infra.jars.fetch import JARS_IN, cache_folder, cached_path, fetch
 from infra.jars.ivy import SETTINGS, JarsUnavailable, arrived_coordinate, ivy_file, ivy_jar
 
 CONTENT = b"not really a jar"
@@ -50,7 +50,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def test_the_committed_lock_covers_exactly_the_wanted_coordinates() -> None:
     locked = [(jar.folder, jar.coordinate) for jar in read_jar_list(LOCK, hashed=True)]
-    wanted = [(jar.folder, jar.coordinate) for jar in read_jar_list(WANTED, hashed=False)]
+    wanted = [(jar.folder, jar.coordinate) for jar in read_jar_list(JARS_IN, hashed=False)]
     assert locked == wanted
     assert len(set(locked)) == len(locked)
 
@@ -66,7 +66,7 @@ def test_the_versions_that_fit_each_other() -> None:
 
 
 def test_no_address_is_committed_with_the_jars() -> None:
-    for path in (LOCK, WANTED, SETTINGS):
+    for path in (LOCK, JARS_IN, SETTINGS):
         assert "://" not in path.read_text()
 
 

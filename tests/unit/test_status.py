@@ -68,7 +68,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 def headrace(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """The command line on the test's state folder."""
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
-    monkeypatch.setattr(cli, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(cli, "POLL_SECONDS", 0.02)
     load_settings.cache_clear()
     return CliRunner()
 
@@ -255,7 +255,7 @@ def test_wait_needs_more_than_one_observation(settings: Settings, monkeypatch: p
     """A producer that goes on between two looks: only two equal ends in a row count."""
     looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
     monkeypatch.setattr(cli, "observe_catch_up", lambda settings, datasets: looks.pop(0))
-    monkeypatch.setattr(cli, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(cli, "POLL_SECONDS", 0.0)
     assert "caught up" in cli.await_caught_up(settings, [], 5.0)
     assert looks == []
 
@@ -277,7 +277,7 @@ def test_watch_prints_a_json_line_per_observation(
 
     printed: list[str] = []
     monkeypatch.setattr(cli.typer, "echo", printed.append)
-    cli.follow(look, as_json=True)
+    cli.watch_status(look, as_json=True)
     assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "notes"]] * 2
 
 
