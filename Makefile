@@ -24,14 +24,14 @@ setup-runtime:
 setup-airflow:
 	@bash infra/setup.sh runtime quality airflow
 
-# Tests compare our verdicts with those of Great Expectations, and look at the DAGs.
+# Tests compare verdicts with those of Great Expectations, and load the DAGs.
 setup-dev:
 	@bash infra/setup.sh runtime dev quality airflow
 
 demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, audited
 	@.venv/bin/headrace demo $(ARGS)
 
-demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, undo; replay three days; audit
+demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, roll back; replay three days; audit
 	@.venv/bin/headrace demo-change
 
 # Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
@@ -46,7 +46,7 @@ test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a
 	@$(MAKE) test-kills
 	@$(MAKE) test-stack
 
-test-kills: setup-dev ## drivers, jobs, runner and broker killed at each step, one after the other; prints what it measured
+test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
 	@$(PYTEST) -s --durations=0 -m extended tests/recovery $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
@@ -65,13 +65,13 @@ up: setup-airflow ## start the broker, the streams and Airflow with its page
 down: setup-runtime ## stop Airflow, drain the streams, then stop the broker
 	@.venv/bin/headrace down $(ARGS)
 
-bench-demo: setup-runtime ## measure the way from topic to gold: events/s, latency, time of each step
+bench-demo: setup-runtime ## measure throughput and latency from topic to gold: events/s, latency, time of each step
 	@.venv/bin/headrace bench demo $(ARGS)
 
-bench-change: setup-runtime ## measure changing history: rebuild, the stream beside it, promotion and the way back
+bench-change: setup-runtime ## measure changing history: rebuild, stream latency meanwhile, promotion, rollback
 	@.venv/bin/headrace bench change $(ARGS)
 
-bench-rules: setup-dev ## measure what 20 row rules cost refine, as a ratio
+bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py
 
 lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrade
@@ -80,8 +80,8 @@ lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrad
 jars-lock: setup-runtime ## regenerate infra/jars/jars.lock from infra/jars/jars.in
 	@.venv/bin/python -m infra.jars.fetch --lock
 
-clean: ## stop everything, remove what set-up made; the state folder (.headrace) stays
+clean: ## stop everything, remove what set-up created; the state folder (.headrace) stays
 	@if [ -x .venv/bin/headrace ]; then .venv/bin/headrace down || true; fi
 	@rm -rf .venv .jars .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build ./*.egg-info
 	@find include spark_jobs infra tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	@echo "cleaned; the state folder was left alone"
+	@echo "cleaned; the state folder is unchanged"

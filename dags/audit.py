@@ -1,11 +1,12 @@
-"""Is every Kafka record accounted for? Counted from outside, every hour.
+"""Every hour, check that every Kafka record is in the tables exactly once.
 
 An independent consumer and delta-rs count Kafka, bronze, silver, rejected and gold, without Spark. The run fails with
-the first gap, overlap or surplus and its offsets; `headrace audit` shows all of them. After it, each day that has
-become complete (its boundary has passed) is told as a partition of the dataset's tables: other DAGs can depend on it.
+the first gap, overlap or surplus and its offsets; `headrace audit` lists all of them. Then each day that has become
+complete (the watermark has passed it) is reported as a partition of the dataset's assets, so that other DAGs can
+depend on it.
 
 **Reads** Kafka and the published tables. **Writes** asset events. **Guarantee**: success means balanced.
-**After a crash** it counts again. **Does not** repair anything.
+**After a crash** the retry counts again. **Does not** repair anything.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
@@ -18,7 +19,7 @@ from include.operators.day_completion import ReportCompleteDays
 with DAG(
     "audit",
     doc_md=__doc__,
-    description="Is every Kafka record accounted for?",
+    description="Check that every Kafka record is accounted for",
     schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
     max_active_runs=1,
     default_args=DEFAULTS,

@@ -1,14 +1,15 @@
-"""Do a day of a dataset again, from bronze, and verify it or correct it.
+"""Recompute a day of a dataset from bronze; verify it, or patch what differs.
 
-Each run is a day of event time (its *partition*, like `2013-01-02`): by schedule the last one that is complete, by
-*Backfill* (here, `airflow backfill create`, `POST /api/v2/backfills`) each day of a range. By hand any range of event
-time, with `start` and `end`. What comes out equal is noted as **verified**; what differs is a **correction**, which is
-asked about unless it is within `threshold`. A day without events is skipped. One plan of the same records at a time:
-the others wait, deferred. One run is one plan: to verify a day again, trigger a run with its partition.
+Each run covers one day of event time (its *partition*, like `2013-01-02`): the schedule takes the last complete day,
+*Backfill* (here, `airflow backfill create`, `POST /api/v2/backfills`) each day of a range. A manual run takes any range
+of event time, with `start` and `end`. A day with equal rows is recorded as **verified**; different rows become a
+**patch**, which needs approval unless the difference is within `threshold`. A day without events is skipped. Plans with
+overlapping records run one at a time; the others wait, deferred. One run is one plan: to verify a day again, trigger a
+run with its partition.
 
-**Reads** bronze, the published tables. **Writes** the plan; once approved, the stream replaces the rows that differ.
-**Guarantee**: the result is what the tables say. **After a crash** a retry goes on where the plan is.
-**Does not** touch what readers see before it is approved.
+**Reads** bronze, the published tables. **Writes** the plan; after approval the stream replaces the rows that differ.
+**Guarantee**: success is read from the tables. **After a crash** a retry continues the plan.
+**Does not** change published rows before approval.
 """
 
 from airflow.sdk import DAG, CronPartitionTimetable
@@ -23,7 +24,7 @@ for dataset in declared_datasets():
     with DAG(
         f"backfill__{dataset.name}",
         doc_md=__doc__,
-        description=f"Do days of {dataset.name} again: verified, or corrected",
+        description=f"Recompute days of {dataset.name}: verify or patch",
         schedule=CronPartitionTimetable(
             "0 0 * * *", timezone="UTC", run_offset=-dataset.complete_after, key_format="%Y-%m-%d"
         ),

@@ -1,13 +1,12 @@
-"""Keep tables and logs small: every six hours, one dataset after the other.
+"""Compact tables and trim logs: every six hours, one dataset after the other.
 
-The owner of the tables does it between two runs of the stream; what is not begun within twenty seconds is left for the
-next time. Files of a partition of gold or rejected that are many and small are put together; files that nothing refers
-to are removed once they are a week old. A dataset with an open plan is skipped. Logs are cut where they are long, and
-removed where they are old.
+The process that owns the tables does it between two runs of the stream; what has not started within twenty seconds is
+left for the next run. Partitions of gold and rejected with many small files are compacted; unreferenced files are
+deleted when they are a week old. A dataset with an open plan is skipped. Long logs are cut, old ones are deleted.
 
-**Reads** the tables. **Writes** the same rows in fewer files. **Guarantee**: readers see the same, and what they see
-stays readable. **After a crash** the next run does the rest. **Does not** remove a commit from a table's log, or touch
-releases that were retired.
+**Reads** the tables. **Writes** the same rows in fewer files. **Guarantee**: readers see the same rows, and pinned
+versions stay readable. **After a crash** the next run does the rest. **Does not** delete commits from a table's log, or
+touch retired releases.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
@@ -18,7 +17,7 @@ from include.operators.maintenance_operators import MaintainTables, TrimLogs
 with DAG(
     "maintain",
     doc_md=__doc__,
-    description="Small files put together, old ones removed, logs cut",
+    description="Compact small files, delete old ones, trim logs",
     schedule=CronTriggerTimetable("7 */6 * * *", timezone="UTC"),
     max_active_runs=1,
     max_active_tasks=1,

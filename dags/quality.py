@@ -1,11 +1,11 @@
-"""Do the tables that readers see keep their rules? Asked by Great Expectations, with Data Docs.
+"""Validate the published tables with Great Expectations, with Data Docs.
 
-Asked are the rules of whole tables that stand in the contract of the published release, of silver, rejected and every
-gold table of one publication. The run fails with the first broken rule whose action is `hold` or `fail`; a broken
-`warn` is logged. The task's button *Data Docs* shows every answer.
+It evaluates the table rules in the contract of the published release, on silver, rejected and every gold table of one
+publication. The run fails with the first failed rule with action `hold` or `fail`; a failed `warn` is logged. The
+task's button *Data Docs* shows every result.
 
 **Reads** the published tables. **Writes** Data Docs in the state folder. **Guarantee**: success means that no rule with
-`hold` or `fail` is broken. **After a crash** it asks again. **Does not** change what readers see.
+`hold` or `fail` failed. **After a crash** the retry validates again. **Does not** change the published tables.
 """
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
@@ -17,8 +17,8 @@ for dataset in declared_datasets():
     with DAG(
         f"quality__{dataset.name}",
         doc_md=__doc__,
-        description=f"Do the published tables of {dataset.name} keep their rules?",
-        # What a stream adds is looked at by the clock, what a plan has changed as soon as it is applied.
+        description=f"Validate the published tables of {dataset.name}",
+        # Rows that the stream adds are validated on the schedule, changes by a plan as soon as it is applied.
         schedule=AssetOrTimeSchedule(
             timetable=CronTriggerTimetable("47 */6 * * *", timezone="UTC"), assets=AssetAny(*dataset.tables)
         ),

@@ -1,12 +1,12 @@
-"""Ship a dataset's changed folder: plan, build beside production, compare, ask, let readers see it.
+"""Ship a dataset's changed folder: plan, build beside production, compare, request approval, publish.
 
-The folder `include/datasets/<dataset>/` as it is now becomes a release of its own, built from bronze while the stream
-goes on. Its tables are compared with what readers see, at the same batch. Equal, only added to, or within `threshold`:
-no question. The old release is kept fresh until it is retired, so `rollback__<dataset>` is quick.
+The folder `include/datasets/<dataset>/` as it is now becomes a new release, built from bronze while the stream runs.
+Its tables are compared with the published ones at the same batch. No approval is needed if they are equal, only added
+to, or within `threshold`. The old release stays current as a shadow until it is retired, so `rollback__<dataset>` is
+quick.
 
-**Reads** bronze, the published tables. **Writes** the release's own tables, then the publication. **Guarantee**:
-silver and all gold tables move at once. **After a crash** a retry goes on with what was built. **Does not** stop the
-stream.
+**Reads** bronze, the published tables. **Writes** the release's tables, then the publication. **Guarantee**: silver and
+all gold tables move at once. **After a crash** a retry continues with what was built. **Does not** stop the stream.
 """
 
 from airflow.sdk import DAG

@@ -1,13 +1,13 @@
-"""Do Kafka records of a dataset again, compare, ask, correct.
+"""Recompute Kafka records of a dataset, compare, request approval, patch.
 
-The form says which: by Kafka's time, by bronze batches, or by offsets. Each record is read from Kafka where that still
-has it, from bronze where not; what bronze lacks is filled. With *Only explain* nothing is done. A second replay of
-records that an open plan is about is refused. When rows have changed since the comparison, `apply` is refused and says
-so: `headrace plan compare ID` compares again, then clear `approve`.
+The form selects the records: by Kafka timestamp, by bronze batches, or by offsets. Each record is read from Kafka while
+it is retained there, else from bronze; records that bronze lacks are inserted. *Only explain* executes nothing. A
+replay of records of another open plan is refused. If rows have changed since the comparison, `apply` is refused:
+`headrace plan compare ID` compares again, then clear `approve`.
 
-**Reads** Kafka, bronze, the published tables. **Writes** the plan; once approved, the stream replaces the rows that
-differ. **Guarantee**: all tables change in one move, or none; success when the tables say so. **After a crash** a retry
-goes on where the plan is. **Does not** overwrite bronze, or what has changed since it was compared.
+**Reads** Kafka, bronze, the published tables. **Writes** the plan; after approval the stream replaces the rows that
+differ. **Guarantee**: all tables change in one move, or none; success is read from the tables. **After a crash** a
+retry continues the plan. **Does not** overwrite bronze, or rows that changed since the comparison.
 """
 
 from airflow.sdk import DAG
@@ -22,7 +22,7 @@ for dataset in declared_datasets():
     with DAG(
         f"replay__{dataset.name}",
         doc_md=__doc__,
-        description=f"Do Kafka records of {dataset.name} again, compare, ask, correct",
+        description=f"Recompute Kafka records of {dataset.name}, compare, request approval, patch",
         schedule=None,
         is_paused_upon_creation=False,
         default_args=DEFAULTS,

@@ -1,10 +1,11 @@
-"""Take a plan of a dataset back: readers see what they saw before it, as fresh as it is now.
+"""Roll back a plan of a dataset: readers get the state from before it, at the current batch.
 
-Without a plan named, the last one that was applied. A release goes back by moving the publication, a backfill or replay
-by taking its rows back. A replay that filled a gap in bronze is never taken back: that would lose records.
+Default: the last applied plan. A release is rolled back by moving the publication, a backfill or replay by reverting
+its rows. Records that a replay inserted into bronze stay: removing them would lose records.
 
-**Reads** plans and tables. **Writes** what the stream writes for it. **Guarantee**: all tables move at once; success
-when the tables say so. **After a crash** a retry takes the same plan back. **Does not** ask: it is asked for.
+**Reads** plans and tables. **Writes** the publication or the rows, through the process that owns the tables.
+**Guarantee**: all tables move at once; success is read from the tables. **After a crash** a retry rolls back the same
+plan. **Does not** request approval.
 """
 
 from airflow.sdk import DAG
@@ -17,7 +18,7 @@ for dataset in declared_datasets():
     with DAG(
         f"rollback__{dataset.name}",
         doc_md=__doc__,
-        description=f"Take a plan of {dataset.name} back",
+        description=f"Roll back a plan of {dataset.name}",
         schedule=None,
         is_paused_upon_creation=False,
         max_active_runs=1,

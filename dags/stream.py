@@ -1,17 +1,17 @@
 """Keep a dataset's stream running, and watch it.
 
-Unpaused and with a run, the stream is wanted: the runner (`headrace up`) starts it and keeps it. The one task is
-deferred; its log shows the stream's health: batch, lag, up to when events are complete, share of rejected records. It
-fails when the runner gave the stream up, or when it is too far behind for too long.
+While the DAG is unpaused and has a run, the stream is requested: the runner (`headrace up`) starts and restarts it. The
+one task is deferred; its log shows the stream's health: batch, lag, watermark, share of rejected records. It fails when
+the runner has given up on the stream, or when the lag is too high for too long.
 
 - *Start it:* unpause the DAG.
 - *Stop it:* pause the DAG, then mark the run as success or failed: the stream drains at its next batch. Pausing alone
-  only keeps another run from beginning; marking alone lets the next run begin, which is a restart.
-- *Clear the task:* the stream drains, and is wanted again.
-- Restarting Airflow, or any part of it, does nothing to the stream. A failed run leaves it wanted.
+  only prevents a new run; marking alone lets the next run begin, which is a restart.
+- *Clear the task:* the stream drains, and is requested again.
+- Restarting Airflow, or any part of it, does not affect the stream. A failed run leaves it requested.
 
-**Reads** the stream's health. **Writes** that it is wanted. **Guarantee**: never two streams of a dataset (a lease).
-**After a crash** of Airflow the run is deferred still. **Does not** run Spark.
+**Reads** the stream's health. **Writes** the stream request. **Guarantee**: never two streams of a dataset (a lease).
+**After a crash** of Airflow the run is still deferred. **Does not** run Spark.
 """
 
 from datetime import UTC, datetime
@@ -28,15 +28,15 @@ for dataset in declared_datasets():
         doc_md=__doc__,
         description=f"Keep the stream of {dataset.name} running",
         schedule="@continuous",
-        # Without it the first run's interval has no length, and the next run would get the same date: there is none.
+        # Without it the first run's interval is empty, and the next run would get the same date and not start.
         start_date=datetime(2020, 1, 1, tzinfo=UTC),
         max_active_runs=1,
-        # A stream that cannot live is not tried for ever.
+        # A stream that fails at every start is not retried for ever.
         max_consecutive_failed_dag_runs=3,
         default_args=DEFAULTS,
         params=stream_form(),
         tags=["stream", dataset.name],
     ) as dag:
-        # No retries: the runner has tried already, and the next run is one more.
+        # No retries: the runner has retried already, and the next run is another retry.
         RunStream(task_id="keep", dataset=dataset.name, retries=0)
     globals()[dag.dag_id] = dag

@@ -1,1 +1,1 @@
-"""Where things run: jars, broker configuration, images. One folder per service."""
+"""Jars, broker configuration, images. One folder per service."""

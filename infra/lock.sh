@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates requirements/*.lock: bash infra/lock.sh [--upgrade]
 # One resolution over all groups, then each group constrained to it, so that every group has the same versions.
-# Without --upgrade the versions of the present locks are kept where they still fit.
+# Without --upgrade, versions in the current locks stay where they still satisfy the constraints.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mkdir -p .cache

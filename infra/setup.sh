@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Set-up of a clone: bash infra/setup.sh GROUP...   (groups: runtime dev quality airflow; runtime is always in)
-# Writes: .venv/, .jars/ (with the class archive), .cache/.  Nothing outside the clone but the caches of uv and of the jars.
-# Guarantee: the stamp is written last and names locks, place and Python; anything else runs the set-up again.
-# After an interruption: run it again; what was downloaded is in the caches.
+# Writes: .venv/, .jars/ (with the class archive), .cache/.  Outside the clone: only the caches of uv and of the jars.
+# Guarantee: the stamp is written last and names locks, path and Python; any difference runs the set-up again.
+# After an interruption: run it again; downloads are in the caches.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STAMP=.venv/headrace-setup
 
-# The groups asked for and those installed before, in the order of their locks, each once.
-wanted_groups() {
+# The requested groups and those installed before, in the order of their locks, each once.
+selected_groups() {
   local group
   for group in "$@"; do
     [ -f "requirements/$group.lock" ] && [ "$group" != build ] && [ "$group" != uv ] || {
-      printf 'headrace: there is no group %s\n  → groups: runtime dev quality airflow\n' "$group" >&2
+      printf 'headrace: unknown group %s\n  → groups: runtime dev quality airflow\n' "$group" >&2
       return 1
     }
   done
@@ -22,7 +22,7 @@ wanted_groups() {
   done
 }
 
-# What the installation depends on: groups, their locks, our own metadata, the place of the clone.
+# What the installation depends on: groups, their locks, the metadata of this package, the path of the clone.
 fingerprint() {
   local group
   printf 'groups: %s\nplace: %s\n' "$GROUPS_WANTED" "$PWD"
@@ -30,7 +30,7 @@ fingerprint() {
   printf 'project: %s\n' "$(cksum <pyproject.toml)"
 }
 
-# uv's own words, less the list of every package.
+# uv's output without the list of packages.
 tidy() { sed -u -e '/^ [-+~] /d' -e 's/^/  /'; }
 
 install() { "$UV" pip install --compile-bytecode --python .venv/bin/python "$@" 2>&1 | tidy; }
@@ -39,7 +39,7 @@ install_python_packages() {
   local group locks=(-r requirements/build.lock)
   for group in $GROUPS_WANTED; do locks+=(-r "requirements/$group.lock"); done
   rm -f "$STAMP"
-  # Scripts name their Python by its whole path: in a clone that was moved or copied they would run the old one's.
+  # Scripts contain the absolute path of their Python: in a moved or copied clone they would run the old one's.
   if [ "$(cat .venv/place 2>/dev/null)" != "$PWD" ] || ! .venv/bin/python -c '' 2>/dev/null; then
     "$UV" venv --quiet --clear --python "$PYTHON" .venv
     printf '%s\n' "$PWD" >.venv/place
@@ -50,38 +50,38 @@ install_python_packages() {
   install --no-deps --no-build-isolation --editable .
 }
 
-# Two set-ups of one clone at a time would build each other's half-made files.
-alone() {
+# Two concurrent set-ups of one clone would overwrite each other's unfinished files.
+lock_clone() {
   mkdir -p .cache
   exec 9>.cache/setup.lock
   if command -v flock >/dev/null && ! flock --nonblock 9; then
-    echo "Another set-up of this clone is at work, waiting for it"
+    echo "Waiting for another set-up of this clone"
     flock 9
   fi
 }
 
-# Drivers start in half the time with an archive of their classes. It holds for one Java, these jars and this place;
-# without it all works, so a failure to make it is told and passed over.
+# A class archive halves the start time of drivers. It is valid for one Java, these jars and this path. It is optional,
+# so a failure to make it is only reported.
 make_class_archive() {
-  local archive=.jars/spark.jsa wanted
-  wanted=$(printf '%s\n' "$PWD" "$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1)" \
+  local archive=.jars/spark.jsa key
+  key=$(printf '%s\n' "$PWD" "$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1)" \
     "$(cksum <infra/jars/jars.lock)" "$(cksum <requirements/runtime.lock)")
-  if [ "$(cat "$archive.for" 2>/dev/null)" = "$wanted" ]; then return; fi
-  echo "  classes: making the archive with which Spark starts faster, half a minute"
+  if [ "$(cat "$archive.for" 2>/dev/null)" = "$key" ]; then return; fi
+  echo "  classes: making the class archive for a faster start of Spark, half a minute"
   rm -f "$archive" "$archive.for"
   if .venv/bin/python -m spark_jobs.jobs.class_archive infra/spark/rehearsal.jsonl "$PWD/$archive" >.cache/archive.log 2>&1 &&
     [ -s "$archive" ]; then
-    printf '%s\n' "$wanted" >"$archive.for"
+    printf '%s\n' "$key" >"$archive.for"
   else
     rm -f "$archive"
-    echo "  classes: no archive was made, drivers start slower (why: .cache/archive.log); tried again by make setup"
+    echo "  classes: no archive was made, drivers start slower (see .cache/archive.log); make setup tries again"
   fi
 }
 
 main() {
-  alone
+  lock_clone
   DONE=$(cat "$STAMP" 2>/dev/null || true)
-  GROUPS_WANTED=$(wanted_groups "$@")
+  GROUPS_WANTED=$(selected_groups "$@")
   GROUPS_WANTED=${GROUPS_WANTED% }
   local now
   now=$(fingerprint)

@@ -1,5 +1,5 @@
 # Sourced: finds Python 3.11 and uv, and leaves their paths in PYTHON and UV. Working folder: the clone.
-# uv comes from PATH, or else, pinned with its hashes, into a private environment below .cache/.
+# uv is taken from PATH; else it is installed, pinned with hashes, into an environment below .cache/.
 
 die() { printf 'headrace: %s\n  → %s\n' "$1" "$2" >&2; exit 1; }
 
@@ -14,7 +14,7 @@ find_python() {
     fi
   done
   die "no Python 3.11 found on PATH; nothing was installed" \
-    "install it (Debian: apt-get install python3.11 python3.11-venv), or say where: make setup PYTHON=/path/to/python3.11"
+    "install it (Debian: apt-get install python3.11 python3.11-venv), or name it: make setup PYTHON=/path/to/python3.11"
 }
 
 find_uv() {
@@ -27,7 +27,7 @@ find_uv() {
   "$PYTHON" -m venv --clear .cache/uv ||
     die "Python cannot make a virtual environment" "install its venv module (Debian: apt-get install python3.11-venv)"
   .cache/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock ||
-    die "uv could not be fetched from PyPI" "look at the network, then make setup again: it goes on where it stopped"
+    die "uv could not be fetched from PyPI" "check the network, then make setup again: it continues where it stopped"
   touch "$stamp"
 }
 

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 docker info >/dev/null 2>&1 || {
-  printf 'headrace: no Docker engine answers; nothing was run\n  → start one, then make test-bare\n' >&2
+  printf 'headrace: no Docker engine is reachable; nothing was run\n  → start one, then make test-bare\n' >&2
   exit 2
 }
 docker build --quiet --tag headrace-bare infra/bare >/dev/null

@@ -1,1 +1,1 @@
-"""The jars of Spark and of the broker: which ones, their hashes, and how they come here."""
+"""The jars of Spark and of the broker: coordinates, hashes, download."""

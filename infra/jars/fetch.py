@@ -1,8 +1,8 @@
-"""Bring the locked jars here: `python -m infra.jars.fetch`; `--lock` makes the lock anew from jars.in.
+"""Fetches the locked jars: `python -m infra.jars.fetch`; `--lock` regenerates the lock from jars.in.
 
-Reads: infra/jars/jars.lock, the cache of the user, Maven Central.  Writes: the folder of jars, the cache.
-Guarantee: no jar lies in the folder that was not hashed against the lock in this run.
-After a crash: what arrived is in the cache; the next run goes on.
+Reads: infra/jars/jars.lock, the user's cache, Maven Central.  Writes: the folder of jars, the cache.
+Guarantee: every jar in the folder was hashed against the lock in this run.
+After a crash: finished downloads are in the cache; the next run continues.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ JARS_IN = LOCK.with_name("jars.in")
 
 @dataclass
 class JarProgress:
-    """Counts jars and prints one line for each; safe from several threads."""
+    """Counts jars and prints one line for each; thread-safe."""
 
     total: int
     done: int = 0
     lock: Lock = field(default_factory=Lock)
 
-    def say(self, how: str, jar: Jar, path: Path) -> None:
+    def report(self, how: str, jar: Jar, path: Path) -> None:
         """Print `[n/total] how folder artifact version size`."""
         with self.lock:
             self.done += 1
@@ -47,17 +47,17 @@ class JarProgress:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The user's cache of jars, shared by all clones; XDG_CACHE_HOME moves it."""
+    """Return the user's cache of jars, shared by all clones; XDG_CACHE_HOME moves it."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "jars"
 
 
 def cached_path(cache: Path, jar: Jar) -> Path:
-    """Where the cache keeps a jar: a folder named by the hash."""
+    """Return the path of a jar in the cache, in a folder named by its hash."""
     return cache / jar.sha256 / jar.file_name
 
 
 def put(source: Path, target: Path) -> None:
-    """Copy a file so that the target is whole or absent."""
+    """Copy a file atomically: the target is complete or absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
@@ -72,7 +72,7 @@ def put(source: Path, target: Path) -> None:
 
 
 def accept(jar: Jar, path: Path, cache: Path) -> None:
-    """Verify a download and keep it in the cache; a wrong one is kept under `refused/` to be looked at."""
+    """Verify a download and copy it into the cache, or to `refused/` and raise JarMismatch."""
     found = sha256_of(path)
     if found != jar.sha256:
         refused = cache / "refused" / jar.file_name
@@ -98,14 +98,14 @@ def place_from_disk(locked: Sequence[Jar], jars: Path, cache: Path) -> tuple[lis
 
 
 def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: JarProgress) -> None:
-    """Download the jars, both folders at once; each is verified, cached and placed as it comes."""
+    """Download the jars, both folders at once; each is verified, cached and placed as it arrives."""
     java = find_java(os.environ).path
     cache.mkdir(parents=True, exist_ok=True)
 
     def arrived(jar: Jar, path: Path) -> None:
         accept(jar, path, cache)
         put(cached_path(cache, jar), jar.path_in(jars))
-        progress.say("fetched", jar, path)
+        progress.report("fetched", jar, path)
 
     with tempfile.TemporaryDirectory(dir=cache, prefix=".ivy-") as workspace:
         groups = {folder: [jar for jar in absent if jar.folder == folder] for folder in FOLDERS}
@@ -120,7 +120,7 @@ def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: JarPr
 
 
 def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
-    """Remove jars that the lock does not name: a second version on a class path is worse than none."""
+    """Remove jars that the lock does not name: two versions on a class path conflict."""
     wanted = {jar.path_in(jars) for jar in locked}
     for folder in FOLDERS:
         for found in (jars / folder).glob("*.jar"):
@@ -130,19 +130,19 @@ def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
 
 
 def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
-    """Make the folder hold exactly the locked jars; JarRefused, JarsUnavailable or JavaMissing say why it does not."""
+    """Make the folder hold exactly the locked jars. Raises JarRefused, JarsUnavailable or JavaMissing."""
     copied, absent = place_from_disk(locked, jars, cache)
     progress = JarProgress(len(copied) + len(absent))
     for jar in copied:
-        progress.say("cached", jar, jar.path_in(jars))
+        progress.report("cached", jar, jar.path_in(jars))
     if absent:
         download_all(absent, jars, cache, progress)
     remove_unlisted(locked, jars)
-    print(f"  jars: all {len(locked)} are there and have the locked sha256")
+    print(f"  jars: all {len(locked)} are present with the locked sha256")
 
 
 def relock(cache: Path) -> None:
-    """Download what jars.in names and write jars.lock; a known coordinate with another content is refused."""
+    """Download the jars of jars.in and write jars.lock. JarMismatch: a locked coordinate has other content."""
     known = (
         {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
     )
@@ -155,7 +155,7 @@ def relock(cache: Path) -> None:
         before = known.get((jar.folder, jar.coordinate), found.sha256)
         accept(replace(jar, sha256=before), path, cache)
         lines[jar] = f"{jar.folder} {jar.coordinate} {found.sha256}\n"
-        progress.say("hashed", jar, path)
+        progress.report("hashed", jar, path)
 
     java = find_java(os.environ).path
     cache.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def relock(cache: Path) -> None:
 def main() -> None:
     """Entry point of `python -m infra.jars.fetch`."""
     parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
-    parser.add_argument("--lock", action="store_true", help="make jars.lock anew from jars.in")
+    parser.add_argument("--lock", action="store_true", help="regenerate jars.lock from jars.in")
     relocking = parser.parse_args().lock
     try:
         cache = cache_folder(os.environ)

@@ -1,4 +1,4 @@
-"""Downloads with the Ivy that lies inside the pyspark wheel: no build tool is needed."""
+"""Downloads jars with the Ivy inside the pyspark wheel, so that no build tool is needed."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class IvyMissing(Terminal):
 
 
 class JarsUnavailable(Transient):
-    """Jars did not arrive; `missing` lists the coordinates, `said` is the end of what Ivy printed."""
+    """Jars could not be downloaded; `missing` lists the coordinates, `output` is the end of Ivy's output."""
 
-    def __init__(self, missing: Sequence[str], said: str) -> None:
+    def __init__(self, missing: Sequence[str], output: str) -> None:
         super().__init__(
-            f"{len(missing)} jars did not arrive, first {missing[0]}; those that did are kept\n{said}",
-            "look at the network, then make setup again",
+            f"{len(missing)} jars were not downloaded, first {missing[0]}; the others are in the cache\n{output}",
+            "check the network, then make setup again",
         )
-        self.missing, self.said = list(missing), said
+        self.missing, self.output = list(missing), output
 
 
 def ivy_jar() -> Path:
-    """Path of the Ivy jar in the installed pyspark; found without importing pyspark."""
+    """Return the path of the Ivy jar in the installed pyspark, without importing pyspark. Raises IvyMissing."""
     spec = importlib.util.find_spec("pyspark")
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     found = sorted(jar for folder in folders for jar in (folder / "jars").glob("ivy-*.jar"))
@@ -46,7 +46,7 @@ def ivy_jar() -> Path:
 
 
 def ivy_file(jars: Sequence[Jar]) -> str:
-    """Ivy's XML that asks for exactly these jars, without their dependencies."""
+    """Return Ivy's XML for exactly these jars, without their dependencies."""
     lines = []
     for jar in jars:
         group, artifact, version = (quoteattr(part) for part in jar.coordinate.split(":"))
@@ -61,23 +61,23 @@ def ivy_file(jars: Sequence[Jar]) -> str:
 
 
 def download(java: Path, jars: Sequence[Jar], workspace: Path, arrived: Callable[[Jar, Path], None]) -> None:
-    """Download the jars into `workspace`, calling `arrived(jar, path)` for each as it comes.
+    """Download the jars into `workspace`, calling `arrived(jar, path)` for each.
 
-    One folder's jars at a time: Ivy keeps one version of an artifact. JarsUnavailable when one did not come.
+    The jars must be of one folder: Ivy keeps one version of an artifact. Raises JarsUnavailable when one is missing.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     request = workspace / "ivy.xml"
     request.write_text(ivy_file(jars))
     waiting = {jar.coordinate: jar for jar in jars}
-    said: deque[str] = deque(maxlen=15)
+    output: deque[str] = deque(maxlen=15)
     command = [java, f"-Divy.default.ivy.user.dir={workspace}", "-cp", ivy_jar(), "org.apache.ivy.Main"]
     command += ["-settings", SETTINGS, "-ivy", request, "-cache", workspace / "cache"]
     with subprocess.Popen(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as ivy:
         try:
             for line in ivy.stdout or ():
-                said.append(line.rstrip())
+                output.append(line.rstrip())
                 jar = waiting.pop(arrived_coordinate(line), None)
                 if jar is not None:
                     arrived(jar, downloaded_path(workspace, jar))
@@ -85,16 +85,16 @@ def download(java: Path, jars: Sequence[Jar], workspace: Path, arrived: Callable
             ivy.kill()
             raise
     if waiting:
-        raise JarsUnavailable(sorted(waiting), "\n".join(line for line in said if line))
+        raise JarsUnavailable(sorted(waiting), "\n".join(line for line in output if line))
 
 
 def arrived_coordinate(line: str) -> str:
-    """The coordinate that a line of Ivy's output reports as downloaded; empty for other lines."""
+    """Return the coordinate that a line of Ivy's output reports as downloaded; empty for other lines."""
     match = ARRIVED.search(line)
     return f"{match['group']}:{match['artifact']}:{match['version']}" if match else ""
 
 
 def downloaded_path(workspace: Path, jar: Jar) -> Path:
-    """Where Ivy's default cache layout puts a jar."""
+    """Return the path of a jar in Ivy's default cache layout."""
     group, artifact, _ = jar.coordinate.split(":")
     return workspace / "cache" / group / artifact / "jars" / jar.file_name
