@@ -15,7 +15,7 @@ from include.errors import HeadraceError
 COMMANDS = {
     "demo": LazyCommand(
         "include.demo.demo_command:demo",
-        "Show it all: the flights of 2013, with faults put in, from Kafka to gold; answers, score, audit.",
+        "Run the flights of 2013, with injected faults, from Kafka to gold; then queries, score, audit.",
     ),
     "demo-change": LazyCommand(
         "include.demo.demo_change_command:demo_change",
@@ -26,7 +26,7 @@ COMMANDS = {
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",
-        "Send a feed's events to its topic: duplicated, late, reordered and beside corrupt ones where asked.",
+        "Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records.",
     ),
     "doctor": LazyCommand(
         "include.cli.doctor_command:doctor",

@@ -1,1 +1,1 @@
-"""The demo: a year of real flights from Kafka to gold, watched, asked, scored and audited."""
+"""The demo: a year of real flights from Kafka to gold, with queries, a score and an audit."""

@@ -63,7 +63,7 @@ def demo_change() -> None:
         with live_feed(settings):
             _ship_a_wrong_rule(console, settings)
             _replay_three_days(console, settings)
-        balanced = _account_for_all(console, settings)
+        balanced = _audit(console, settings)
     raise typer.Exit(0 if balanced else 1)
 
 
@@ -80,7 +80,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     show_plan(console, record)
     chapters = {
         "compare": "2  What would change, at the same bronze batch",
-        "approve": "3  Approved all the same; noticed; rolled back",
+        "approve": "3  Approved anyway; the error is found; rolled back",
     }
     with plan_lock(settings, record.plan.id):
         reporter = StoryReporter(console, settings, chapters)
@@ -94,7 +94,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
 
 
 class StoryReporter:
-    """Tells a run of a plan as chapters of the demo; `on_built` is called when the build is complete."""
+    """Prints the stages of a plan as chapters of the demo; calls `on_built` when the build is complete."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class StoryReporter:
         self._status = console.status("build")
 
     def begin(self, stage: PlanStage) -> None:
-        """Print the chapter that begins with the stage."""
+        """Print the chapter title of the stage."""
         self._began = time.monotonic()
         if stage.name in self._chapters:
             _chapter(self._console, self._chapters[stage.name])
@@ -118,7 +118,7 @@ class StoryReporter:
             self._status.start()
 
     def progress(self, facts: Mapping[str, Any]) -> None:
-        """Show how far the build is."""
+        """Show the progress of the build."""
         if "of" in facts:
             self._status.update(f"build: {facts['at']}, {facts['done']} of {facts['of']}")
 
@@ -142,7 +142,8 @@ class StoryReporter:
 def _replay_three_days(console: Console, settings: Settings) -> None:
 
     _chapter(
-        console, f"4  The records of three days, {DAYS[0]:%d %B} and following, again; Kafka has deleted half of them"
+        console,
+        f"4  The records of three days, {DAYS[0]:%d %B} and following, are replayed; Kafka has deleted half of them",
     )
     days = three_days(pinned(settings))
     delete_first_half(bootstrap_servers(settings), days)
@@ -163,7 +164,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     console.print(f"  {record.plan.id}: applied, {record.plan.about}", highlight=False, soft_wrap=True)
 
 
-def _account_for_all(console: Console, settings: Settings) -> bool:
+def _audit(console: Console, settings: Settings) -> bool:
     from functools import partial
 
     _chapter(console, "5  Is every record accounted for?")
@@ -174,18 +175,18 @@ def _account_for_all(console: Console, settings: Settings) -> bool:
 
 
 def _kill_driver(settings: Settings, killed: list[int]) -> None:
-    """Kill the stream's driver, and again when the runner has brought it back; return when it is back once more."""
+    """Kill the stream's driver, and again after the runner has restarted it; return after the last restart."""
     for _ in range(DEATHS):
-        pid = _driver_at_work(settings, killed)
+        pid = _running_driver(settings, killed)
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             killed.append(pid)
-    _driver_at_work(settings, killed)
+    _running_driver(settings, killed)
 
 
-def _driver_at_work(settings: Settings, killed: Sequence[int]) -> int | None:
-    """Return the driver's pid as soon as one that was not killed is at work, None when the runner gave it up."""
+def _running_driver(settings: Settings, killed: Sequence[int]) -> int | None:
+    """Wait for a running driver that was not killed and return its pid; None when the runner has given up."""
 
     while True:
         status = observe_stream(settings, DATASET)

@@ -1,6 +1,6 @@
-"""What `demo-change` changes: a wrong rule in a copy of the dataset's folder, three days to replay, Kafka's retention.
+"""The changes of `demo-change`: a wrong rule in a copy of the dataset's folder, a replay, deleted records.
 
-Never touches the folder of the clone: the copy lies in the demo's corner of the state folder.
+The folder of the clone is never changed: the copy is in the demo's folder inside the state folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'
 ANCHOR = "        accepted.withColumn("
 DAYS = (datetime(2013, 6, 10, tzinfo=UTC), datetime(2013, 6, 13, tzinfo=UTC))
-# The year after the demo's begins 371 days later; its events are new to every table.
+# The repetition after the demo's year begins 371 days later; no table has its events yet.
 NEXT_YEAR = "2014-01-07"
 RATE = 200
 NIGHT_DEPARTURES = Question(
@@ -47,13 +47,13 @@ class DemoNotRun(DemoRefused):
 
 @dataclass(frozen=True)
 class DayOffsets:
-    """Offsets [start, end) by partition that hold the events of some days, but for stragglers."""
+    """Offsets [start, end) by partition of the events of some days, without late ones."""
 
     offsets: dict[int, tuple[int, int]]
 
     @property
     def middle(self) -> dict[int, int]:
-        """Where Kafka's retention is to end: half of the days before it."""
+        """The offset by partition before which Kafka is to delete: half of the days."""
         return {partition: (start + end) // 2 for partition, (start, end) in self.offsets.items()}
 
 
@@ -66,19 +66,19 @@ def settings_with_wrong_rule(settings: Settings) -> Settings:
     text = path.read_text("utf-8")
     if ANCHOR not in text:
         raise DemoRefused(
-            f"{settings.datasets / DATASET}/silver.py is not the one that the demo knows how to spoil", ""
+            f"{settings.datasets / DATASET}/silver.py was changed: the demo cannot insert its wrong rule", ""
         )
     path.write_text(text.replace(ANCHOR, f"        accepted{RULE}.withColumn("), "utf-8")
     return settings.model_copy(update={"datasets": folder})
 
 
 def single_number(reading: PinnedTables, question: Question) -> int:
-    """Return the answer to a question that has one number."""
+    """Return the answer to a question with one number."""
     return int(next(run_query(reading, question.sql).rows)[0])
 
 
 def three_days(reading: PinnedTables) -> DayOffsets:
-    """Return where the records of the demo's three days lie; late and reordered ones (2 % at each end) are left out."""
+    """Return the offsets of the demo's three days, without 2 % at each end, where late and reordered records are."""
     since, until = (f"TIMESTAMPTZ '{day:%Y-%m-%d}'" for day in DAYS)
     sql = (
         f"SELECT _partition, quantile_disc(_offset, 0.02), quantile_disc(_offset, 0.98) FROM silver.{DATASET} "
@@ -88,13 +88,13 @@ def three_days(reading: PinnedTables) -> DayOffsets:
 
 
 def delete_first_half(bootstrap: str, days: DayOffsets) -> None:
-    """Let Kafka delete what its retention would: the first half of the days, and all before them."""
+    """Delete records in Kafka as retention would: the first half of the days, and all before them."""
     delete_records_before(bootstrap, DATASET, days.middle)
 
 
 @contextmanager
 def live_feed(settings: Settings) -> Iterator[None]:
-    """Send the next year's flights meanwhile, as they would come: `headrace produce` in a process of its own."""
+    """Send the next year's flights in the background, by `headrace produce` in a separate process."""
     command = ["produce", DATASET, "--repeat", "2", "--from", NEXT_YEAR, "--rate", str(RATE), "--quiet"]
     process = subprocess.Popen(
         [sys.executable, "-m", "include.cli.main", *command],

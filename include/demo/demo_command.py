@@ -1,4 +1,4 @@
-"""`headrace demo`: a year of real flights from Kafka to gold, watched, asked, scored and audited."""
+"""`headrace demo`: a year of real flights from Kafka to gold, with queries, a score and an audit."""
 
 from __future__ import annotations
 
@@ -42,25 +42,26 @@ from include.state.broker_address import bootstrap_servers
 
 FAILED = 1
 STOPPED = (
-    "stopped: nothing is lost, what was started runs on; the same command goes on from here, headrace down ends it"
+    "stopped: nothing is lost, the streams keep running; the same command continues here, headrace down stops them"
 )
 
 
 def demo(
     fresh: Annotated[bool, typer.Option("--fresh", help="Stop the streams and remove the state folder first.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without a confirmation.")] = False,
     since: Annotated[
-        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="Only events from here on, UTC.")
+        datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Only events before, UTC.")
+        datetime | None,
+        typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC."),
     ] = None,
-    weather: Annotated[bool, typer.Option("--weather", help="And the weather, a second stream.")] = False,
+    weather: Annotated[bool, typer.Option("--weather", help="Also run the weather, a second stream.")] = False,
 ) -> None:
-    """Show it all: the flights of 2013, with faults put in, from Kafka to gold; answers, score, audit.
+    """Run the flights of 2013, with injected faults, from Kafka to gold; then queries, score, audit.
 
-    Again in the same state folder: nothing is sent twice, a stopped demo goes on, a finished one is shown again.
-    Exit code 0: every fault found and nothing else, the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
+    In the same state folder nothing is sent twice: a stopped demo continues, a finished one shows its results again.
+    Exit code 0: exactly the injected faults rejected and the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
     """
 
     console = Console()
@@ -76,12 +77,12 @@ def _run_demo(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> 
 
     began, settings = time.monotonic(), load_settings()
     require_fit_machine()
-    afresh = fresh or removal_interrupted(settings)
+    removing = fresh or removal_interrupted(settings)
     if fresh and not removal_interrupted(settings):
         _confirm_removal(settings, yes)
     with demo_lock(settings):
         try:
-            if afresh:
+            if removing:
                 _remove(console, settings)
             for run in runs:
                 finished_records(settings, run)
@@ -89,8 +90,8 @@ def _run_demo(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> 
         except DemoRefused:
             raise
         except HeadraceError as error:
-            said = f"[bold red]headrace:[/] {escape(str(error))}"
-            Console(stderr=True, soft_wrap=True).print(said, highlight=False)
+            text = f"[bold red]headrace:[/] {escape(str(error))}"
+            Console(stderr=True, soft_wrap=True).print(text, highlight=False)
             return False
 
 
@@ -98,39 +99,39 @@ def _confirm_removal(settings: Settings, yes: bool) -> None:
 
     require_own_state(settings)
     if settings.state.exists() and not yes:
-        typer.confirm(f"Stop the streams of {settings.state} and remove all that is in it?", abort=True)
+        typer.confirm(f"Stop the streams of {settings.state} and remove everything in it?", abort=True)
 
 
 def _remove(console: Console, settings: Settings) -> None:
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         print_progress(console, line)
 
     def stop() -> None:
-        down_airflow(settings, tell)
-        down(settings, tell)
+        down_airflow(settings, report)
+        down(settings, report)
 
     remove_state(settings, stop)
-    console.print(f"removed what was in {escape(str(settings.state))}", highlight=False, soft_wrap=True)
+    console.print(f"emptied {escape(str(settings.state))}", highlight=False, soft_wrap=True)
 
 
 def _run_steps(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
-    """Tell it all; return whether the score is perfect and the audit balanced."""
+    """Run all steps; return whether the score is perfect and the audit balanced."""
 
     names, sender = " and ".join(run.feed.name for run in runs), FeedSender(settings, runs)
     with _sending(sender):
         _chapter(console, f"1  A broker, and a stream for {names}")
         _start_streams(console, settings, runs, sender)
-        _chapter(console, f"2  The {names} of 2013 on their way to gold, some records bad on purpose")
+        _chapter(console, f"2  The {names} of 2013 from Kafka to gold, with injected faults")
         _watch(console, settings, sender, began)
     reading = pinned(settings)
     _chapter(console, "3  Answers from gold")
     _answer(console, reading)
-    _chapter(console, "4  Was every bad record found, for its reason, and none wrongly?")
+    _chapter(console, "4  Was every injected fault rejected for its reason, and nothing else?")
     perfect = _score(console, settings, runs, reading)
     _chapter(console, "5  Is every record of Kafka accounted for? Counted from outside, without Spark")
     balanced = _audit(console, settings, runs)
-    _chapter(console, f"6  Done after {time.monotonic() - began:.0f} s. The streams stay up; what to try next")
+    _chapter(console, f"6  Done after {time.monotonic() - began:.0f} s. The streams stay up; next steps")
     _suggest(console, settings)
     return perfect and balanced
 
@@ -140,7 +141,7 @@ def _chapter(console: Console, title: str) -> None:
 
 
 def _start_streams(console: Console, settings: Settings, runs: Sequence[Run], sender: FeedSender) -> None:
-    """Bring broker and streams up; what is not sent yet is sent as soon as there is a broker."""
+    """Start broker and streams; sending begins as soon as the broker is up."""
 
     def begin() -> None:
         bootstrap = bootstrap_servers(settings)
@@ -151,7 +152,7 @@ def _start_streams(console: Console, settings: Settings, runs: Sequence[Run], se
 
 
 def _watch(console: Console, settings: Settings, sender: FeedSender, began: float) -> None:
-    """Show how what is sent travels until all of it is published."""
+    """Show progress until every sent record is published."""
 
     if sender.finished_earlier:
         console.print(f"{sender.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
@@ -167,7 +168,7 @@ def _watch(console: Console, settings: Settings, sender: FeedSender, began: floa
 
 @contextmanager
 def _sending(sender: FeedSender) -> Iterator[None]:
-    """Send beside what is done inside; Ctrl-C waits until what was handed over is written down, twice does not."""
+    """Send in the background; Ctrl-C waits until sent records are in the manifest, a second Ctrl-C does not."""
     sender.start()
     try:
         yield

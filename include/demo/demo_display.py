@@ -1,4 +1,4 @@
-"""What a person sees while the streams work: one table that is drawn again, or a line now and then."""
+"""The progress display of the demo: a live table, or one line every few seconds without a terminal."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ Show = Callable[[Snapshot, Rates], None]
 
 @contextmanager
 def progress_display(console: Console, began: float, line_every: float = LINE_SECONDS) -> Iterator[Show]:
-    """Yield what shows a look: a live table on a terminal, elsewhere a line each `line_every` seconds and at last."""
+    """Yield a function that shows a snapshot: a live table, or without a terminal a line every `line_every` seconds."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda snapshot, rates: live.update(live_table(snapshot, rates, snapshot.at - began), refresh=True)
         return
-    told = [float("-inf")]
+    printed_at = float("-inf")
 
-    def tell(snapshot: Snapshot, rates: Rates) -> None:
-        if snapshot.done or snapshot.at - told[0] >= line_every:
-            told[0] = snapshot.at
+    def print_line(snapshot: Snapshot, rates: Rates) -> None:
+        nonlocal printed_at
+        if snapshot.done or snapshot.at - printed_at >= line_every:
+            printed_at = snapshot.at
             console.print(progress_line(snapshot, rates, snapshot.at - began), highlight=False, soft_wrap=True)
 
-    yield tell
+    yield print_line
 
 
 def live_table(snapshot: Snapshot, rates: Rates, seconds: float) -> RenderableType:
-    """Return rates, lag and rows per layer, one column per dataset, beside rejected records by reason."""
+    """Return rates, lag and rows per layer, one column per dataset, next to rejected records by reason."""
     both = Table.grid(padding=(0, 3))
     both.add_row(layers_table(snapshot, rates, seconds), reasons_table(snapshot))
     return Group(both, *(f"[yellow]{escape(remark)}[/]" for remark in remarks(snapshot)))
 
 
 def layers_table(snapshot: Snapshot, rates: Rates, seconds: float) -> Table:
-    """Return a record's journey from the top down: sent, Kafka, bronze, silver, rejected, gold, and what is missing."""
+    """Return sent, Kafka, bronze, silver, rejected, gold, rates and lag, one row each, one column per dataset."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"after {seconds:,.0f} s", no_wrap=True)
     columns = [cells(snapshot, rates, dataset) for dataset in snapshot.datasets]
@@ -66,7 +67,7 @@ SECTION_ENDS = {"sent", "gold rows"}
 
 
 def cells(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
-    """Return what the table shows of one dataset, by name."""
+    """Return the cells of one dataset, by row name."""
     name, rows, lag = dataset.dataset, dataset.rows, dataset.lag
     gold = [count or 0 for table, count in rows.items() if table.startswith("gold.")]
     return {
@@ -85,12 +86,12 @@ def cells(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> dict[st
 
 
 def bronze_text(snapshot: Snapshot, dataset: DatasetProgress) -> str:
-    """Return the records in bronze: as the ledger counts them or, ahead of it, as the driver says."""
+    """Return the records in bronze, from the ledger or from the driver's status, which may be ahead."""
     return number(max(dataset.rows["bronze"] or 0, snapshot.ingested.get(dataset.dataset, 0)))
 
 
 def sent_text(snapshot: Snapshot, name: str) -> str:
-    """Return how much of a feed is sent, in words while there is no number."""
+    """Return the sent share of a feed, or its state while the total is unknown."""
     fed = snapshot.fed[name]
     if fed.total is None:
         return "deriving" if all(other.finished for other in snapshot.fed.values() if other is not fed) else "next"
@@ -99,7 +100,7 @@ def sent_text(snapshot: Snapshot, name: str) -> str:
 
 def reasons_table(snapshot: Snapshot) -> Table:
     """Return rejected records by reason over all datasets, the most frequent first."""
-    table = Table("rejected because of", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("rejected for", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("records", justify="right")
     for reason, count in rejected_by_reason(snapshot):
         table.add_row(escape(reason), number(count))
@@ -107,7 +108,7 @@ def reasons_table(snapshot: Snapshot) -> Table:
 
 
 def rejected_by_reason(snapshot: Snapshot) -> list[tuple[str, int]]:
-    """Return reasons and how many records each refused, most first; a record counts under each of its reasons."""
+    """Return reasons with their records, most frequent first; a record counts under each of its reasons."""
     counts: dict[str, int] = {}
     for dataset in snapshot.datasets:
         for reason, count in dataset.rejected.items():
@@ -116,38 +117,37 @@ def rejected_by_reason(snapshot: Snapshot) -> list[tuple[str, int]]:
 
 
 def remarks(snapshot: Snapshot) -> list[str]:
-    """Return a sentence for each process that is not simply at work, and for what is not known."""
-    odd = [process for process in snapshot.processes if process.state not in WELL]
-    return [f"{p.name}: {p.state.label}, {p.detail or p.state.meaning}" for p in odd] + [
-        f"not known: {note}" for note in snapshot.progress.notes
+    """Return a sentence for each process that is not running, and for each unknown value."""
+    others = [process for process in snapshot.processes if process.state not in WELL]
+    return [f"{p.name}: {p.state.label}, {p.detail or p.state.meaning}" for p in others] + [
+        f"unknown: {note}" for note in snapshot.progress.notes
     ]
 
 
 def progress_line(snapshot: Snapshot, rates: Rates, seconds: float) -> str:
-    """Return a look as one line of markup."""
-    said = [dataset_text(snapshot, rates, dataset) for dataset in snapshot.datasets]
-    return escape(" | ".join([f"{seconds:4.0f} s", *said, *remarks(snapshot)]))
+    """Return a snapshot as one line of markup."""
+    texts = [dataset_text(snapshot, rates, dataset) for dataset in snapshot.datasets]
+    return escape(" | ".join([f"{seconds:4.0f} s", *texts, *remarks(snapshot)]))
 
 
 def dataset_text(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> str:
-    """Return a dataset's progress in a few words."""
+    """Return a dataset's progress as text."""
     name, rows = dataset.dataset, dataset.rows
     refined = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
     if snapshot.fed[name].finished and is_published(dataset):
         return f"{name}: all published, {refined}"
     bronze = bronze_text(snapshot, dataset)
-    going = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
-    return (
-        f"{name}: sent {sent_text(snapshot, name)}, Kafka {number(rows['kafka'])}, bronze {bronze}, {refined}, {going}"
-    )
+    progress = f"{number(rates.refined.get(name))}/s, behind {number(dataset.lag.offsets)}"
+    sent = sent_text(snapshot, name)
+    return f"{name}: sent {sent}, Kafka {number(rows['kafka'])}, bronze {bronze}, {refined}, {progress}"
 
 
 def score_table(found: Mapping[str, Score]) -> Table:
-    """Return what was put in and what was found, a line per fault and reason, and per kind not found so."""
+    """Return injected and found faults, a row per fault and reason, and one per kind that was not found correctly."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("put in", no_wrap=True)
-    table.add_column("to be rejected for", no_wrap=True)
-    for name in ("records", "found so", "not so"):
+    table.add_column("injected", no_wrap=True)
+    table.add_column("expected reason", no_wrap=True)
+    for name in ("records", "found", "not found"):
         table.add_column(name, justify="right", no_wrap=True)
     groups: dict[tuple[str, str], list[KindScore]] = {}
     for kind in (kind for score in found.values() for kind in score.kinds):
@@ -162,43 +162,43 @@ def score_table(found: Mapping[str, Score]) -> Table:
 
 
 def correctly_found(kind: KindScore) -> int:
-    """Return the records that were rejected for the right reason."""
+    """Return the number of records that were rejected for the right reason."""
     return kind.found - kind.wrong_reason
 
 
 def counts_of(kinds: Sequence[KindScore]) -> tuple[str, str, str]:
-    """Return records put in, found for the right reason, and not."""
-    put_in, right = sum(kind.expected for kind in kinds), sum(map(correctly_found, kinds))
-    return number(put_in), number(right), number(put_in - right)
+    """Return injected records, those found for the right reason, and the others."""
+    injected, right = sum(kind.expected for kind in kinds), sum(map(correctly_found, kinds))
+    return number(injected), number(right), number(injected - right)
 
 
 def verdict(feed: str, score: Score) -> str:
-    """Return a score in a sentence of markup."""
+    """Return a score as a sentence of markup."""
     if score.perfect:
-        twice = f"; {score.excused:,} more lie where a chunk was sent twice after a crash" if score.excused else ""
-        good = f"{score.expected:,} put in, {score.found:,} found, each for its reason, none wrongly rejected{twice}"
-        return f"{feed}: [bold green]{good if score.expected else 'none put in, none rejected'}[/]"
-    places = ", ".join(f"{topic}/{part}/{offset}" for topic, part, offset in score.examples[:5])
+        twice = f"; {score.excused:,} more are in a chunk that was sent twice after a crash" if score.excused else ""
+        good = f"{score.expected:,} injected, {score.found:,} found, each for its reason, none wrongly rejected{twice}"
+        return f"{feed}: [bold green]{good if score.expected else 'none injected, none rejected'}[/]"
+    first = ", ".join(f"{topic}/{part}/{offset}" for topic, part, offset in score.examples[:5])
     return (
         f"{feed}: [bold red]{score.missed:,} missed, {score.wrong_reason:,} for another reason, "
-        f"{score.wrongly_rejected:,} wrongly rejected[/], of {score.expected:,} put in; the first: {escape(places)}"
+        f"{score.wrongly_rejected:,} wrongly rejected[/], of {score.expected:,} injected; the first: {escape(first)}"
     )
 
 
 def suggestions(settings: Settings) -> list[tuple[str, str]]:
-    """Return commands to type next, each with why."""
+    """Return commands to try next, each with a description."""
     driver = observe_stream(settings, "flights").pid
     return [
-        (f"{HEADRACE} status", "processes, batches, rates, lag; --watch keeps looking"),
+        (f"{HEADRACE} status", "processes, batches, rates, lag; --watch refreshes every second"),
         (f'{HEADRACE} query "SELECT * FROM gold.worst_delays ORDER BY departure_delay DESC LIMIT 3"', "any SELECT"),
         (f"{HEADRACE} rejected list --limit 5", "rejected records, with their reasons and payloads"),
         (f"{HEADRACE} produce flights --to 2013-02-01 --corrupt 1%", "the same events again: all become duplicates"),
-        (f"kill -9 {driver}; {HEADRACE} status --watch", "lose the driver of the flights; the runner brings it back"),
+        (f"kill -9 {driver}; {HEADRACE} status --watch", "kill the driver of the flights; the runner restarts it"),
         (f"{HEADRACE} audit", "is still every record accounted for?"),
-        (f"{HEADRACE} down", "stop the streams and the broker; make demo brings them back"),
+        (f"{HEADRACE} down", "stop the streams and the broker; make demo starts them again"),
     ]
 
 
 def number(value: float | None) -> str:
-    """Return a whole number with separators, or that it is not known."""
+    """Return a whole number with separators, `?` for None."""
     return UNKNOWN if value is None else f"{value:,.0f}"

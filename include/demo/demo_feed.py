@@ -1,8 +1,8 @@
-"""What the demo sends, each run once: the flights with faults, and the weather when it is asked for.
+"""Sends the demo's runs, each once: the flights with faults, and on request the weather.
 
 Reads: the feeds, the topics' ends.  Writes: the topics, `<state>/demo/<feed>.manifest.jsonl` and `<feed>.ends.json`.
-Guarantee: a run whose manifest is finished is not sent again; a stopped one goes on where it was.
-After a crash: the chunk under way is sent a second time, and the manifest says so.
+Guarantee: a run whose manifest is finished is not sent again; a stopped one continues.
+After a crash: the chunk being sent is sent a second time; the manifest records it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from include.state.atomic_files import write_atomically
 
 
 class ForeignRecords(DemoRefused):
-    """A topic holds `records` that the demo did not send: the score would be about them too."""
+    """A topic holds `records` that the demo did not send: the score would include them."""
 
     def __init__(self, topic: str, records: int, state: Path) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class RecordsMissing(DemoRefused):
     def __init__(self, topic: str, records: int, sent: int) -> None:
         super().__init__(
             f"topic {topic} holds {records:,} records, but the demo's manifest says that {sent:,} were sent: the "
-            "broker's data is not the one they were sent to; nothing was sent",
+            "broker's data was replaced; nothing was sent",
             "headrace demo --fresh",
         )
         self.topic, self.records, self.sent = topic, records, sent
@@ -57,14 +57,14 @@ class ManifestMismatch(DemoRefused):
     def __init__(self, manifest: Path) -> None:
         super().__init__(
             f"{manifest} is the manifest of a demo with another range or other faults; nothing was sent",
-            "the same --from and --to as then, or: headrace demo --fresh",
+            "the same --from and --to as before, or: headrace demo --fresh",
         )
         self.manifest = manifest
 
 
 @dataclass(frozen=True)
 class FeedProgress:
-    """How far a run is: `sent` of `total` records (None: not known yet), records/s; `before`: by an earlier demo."""
+    """Progress of a run: `sent` of `total` records (None: unknown), records/s; `before`: sent by an earlier demo."""
 
     feed: str
     sent: int = 0
@@ -77,23 +77,23 @@ class FeedProgress:
 def demo_runs(
     since: datetime | None = None, until: datetime | None = None, *, weather: bool = False
 ) -> tuple[Run, ...]:
-    """Return what the demo sends, in order."""
+    """Return the runs of the demo, in order."""
     flights = Run(FLIGHTS, since, until, shares=DEFAULT_SHARES, seed=DEFAULT_SEED)
     return (flights, Run(WEATHER, since, until, seed=DEFAULT_SEED)) if weather else (flights,)
 
 
 def manifest_path(settings: Settings, run: Run) -> Path:
-    """Return where the manifest of a demo's run is."""
+    """Return the path of a run's manifest."""
     return demo_folder(settings) / f"{run.feed.name}.manifest.jsonl"
 
 
 def ends_path(settings: Settings, run: Run) -> Path:
-    """Return where the topic's end offsets at the end of the run are."""
+    """Return the path of the topic's end offsets at the end of the run."""
     return demo_folder(settings) / f"{run.feed.name}.ends.json"
 
 
 def finished_records(settings: Settings, run: Run) -> int | None:
-    """Return the records of a finished run, None when it is not finished; OtherRange when the manifest is another's."""
+    """Return the records of a finished run, None when it is not finished. Raises ManifestMismatch."""
     manifest = manifest_path(settings, run)
     if not manifest.exists():
         return None
@@ -104,26 +104,26 @@ def finished_records(settings: Settings, run: Run) -> int | None:
 
 
 def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
-    """See to the runs' topics, and that nobody else has written to them; errors of `refuse_strange_records`."""
+    """Create missing topics of the runs. Raises as `require_own_records`."""
     for run in runs:
         ensure_topic(bootstrap, run.feed.topic, declared_dataset(settings, run.feed.name).pipeline.partitions)
     require_own_records(settings, runs, bootstrap)
 
 
 def require_own_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
-    """Raise StrangeRecords, RecordsGone or OtherRange when a topic is not as the demo left it, or empty."""
+    """Raise ForeignRecords, RecordsMissing or ManifestMismatch unless each topic is empty or as the demo left it."""
     for run in runs:
         finished, topic = finished_records(settings, run), run.feed.topic
-        there = sum(log_end_offsets(bootstrap, topic).values())
+        records = sum(log_end_offsets(bootstrap, topic).values())
         begun = manifest_path(settings, run).exists() or journal_path(manifest_path(settings, run)).exists()
-        if there and not begun:
-            raise ForeignRecords(topic, there, settings.state)
-        if finished is not None and there < finished:
-            raise RecordsMissing(topic, there, finished)
+        if records and not begun:
+            raise ForeignRecords(topic, records, settings.state)
+        if finished is not None and records < finished:
+            raise RecordsMissing(topic, records, finished)
 
 
 class FeedSender:
-    """The runs being derived and, once there is a broker, sent, one after the other, by a thread of their own."""
+    """Derives the runs and, once the broker is up, sends them one after the other, in a background thread."""
 
     def __init__(self, settings: Settings, runs: Sequence[Run], now: datetime | None = None) -> None:
         self._settings, self._runs = settings, runs
@@ -142,24 +142,24 @@ class FeedSender:
 
     @property
     def sent(self) -> int:
-        """Records sent so far, by earlier demos too."""
+        """Records sent so far, including earlier demos."""
         return sum(fed.sent for fed in self.fed.values())
 
     def raise_error(self) -> None:
-        """Raise what ended the sending early, if anything did."""
+        """Raise the error that ended sending early, if any."""
         if self.error is not None:
             raise self.error
 
     def start(self) -> None:
-        """Begin to derive."""
+        """Begin to derive the events."""
         self._thread.start()
 
     def open(self, bootstrap: str) -> None:
-        """Begin to send: the broker is there, and the topics are as they should be."""
+        """Begin to send: the broker is up and the topics are checked."""
         self._bootstrap.set_result(bootstrap)
 
     def stop(self) -> None:
-        """Stop after what was handed over is delivered and written down; returns when that is done."""
+        """Stop, and return when every record handed to Kafka is delivered and in the manifest."""
         self._stop.set()
         self._bootstrap.cancel()
         if self._thread.is_alive():
@@ -172,7 +172,7 @@ class FeedSender:
                     self._send(run)
         except CancelledError:
             return
-        except Exception as error:  # noqa: BLE001  (the thread that watches raises it)
+        except Exception as error:  # noqa: BLE001  (raised by raise_error in the main thread)
             self.error = error
 
     def _send(self, run: Run) -> None:
@@ -210,17 +210,17 @@ def _fed_before(settings: Settings, run: Run) -> FeedProgress:
 
 
 def interrupted_records(settings: Settings, run: Run) -> int:
-    """Return the records of a run that was stopped, 0 when it was not begun; a killed one did not write it down."""
+    """Return the records of a stopped run, 0 when it was not begun or was killed before its manifest."""
     manifest = manifest_path(settings, run)
     return int(next(read_manifest(manifest), {}).get("sent", 0)) if manifest.exists() else 0
 
 
 def write_ends(settings: Settings, run: Run, bootstrap: str) -> None:
-    """Write down where the topic ended when the run was in it: later records are none of the demo's."""
+    """Store the topic's end offsets at the end of the run: later records do not belong to the demo."""
     ends = log_end_offsets(bootstrap, run.feed.topic)
     write_atomically(ends_path(settings, run), json.dumps({str(part): end for part, end in ends.items()}))
 
 
 def read_ends(settings: Settings, run: Run) -> dict[int, int]:
-    """Return the topic's end offsets by partition when the run was in it."""
+    """Return the topic's end offsets by partition at the end of the run."""
     return {int(part): end for part, end in json.loads(ends_path(settings, run).read_text()).items()}

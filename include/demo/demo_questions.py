@@ -1,4 +1,4 @@
-"""Four questions that a person may have about the year, asked of gold in SQL."""
+"""Questions about the year, answered from gold in SQL."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from include.reading.published_tables import PinnedTables
 
 @dataclass(frozen=True)
 class Question:
-    """A question in words, and in SQL over published tables."""
+    """A question (`words`) and its SQL over published tables."""
 
     words: str
     sql: str
 
 
 WORST_AIRLINE = Question(
-    "Which airline keeps its passengers waiting longest? (10,000 departures or more)",
+    "Which airline has the longest departure delay? (10,000 departures or more)",
     """\
 SELECT carrier, sum(departed) AS departures,
        round(sum(departure_delay_minutes) / sum(departed), 1) AS average_delay,
@@ -27,7 +27,7 @@ GROUP BY carrier HAVING sum(departed) >= 10000
 ORDER BY average_delay DESC LIMIT 5""",
 )
 WORST_DAY = Question(
-    "On which days was it better to stay at home? (days in UTC)",
+    "Which days had the most cancellations? (days in UTC)",
     """\
 SELECT day, sum(cancelled) AS cancelled, sum(scheduled) AS scheduled,
        round(100 * sum(cancelled) / nullif(sum(scheduled), 0), 1) AS percent
@@ -35,7 +35,7 @@ FROM gold.route_days
 GROUP BY day ORDER BY cancelled DESC, day LIMIT 3""",
 )
 WORST_DEPARTURES = Question(
-    "Who waited longest? The ten worst departures",
+    "Which ten departures were the latest?",
     """\
 SELECT s.carrier || ' ' || s.flight AS flight, s.origin, s.dest,
        s.scheduled_departure, w.departure_delay AS minutes,
@@ -44,7 +44,7 @@ FROM gold.worst_delays w JOIN gold.flight_status s USING (flight_id)
 ORDER BY minutes DESC, flight_id LIMIT 10""",
 )
 LATEST_DESTINATION = Question(
-    "Where does one arrive latest? (2,000 arrivals or more)",
+    "Which destination has the longest arrival delay? (2,000 arrivals or more)",
     """\
 SELECT dest, sum(arrived) AS arrivals,
        round(sum(arrival_delay_minutes) / sum(arrived), 1) AS average_delay,
@@ -54,7 +54,7 @@ GROUP BY dest HAVING sum(arrived) >= 2000
 ORDER BY average_delay DESC LIMIT 5""",
 )
 RAIN = Question(
-    "Is it the rain? Two streams in one question (very wet: half an inch a day)",
+    "Does rain delay flights? Two streams in one query (very wet: half an inch a day)",
     """\
 WITH flown AS (
   SELECT CAST(hour AS DATE) AS day, origin, sum(scheduled) AS scheduled,
@@ -74,6 +74,6 @@ QUESTIONS = (WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES, LATEST_DESTINATION)
 
 
 def answer_questions(reading: PinnedTables) -> list[tuple[Question, QueryResult]]:
-    """Return each question with its answer, all from one look; about the rain where there is weather."""
+    """Return each question with its answer, all from one publication; about rain only with weather in gold."""
     questions = (*QUESTIONS, RAIN) if "gold.weather_days" in reading.tables else QUESTIONS
     return [(question, run_query(reading, question.sql)) for question in questions]

@@ -1,4 +1,4 @@
-"""The demo's corner of the state folder: one demo at a time, and a fresh start."""
+"""The demo's files in the state folder: its lock, and the removal of the state by `--fresh`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from include.doctor.machine_checks import run_checks
 from include.errors import Terminal
 from include.settings import Settings
 
-# Everything that Headrace makes in a state folder; the demo's own corner goes last, it knows what is under way.
+# Every folder that Headrace makes in a state folder; the demo's own is removed last: it marks a removal as unfinished.
 STATE_FOLDERS = (
     "run",
     "logs",
@@ -37,24 +37,24 @@ LOCK, REMOVING = "demo.lock", "removing"
 
 
 class DemoRefused(Terminal):
-    """The demo was not begun."""
+    """The demo was not started."""
 
 
 class DemoBusy(DemoRefused):
-    """Another demo is at work in this state folder."""
+    """Another demo runs in this state folder."""
 
     def __init__(self, state: Path) -> None:
-        super().__init__(f"another demo is at work in {state}; nothing was done", "watch it, or: headrace status")
+        super().__init__(f"another demo runs in {state}; nothing was done", "headrace status")
         self.state = state
 
 
 class ForeignFiles(DemoRefused):
-    """The folder holds things that Headrace never made; `found` are some of them."""
+    """The folder holds files that Headrace did not make; `found` are some of them."""
 
     def __init__(self, state: Path, found: list[str]) -> None:
         super().__init__(
-            f"{state} was not made by Headrace alone, it holds {', '.join(found)}; nothing was removed or stopped",
-            "move these away, or name another folder with HEADRACE_STATE",
+            f"{state} holds files that Headrace did not make: {', '.join(found)}; nothing was removed or stopped",
+            "move them away, or set HEADRACE_STATE to another folder",
         )
         self.state, self.found = state, found
 
@@ -64,18 +64,21 @@ class ExternalLedger(DemoRefused):
 
     def __init__(self) -> None:
         super().__init__(
-            "HEADRACE_LEDGER_URL names a ledger outside the state folder, and --fresh would leave it full of what is "
-            "gone; nothing was removed or stopped",
+            "HEADRACE_LEDGER_URL names a ledger outside the state folder, which --fresh would not empty; nothing was "
+            "removed or stopped",
             "unset HEADRACE_LEDGER_URL for the demo",
         )
 
 
 class MachineUnfit(DemoRefused):
-    """A check of `headrace doctor` failed; `findings` say which."""
+    """Checks of `headrace doctor` failed: `findings`."""
 
     def __init__(self, findings: list[CheckResult]) -> None:
-        said = "\n".join(f"  {finding.check}: {finding.found} → {finding.remedy}" for finding in findings)
-        super().__init__(f"Headrace cannot work here; nothing was started\n{said}", "headrace doctor   (all checks)")
+        lines = "\n".join(f"  {finding.check}: {finding.found} → {finding.remedy}" for finding in findings)
+        super().__init__(
+            f"this machine does not meet the requirements; nothing was started\n{lines}",
+            "headrace doctor   (all checks)",
+        )
         self.findings = findings
 
 
@@ -93,7 +96,7 @@ def demo_folder(settings: Settings) -> Path:
 
 @contextmanager
 def demo_lock(settings: Settings) -> Iterator[None]:
-    """Hold the state folder for one demo; DemoBusy when another has it. Goes away with the process."""
+    """Lock the state folder for one demo; the lock ends with the process. Raises DemoBusy when it is held."""
     path = demo_folder(settings) / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -105,7 +108,7 @@ def demo_lock(settings: Settings) -> Iterator[None]:
 
 
 def require_own_state(settings: Settings) -> None:
-    """Raise NotOurs when something in the state folder is not Headrace's, LedgerElsewhere when the ledger is not."""
+    """Raise ForeignFiles when the state folder holds other files, ExternalLedger when the ledger is outside it."""
     if settings.ledger_url:
         raise ExternalLedger
     if not settings.state.exists():
@@ -118,7 +121,7 @@ def require_own_state(settings: Settings) -> None:
 
 
 def made_by_headrace(entry: Path) -> bool:
-    """Return whether an entry of a state folder has a name and a kind that Headrace gives."""
+    """Return whether name and type of an entry of a state folder are those of Headrace."""
     if entry.is_symlink():
         return False
     folder = entry.name in STATE_FOLDERS or entry.name == DEMO_FOLDER
@@ -126,14 +129,14 @@ def made_by_headrace(entry: Path) -> bool:
 
 
 def removal_interrupted(settings: Settings) -> bool:
-    """Return whether a removal began and was interrupted: what is left belongs together no more."""
+    """Return whether a removal was interrupted: the remaining files are inconsistent."""
     return (demo_folder(settings) / REMOVING).exists()
 
 
 def remove_state(settings: Settings, stop_streams: Callable[[], object]) -> None:
-    """Stop the streams and remove all that is in the state folder but the lock; interrupted: call it again.
+    """Stop the streams and remove everything in the state folder but the lock; after an interruption, call it again.
 
-    NotOurs and LedgerElsewhere with nothing done.
+    Raises ForeignFiles or ExternalLedger before anything is removed.
     """
     require_own_state(settings)
     begun = demo_folder(settings) / REMOVING

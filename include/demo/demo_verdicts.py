@@ -1,4 +1,4 @@
-"""The verdict: were the faults found, each for its reason, and none invented; and does every record balance?"""
+"""The demo's results: rejected records scored against the manifest of injected faults, and the audit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _score_run(settings: Settings, run: Run, reading: PinnedTables) -> Score:
 
 
 def rejected_of_run(rejected: pl.DataFrame, ends: Mapping[int, int]) -> pl.DataFrame:
-    """Return the rejected records that the demo sent; what somebody sent afterwards is none of its score."""
+    """Return the rejected records that the demo sent; records sent later are not scored."""
     own = [(pl.col("_partition") == part) & (pl.col("_offset") < end) for part, end in ends.items()]
     return rejected.filter(pl.any_horizontal(own)) if own else rejected.clear()
 
@@ -38,6 +38,6 @@ def rejected_of_run(rejected: pl.DataFrame, ends: Mapping[int, int]) -> pl.DataF
 def audits(
     settings: Settings, runs: Sequence[Run], bootstrap: str, progress: Callable[[str], None]
 ) -> list[DatasetAudit]:
-    """Return the audit of each dataset of the demo; `progress` gets a phrase now and then."""
+    """Return the audit of each dataset of the demo; `progress` receives status texts."""
     opener = partial(open_topic, bootstrap)
     return [audit_dataset(settings, run.feed.name, opener, progress) for run in runs]

@@ -1,4 +1,4 @@
-"""What a feed is: a source of real events for one topic."""
+"""A feed: a source of real events for one topic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import polars as pl
 from include.errors import Terminal
 
 # 53 weeks: keeps the day of the week, and is longer than the span of the sources (366 days), so that no
-# repetition reaches into the one before. 364 days do not: flights of 31 December would meet those of 1 January.
+# repetition reaches into the one before. 364 days do not: flights of 31 December would overlap with those of 1 January.
 REPETITION = timedelta(days=371)
 EVENT_COLUMNS = ("key", "value", "occurred_at", "event_id")
 
 
 class InvalidEventRange(Terminal):
-    """The asked slice of a feed cannot be sent; nothing was."""
+    """The requested slice of a feed cannot be sent; nothing was sent."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; nothing was sent", "headrace produce --help")
@@ -25,7 +25,7 @@ class InvalidEventRange(Terminal):
 
 @dataclass(frozen=True)
 class WrongValue:
-    """A value that the contract must refuse: `field` gets the JSON text `literal`, the expected rule is `reason`."""
+    """A value that the contract must reject: `field` gets the JSON text `literal`, the expected rule is `reason`."""
 
     kind: str
     field: str
@@ -54,14 +54,14 @@ class Feed:
 def events(feed: Feed, since: datetime | None = None, until: datetime | None = None, repeat: int = 1) -> pl.DataFrame:
     """Return the feed's events with `since <= occurred_at < until`, `repeat` times in a row, in order of occurrence.
 
-    Repetition i is moved by i x 371 days, times and ids alike. EventsRefused when the range is empty by itself.
+    Repetition i is moved by i x 371 days, times and ids alike. EventsRefused when the range is empty.
     """
     validate_range(since, until, repeat)
     frame = pl.concat([feed.frame(REPETITION * i) for i in range(repeat)])
     happened = pl.col("occurred_at")
-    wanted = [happened >= since] if since else []
-    wanted += [happened < until] if until else []
-    return frame.filter(*wanted) if wanted else frame
+    conditions = [happened >= since] if since else []
+    conditions += [happened < until] if until else []
+    return frame.filter(*conditions) if conditions else frame
 
 
 def validate_range(since: datetime | None, until: datetime | None, repeat: int) -> None:
@@ -69,4 +69,4 @@ def validate_range(since: datetime | None, until: datetime | None, repeat: int) 
     if since and until and since >= until:
         raise InvalidEventRange(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
     if repeat < 1:
-        raise InvalidEventRange(f"--repeat {repeat} is less than once")
+        raise InvalidEventRange(f"--repeat {repeat} is less than 1")

@@ -1,13 +1,13 @@
-"""The manifest: every fault of one run with the place where it landed, and the progress of a run under way.
+"""The manifest: every fault of one run with its offset, and the progress of an unfinished run.
 
 Manifest: JSON lines, written whole at the end of a run or when it is interrupted. The first line is the run itself,
 `{"fault": "run", "run": {…}, "sent": …, "finished": …}`; then one line per injected fault: `fault`, `kind`, `reason`
-(null when nothing must be rejected), `event_id`, `topic`, `partition`, `offset`. After a crash the chunk under way is
+(null when nothing must be rejected), `event_id`, `topic`, `partition`, `offset`. After a crash the unfinished chunk is
 sent again; a line `{"fault": "resent", "from", "to", "topic", "partition", "offset", "end"}` per partition names the
-rows, and the offsets [offset, end) in which either sending of them lies.
+rows, and the offsets [offset, end) that contain both copies.
 
-Progress: `<manifest>.progress`, a log of JSON lines, one per chunk that is surely in the topic, fsynced; a torn last
-line is ignored. It exists as long as the run is not finished.
+Progress: `<manifest>.progress`, a log of JSON lines, one per chunk that is in the topic, fsynced; a torn last
+line is ignored. It exists until the run is finished.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Ends = dict[int, int]
 
 
 class ManifestExists(Terminal):
-    """A manifest is never overwritten; `finished` says whether it belongs to this very run, which is complete."""
+    """A manifest is never overwritten; `finished`: it belongs to this run, which is complete."""
 
     def __init__(self, path: Path, finished: bool) -> None:
-        state = "of this very run, which is finished" if finished else "of another run"
+        state = "of this run, which is finished" if finished else "of another run"
         super().__init__(
             f"{path} is the manifest {state}; it was not overwritten and nothing was sent",
             "name another file with --manifest, or move this one away",
@@ -41,20 +41,20 @@ class ManifestExists(Terminal):
 
 
 class ManifestUnreadable(Terminal):
-    """A file that should be a manifest is none; `line` is the first that cannot be read."""
+    """The file is not a manifest; `line` is the first unreadable one."""
 
     def __init__(self, path: Path, line: int) -> None:
-        super().__init__(f"{path} line {line} is no line of a manifest; nothing was changed")
+        super().__init__(f"{path} line {line} is not a line of a manifest; nothing was changed")
         self.path = path
         self.line = line
 
 
 class TopicRecreated(Terminal):
-    """The topic holds less than the interrupted run had sent to it: it is not the same topic any more."""
+    """The topic holds less than the interrupted run had sent: it was recreated."""
 
     def __init__(self, path: Path, recorded: Ends, found: Ends) -> None:
         super().__init__(
-            f"{path} says that the topic's log ended at {recorded}, but it ends at {found}: it is another topic; "
+            f"{path} records end offsets {recorded} of the topic, but it ends at {found}: it was recreated; "
             "nothing was sent",
             f"delete {path} to send the run from its beginning",
         )
@@ -64,7 +64,7 @@ class TopicRecreated(Terminal):
 
 @dataclass(frozen=True)
 class Journal:
-    """What is known of a run under way: rows `sent`, the log's ends by then, the lines of the manifest so far."""
+    """Progress of an unfinished run: rows `sent`, end offsets then, the manifest's lines so far."""
 
     path: Path
     run: Line
@@ -74,7 +74,7 @@ class Journal:
 
 
 def journal_path(manifest: Path) -> Path:
-    """Return where the progress of the manifest's run is kept."""
+    """Return the path of the progress of the manifest's run."""
     return manifest.with_name(f"{manifest.name}.progress")
 
 
@@ -88,9 +88,9 @@ def refuse_other_run(manifest: Path, run: Line) -> None:
 
 
 def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
-    """Begin the run, or return where it was left; `ends` are the log's ends now.
+    """Begin the run, or return its progress; `ends` are the current end offsets.
 
-    ManifestExists when the progress belongs to another run, TopicReplaced when the log has become shorter.
+    ManifestExists when the progress belongs to another run, TopicReplaced when the log is shorter than recorded.
     """
     path = journal_path(manifest)
     entries = list(_whole_lines(path))
@@ -132,7 +132,7 @@ def write_manifest(manifest: Path, journal: Journal, finished: bool) -> None:
 
 
 def read_manifest(manifest: Path) -> Iterator[Line]:
-    """Yield the manifest's lines, the run's first; ManifestUnreadable names the first bad one."""
+    """Yield the manifest's lines, the run's first; ManifestUnreadable names the first unreadable one."""
     with manifest.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:

@@ -1,4 +1,4 @@
-"""The score: was everything rejected that had to be, for the right reason, and nothing else?"""
+"""Scores rejected records against a manifest: found, missed, wrong reason, wrongly rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESENT_SCHEMA = {"_topic": pl.String, "_partition": pl.Int64, "start": pl.Int64,
 
 @dataclass(frozen=True)
 class KindScore:
-    """Records of one kind of fault: put in, found among the rejected, missed, and found for another reason only."""
+    """Records of one kind of fault: injected (`expected`), rejected, missed, and rejected for another reason only."""
 
     fault: str
     kind: str
@@ -37,11 +37,11 @@ class KindScore:
 
 @dataclass(frozen=True)
 class Score:
-    """How the rejected records compare with the manifest.
+    """Rejected records compared with the manifest.
 
-    `wrongly_rejected`: rejected although nothing was wrong with them. `excused`: rejected inside a chunk that was sent
-    twice after a crash, where every record is there twice. `examples`: places (topic, partition, offset) of the first
-    missed, wrongly judged and wrongly rejected records.
+    `wrongly_rejected`: valid records that were rejected. `excused`: rejected inside a chunk that was sent
+    twice after a crash, which holds every record twice. `examples`: positions (topic, partition, offset) of the first
+    missed, wrongly classified and wrongly rejected records.
     """
 
     kinds: tuple[KindScore, ...]
@@ -55,18 +55,18 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Share of the rejected records that had to be rejected (1.0 when none was rejected)."""
+        """Share of rejected records that are injected faults (1.0 when none was rejected)."""
         rejected = self.found + self.wrongly_rejected
         return self.found / rejected if rejected else 1.0
 
     @property
     def recall(self) -> float:
-        """Share of the records to be rejected that were (1.0 when there was none)."""
+        """Share of injected faults that were rejected (1.0 when there was none)."""
         return self.found / self.expected if self.expected else 1.0
 
     @property
     def perfect(self) -> bool:
-        """Say whether all were found, each for its reason, and none wrongly."""
+        """Whether all faults were rejected for their reasons, and nothing else."""
         return not (self.missed or self.wrong_reason or self.wrongly_rejected)
 
 
@@ -74,19 +74,19 @@ def score(manifest: Path, rejected: pl.DataFrame) -> Score:
     """Compare a manifest with rejected records by (topic, partition, offset).
 
     `rejected` has `_topic, _partition, _offset, disposition` and `reasons` (a list of rule names, or of structs with
-    `rule` as in the table); only its records of the manifest's topic count. A duplicate is recognised by disposition
-    `duplicate`, or by a rule of that name.
+    `rule` as in the table); only its records of the manifest's topic count. Duplicates have disposition
+    `duplicate`, or a rule of that name.
     """
     lines = list(read_manifest(manifest))
     expected = _expected(lines)
     topics = {line["run"]["topic"] for line in lines if line["fault"] == "run"}
-    judged = _judged(rejected.filter(pl.col("_topic").is_in(sorted(topics))))
-    matched = expected.join(judged, on=RECORD_KEY, how="left").with_columns(
+    found = _rejected_rules(rejected.filter(pl.col("_topic").is_in(sorted(topics))))
+    matched = expected.join(found, on=RECORD_KEY, how="left").with_columns(
         found=pl.col("rules").is_not_null(),
         right=pl.col("rules").list.contains(pl.col("reason")).fill_null(value=False),
     )
-    surplus = judged.join(expected, on=RECORD_KEY, how="anti")
-    excused = _inside(surplus, lines)
+    surplus = found.join(expected, on=RECORD_KEY, how="anti")
+    excused = _in_resent_ranges(surplus, lines)
     wrong = surplus.join(excused, on=RECORD_KEY, how="anti")
     kinds = _by_kind(matched)
     totals = Counter[str]()
@@ -113,7 +113,7 @@ def _expected(lines: list[Line]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=EXPECTED_SCHEMA, orient="row")
 
 
-def _judged(rejected: pl.DataFrame) -> pl.DataFrame:
+def _rejected_rules(rejected: pl.DataFrame) -> pl.DataFrame:
     reasons = pl.col("reasons")
     if isinstance(rejected.schema["reasons"], pl.List) and isinstance(rejected.schema["reasons"].inner, pl.Struct):
         reasons = reasons.list.eval(pl.element().struct.field("rule"))
@@ -126,8 +126,8 @@ def _judged(rejected: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _inside(surplus: pl.DataFrame, lines: list[Line]) -> pl.DataFrame:
-    """Return the records that lie in a range which was sent twice."""
+def _in_resent_ranges(surplus: pl.DataFrame, lines: list[Line]) -> pl.DataFrame:
+    """Return the records in offset ranges that were sent twice."""
     ranges = [
         (line["topic"], line["partition"], line["offset"], line["end"]) for line in lines if line["fault"] == "resent"
     ]
@@ -153,5 +153,5 @@ def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
 
 
 def _examples(*frames: pl.DataFrame, most: int = 10) -> tuple[tuple[str, int, int], ...]:
-    places = pl.concat([frame.select(RECORD_KEY) for frame in frames]).head(most)
-    return tuple((topic, partition, offset) for topic, partition, offset in places.rows())
+    positions = pl.concat([frame.select(RECORD_KEY) for frame in frames]).head(most)
+    return tuple((topic, partition, offset) for topic, partition, offset in positions.rows())

@@ -1,4 +1,4 @@
-"""Which feeds there are."""
+"""The feeds by name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
 
 
 class UnknownFeed(Terminal):
-    """No feed has this name; `known` lists those that there are."""
+    """No feed has this name; `known` lists the names."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(
-            f"there is no feed {name!r} (known: {', '.join(known)}); nothing was sent", f"headrace produce {known[0]}"
+            f"unknown feed {name!r} (known: {', '.join(known)}); nothing was sent", f"headrace produce {known[0]}"
         )
         self.name = name
         self.known = known
 
 
 def find_feed(name: str) -> Feed:
-    """Return the feed; UnknownFeed lists the known ones."""
+    """Return the feed. Raises UnknownFeed."""
     if name not in FEEDS:
         raise UnknownFeed(name, tuple(FEEDS))
     return FEEDS[name]

@@ -135,14 +135,14 @@ def _minutes(field: str, column: str) -> pl.Expr:
 
 def _events(table: pl.DataFrame, kind: str, at: pl.Expr, *extra: pl.Expr) -> pl.DataFrame:
     event_id = pl.format(f"{{}}/{kind}", "flight_id")
-    said = pl.format(
+    members = pl.format(
         f'"event_id":"{{}}","kind":"{kind}","flight_id":"{{}}","occurred_at":"{{}}",{{}}',
         event_id,
         "flight_id",
         at.dt.strftime(ISO_SECOND),
         "facts",
     )
-    value = pl.concat_str(pl.lit("{"), said, *extra, pl.lit("}"))
+    value = pl.concat_str(pl.lit("{"), members, *extra, pl.lit("}"))
     return table.select(
         key=pl.col("flight_id").cast(pl.Binary),
         value=value.cast(pl.Binary),

@@ -1,16 +1,16 @@
-"""Faults put into a feed on purpose, by shares and a seed, so that results can be scored against the truth.
+"""Injects faults into a feed by shares and a seed, so that results can be scored against the truth.
 
-`injected` is a pure function of (events, shares, seed); each kind of fault draws from a random stream of its own, so
-changing one share does not move the others. Every good event is still delivered:
+`injected` is a pure function of (events, shares, seed); each kind of fault has a separate random stream, so
+changing one share does not change the others. Every good event is still delivered:
 
-- *late*: an event is delivered later, when the feed's own time is 1 to 48 h ahead of it (or at its end).
-- *reorder*: an event is delivered up to 50 places away from where it belongs.
+- *late*: an event is delivered when the feed's event time is 1 to 48 h later (or at the end of the feed).
+- *reorder*: an event is delivered up to 50 positions away from its order.
 - *duplicate*: the same bytes again: at once (half of them), within 1,000 or within 50,000 records.
-- *conflict*: one duplicate in ten has the same id but another payload (its time one second off); the first wins.
-- *corrupt*: a bad record made from a real event stands near the good one. It never replaces it.
+- *conflict*: one duplicate in ten has the same id but another payload (its time differs by one second); the first wins.
+- *corrupt*: a bad record made from a real event is added near the good one. It never replaces it.
 
-A copy always stands after its original in the final order, and as both have the same key they are in the same
-partition: the copy is always the one to be refused.
+A copy always follows its original, and both have the same key and therefore the same partition: the copy is always
+the one to be rejected.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ DELIVERY = {
     "kind": pl.String,
     "reason": pl.String,
 }
-# Streams of random numbers; a fault keeps its number for ever, or the same seed would mean other faults.
+# Random streams; a fault must never change its number, or the same seed would inject other faults.
 LATE, REORDER, DUPLICATE, CORRUPT = 1, 2, 3, 4
 
 
 class InvalidShare(Terminal):
-    """The share of a fault is not between 0 and 1; `fault` and `share` say which."""
+    """The share of a fault is not between 0 and 1."""
 
     def __init__(self, fault: str, share: object) -> None:
         super().__init__(
-            f"--{fault} {share} is no share between 0 and 1 (0 % and 100 %); nothing was sent",
+            f"--{fault} {share} is not a share between 0 and 1 (0 % and 100 %); nothing was sent",
             f"headrace produce flights --{fault} 0.5%",
         )
         self.fault = fault
@@ -61,7 +61,7 @@ class InvalidShare(Terminal):
 
 @dataclass(frozen=True)
 class Shares:
-    """Faults per event, each from 0 to 1; ShareRefused otherwise."""
+    """Faults per event, each from 0 to 1. Raises InvalidShare."""
 
     duplicates: float = 0.0
     late: float = 0.0
@@ -75,19 +75,19 @@ class Shares:
                 raise InvalidShare(field.name, share)
 
     def any(self) -> bool:
-        """Say whether there is any fault at all."""
+        """Return whether any share is above 0."""
         return any(getattr(self, field.name) for field in fields(self))
 
 
 DEFAULT_SHARES = Shares(duplicates=0.005, late=0.01, reorder=0.01, corrupt=0.002)
 DEFAULT_SEED = 2013
-"""What the demo and the benchmarks inject."""
+"""The faults of the demo and the benchmarks."""
 
 
 def inject_faults(events: pl.DataFrame, feed: Feed, shares: Shares, seed: int) -> pl.DataFrame:
-    """Return what to deliver, in order: `key, value, event_id`, and `fault, kind, reason` where one was put in.
+    """Return the deliveries in order: `key, value, event_id`, and `fault, kind, reason` of an injected fault.
 
-    `value` is null for a tombstone. `reason` is the rule that must refuse the record; null when none must (late,
+    `value` is null for a tombstone. `reason` is the rule that must reject the record; null when none must (late,
     reorder). `fault`: duplicate, conflict, late, reorder, corrupt.
     """
     base = _base(events)
@@ -108,12 +108,12 @@ def _base(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _chosen(count: int, share: float, rng: np.random.Generator) -> RowNumbers:
-    """Return `share` of the places below `count`, each at most once, ascending."""
+    """Return `share` of the row numbers below `count`, each at most once, ascending."""
     return np.sort(rng.choice(count, size=round(count * share), replace=False))
 
 
 def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[RowNumbers, NDArray[np.float64]]:
-    """Return the late events, and every event's place of delivery (the late ones between two others)."""
+    """Return the late events, and every event's position of delivery."""
     rng = np.random.default_rng([seed, LATE])
     chosen = _chosen(len(occurred_at), share, rng)
     seconds = occurred_at.dt.epoch("s").to_numpy()
@@ -126,7 +126,7 @@ def _late(occurred_at: pl.Series, share: float, seed: int) -> tuple[RowNumbers, 
 def _reordered(
     at: NDArray[np.float64], late: RowNumbers, share: float, seed: int
 ) -> tuple[RowNumbers, NDArray[np.float64]]:
-    """Return the events (no late ones) moved a few places, and every event's place of delivery."""
+    """Return the reordered events (none of them late), and every event's position of delivery."""
     rng = np.random.default_rng([seed, REORDER])
     chosen = np.setdiff1d(_chosen(len(at), share, rng), late, assume_unique=True)
     at = at.copy()
@@ -166,7 +166,7 @@ def _copies(
     )
     values = copies["value"].to_list()
     for row in np.flatnonzero(conflicts):
-        values[row] = _contradicted(values[row].decode(), feed).encode()
+        values[row] = _with_other_time(values[row].decode(), feed).encode()
     copies = copies.with_columns(pl.Series("value", values, dtype=pl.Binary))
     return copies, np.minimum(at[chosen] + distance, len(at) - 1) + 0.5
 
@@ -178,8 +178,8 @@ def _distances(count: int, rng: np.random.Generator) -> tuple[RowNumbers, NDArra
     return np.select([kind == "near", kind == "far"], [near, far], 0), kind
 
 
-def _contradicted(text: str, feed: Feed) -> str:
-    """Return an event that is as good as `text` and has its id, but says another time (one second off)."""
+def _with_other_time(text: str, feed: Feed) -> str:
+    """Return a valid event with the id of `text` and a time that differs by one second."""
     time = field_text(text, feed.time_field)
     other = time.replace('0Z"', '1Z"') if time.endswith('0Z"') else time[:-3] + '0Z"'
     return with_field(text, feed.time_field, other)
@@ -204,7 +204,7 @@ def _bad(
 
 
 def _rotation(kinds: tuple[BadRecord, ...], count: int, rng: np.random.Generator) -> list[BadRecord]:
-    """Return `count` kinds: all of them in turn, in an order of the seed; the rare kind only in the first rounds."""
+    """Return `count` kinds: all in turn, in an order drawn from the seed; the rare kind only in the first rounds."""
     order = [kinds[i] for i in rng.permutation(len(kinds))]
     cheap = [bad for bad in order if bad.kind != RARE_KIND]
     head = (order * RARE_ROUNDS)[:count]

@@ -1,12 +1,12 @@
-"""Sending deliveries to a topic: idempotent, acknowledged by all replicas, in order, at a rate or as fast as it goes.
+"""Sends deliveries to a topic: idempotent, acknowledged by all replicas, in order, at a rate or as fast as possible.
 
 *Guarantee*: when `produce` returns, every row it counts is in the topic, in order within its partition, once for this
-call. *Partition*: murmur2 of the key, as the Java client does. *After a crash*: nothing is known of rows after the last
-chunk that was reported to `on_chunk`; sending them again makes duplicates, which is why they carry ids. *Does not*:
-create topics, or know what a fault is beyond noting where the marked rows landed.
+call. *Partition*: murmur2 of the key, as the Java client does. *After a crash*: the state of rows after the last
+chunk reported to `on_chunk` is unknown; sending them again makes duplicates, which is why they have ids. *Does not*
+create topics; of faults it only records the positions of marked rows.
 
 One message at a time: measured against librdkafka's mock broker, `produce` takes 470,000 records/s with a delivery
-callback on each, `produce_batch` 370,000 (a dict per message), and the latter hides a refused message in its dict.
+callback on each, `produce_batch` 370,000 (a dict per message), and reports a rejected message only in its dict.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Position = tuple[int, int]
 
 
 class DeliveryFailed(Transient):
-    """`failed` records were not taken by the broker; `first_error` is the first reason."""
+    """The broker did not accept `failed` records; `first_error` is the first reason."""
 
     def __init__(self, topic: str, failed: int, first_error: str) -> None:
         super().__init__(
@@ -48,13 +48,13 @@ class InvalidRate(Terminal):
     """The rate is not a positive number of events per second."""
 
     def __init__(self, rate: float) -> None:
-        super().__init__(f"--rate {rate:g} is no positive number of events per second; nothing was sent")
+        super().__init__(f"--rate {rate:g} is not a positive number of events per second; nothing was sent")
         self.rate = rate
 
 
 @dataclass(frozen=True)
 class SendProgress:
-    """Rows [first, sent) of `total` have been handed over in `seconds`, `behind` the schedule by so many seconds."""
+    """Rows [first, sent) of `total` were queued in `seconds`; `behind`: seconds behind the schedule."""
 
     first: int
     sent: int
@@ -79,14 +79,14 @@ class SentChunk:
 
 @dataclass(frozen=True)
 class Produced:
-    """What `produce` did: `sent` rows of this call, the next row is `next_row`; `behind`: worst delay, seconds."""
+    """Result of `produce`: `sent` rows in this call, the next row is `next_row`; `behind`: worst delay, seconds."""
 
     sent: int
     next_row: int
     seconds: float
     behind: float
     positions: dict[int, Position]
-    """Where the rows with a fault landed that no `on_chunk` was told of."""
+    """Positions of marked rows that were not reported to `on_chunk`."""
 
 
 def produce(
@@ -103,9 +103,9 @@ def produce(
 ) -> Produced:
     """Send rows from `start_at` on; columns `key`, `value` (binary, null = tombstone) and `fault` (null = unmarked).
 
-    `rate` (events/s) is an open loop: what the broker delays is sent as soon as it can be, the schedule does not
-    move. With `on_chunk`, each chunk is flushed and reported before the next begins. `stop` is asked between bursts;
-    what was handed over by then is delivered. DeliveryFailed when the broker did not take a record.
+    `rate` (events/s) is an open loop: delayed rows are sent as soon as possible, the schedule does not
+    change. With `on_chunk`, each chunk is flushed and reported before the next begins. `stop` is called between bursts;
+    rows queued by then are delivered. Raises DeliveryFailed when the broker does not accept a record.
     """
     if rate is not None and not rate > 0:
         raise InvalidRate(rate)
@@ -117,14 +117,14 @@ def produce(
         row = _hand_over(outbox, schedule, deliveries.slice(first, chunk_rows), first, stop)
         if on_chunk:
             outbox.flush()
-            on_chunk(SentChunk(first, row, outbox.taken_positions()))
+            on_chunk(SentChunk(first, row, outbox.take_positions()))
     outbox.flush()
-    schedule.tell(row, at_once=True)
-    return Produced(row - start_at, row, schedule.elapsed(), schedule.worst, outbox.taken_positions())
+    schedule.report(row, force=True)
+    return Produced(row - start_at, row, schedule.elapsed(), schedule.worst, outbox.take_positions())
 
 
 def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first: int, stop: Callable[[], bool]) -> int:
-    """Hand the chunk's rows to the producer as they fall due; return the row after the last one handed over."""
+    """Queue the chunk's rows as they fall due; return the row after the last queued one."""
     keys, values = chunk["key"].to_list(), chunk["value"].to_list()
     marked = chunk["fault"].is_not_null().to_list()
     done, count = 0, len(keys)
@@ -137,17 +137,17 @@ def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first:
             outbox.put(first + i if marked[i] else None, keys[i], values[i])
         done = due
         outbox.poll(0)
-        schedule.tell(first + done)
+        schedule.report(first + done)
     return first + done
 
 
 class _Schedule:
-    """When each row is due, and how far behind we are."""
+    """When each row is due, and the delay."""
 
     def __init__(self, rate: float | None, first: int, total: int, on_progress: Callable[[SendProgress], None]) -> None:
         self.rate, self.first, self.total, self.on_progress = rate, first, total, on_progress
         self.began = time.monotonic()
-        self.told = 0.0
+        self.reported_at = 0.0
         self.worst = 0.0
 
     def elapsed(self) -> float:
@@ -157,21 +157,21 @@ class _Schedule:
         return self.total if self.rate is None else self.first + int(self.elapsed() * self.rate)
 
     def wait(self, row: int) -> float:
-        """Return the seconds until the row after `row` is due, at most 50 ms so that a stop is noticed."""
+        """Return the seconds until the row after `row` is due, at most 50 ms so that `stop` is checked."""
         ahead = 0.0 if self.rate is None else (row + 1 - self.first) / self.rate - self.elapsed()
         return min(max(ahead, 0.001), 0.05)
 
-    def tell(self, row: int, at_once: bool = False) -> None:
+    def report(self, row: int, force: bool = False) -> None:
         now = self.elapsed()
         behind = 0.0 if self.rate is None else max(0.0, now - (row - self.first) / self.rate)
         self.worst = max(self.worst, behind)
-        if at_once or now - self.told >= PROGRESS_SECONDS:
-            self.told = now
+        if force or now - self.reported_at >= PROGRESS_SECONDS:
+            self.reported_at = now
             self.on_progress(SendProgress(self.first, row, self.total, now, behind))
 
 
 class _Outbox:
-    """The Kafka producer with what came back from it: failures, and where marked rows landed."""
+    """The Kafka producer with its delivery reports: failures, and positions of marked rows."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
@@ -193,42 +193,42 @@ class _Outbox:
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
                 "partitioner": "murmur2_random",
                 "on_delivery": self._delivered,
-                "error_cb": self._complained,
+                "error_cb": self._on_error,
                 "log_level": 2,
             }
         )
 
     def put(self, row: int | None, key: bytes, value: bytes | None) -> None:
-        """Queue one record, waiting while the queue is full; a `row` asks for its position."""
-        seen = self._delivered if row is None else partial(self._landed, row)
+        """Queue one record, waiting while the queue is full; with `row`, record its position."""
+        callback = self._delivered if row is None else partial(self._record_position, row)
         while True:
             try:
-                self.producer.produce(self.topic, value, key, on_delivery=seen)
+                self.producer.produce(self.topic, value, key, on_delivery=callback)
                 return
             except BufferError:
                 self.poll(0.05)
             except KafkaException as error:
                 self._note(error.args[0])
-                self._give_up(error)
+                self._abort(error)
 
     def poll(self, seconds: float) -> None:
-        """Take in what came back; DeliveryFailed when a record was not delivered."""
+        """Process delivery reports. Raises DeliveryFailed when a record was not delivered."""
         self.producer.poll(seconds)
         if self.failed:
-            self._give_up()
+            self._abort()
 
     def flush(self) -> None:
-        """Wait until everything handed over is in the topic; DeliveryFailed when something cannot be."""
+        """Wait until every queued record is in the topic. Raises DeliveryFailed."""
         while self.producer.flush(0.2):
             self.poll(0)
         self.poll(0)
 
-    def taken_positions(self) -> dict[int, Position]:
-        """Return the positions seen since the last call."""
+    def take_positions(self) -> dict[int, Position]:
+        """Return and clear the positions since the last call."""
         taken, self.positions = self.positions, {}
         return taken
 
-    def _give_up(self, cause: KafkaException | None = None) -> None:
+    def _abort(self, cause: KafkaException | None = None) -> None:
         self.producer.purge()
         self.producer.flush(5)
         raise DeliveryFailed(self.topic, self.failed, self.first_error) from cause
@@ -237,7 +237,7 @@ class _Outbox:
         if error is not None:
             self._note(error)
 
-    def _landed(self, row: int, error: KafkaError | None, message: Message) -> None:
+    def _record_position(self, row: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._note(error)
             return
@@ -250,5 +250,5 @@ class _Outbox:
         cause = f"; {self.transport_error}" if self.transport_error else ""
         self.first_error = self.first_error or f"{error.str()}{cause}"
 
-    def _complained(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         self.transport_error = error.str()

@@ -1,8 +1,8 @@
-"""One run of a feed: its events, the faults put into them, the sending, and the manifest.
+"""Sends one run of a feed: its events with injected faults, and the manifest.
 
-A run with a manifest can be stopped at any moment: the same run with the same manifest goes on after the last chunk
-that is known to be in the topic. After a crash (not after Ctrl-C) that chunk is sent a second time; downstream these
-are duplicates, and the manifest says so (`resent`).
+A run with a manifest can be stopped at any moment: the same run with the same manifest continues after the last
+chunk that is known to be in the topic. After a crash (not after Ctrl-C) that chunk is sent a second time; these
+records are duplicates, and the manifest records them (`resent`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Run:
         validate_range(self.since, self.until, self.repeat)
 
     def facts(self) -> Line:
-        """Return what makes two runs the same, as JSON."""
+        """Return the identity of the run, as JSON."""
         return {
             "feed": self.feed.name,
             "topic": self.feed.topic,
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a run did: `produced` by this call; `total` records in the run, `finished` when all are in the topic."""
+    """Result of a run: `produced` by this call; `total` records in the run, `finished` when all are in the topic."""
 
     produced: Produced
     total: int
@@ -76,15 +76,15 @@ class Sent:
 def deliveries(run: Run, now: datetime) -> pl.DataFrame:
     """Return everything the run delivers, in order (columns as `faults.injected`).
 
-    EventsRefused when no event is in the slice, or when a repetition would lie after `now`, where no event can be.
+    EventsRefused when the slice is empty, or a repetition would be in the future, after `now`.
     """
-    wanted = events(run.feed, run.since, run.until, run.repeat)
-    if not wanted.height:
-        raise InvalidEventRange(f"{run.feed.name} has no events in the asked range")
-    newest = wanted["occurred_at"].max()
+    selected = events(run.feed, run.since, run.until, run.repeat)
+    if not selected.height:
+        raise InvalidEventRange(f"{run.feed.name} has no events in the requested range")
+    newest = selected["occurred_at"].max()
     if isinstance(newest, datetime) and newest > now:
         raise InvalidEventRange(f"--repeat {run.repeat} reaches {newest.isoformat()}, which is in the future")
-    return inject_faults(wanted, run.feed, run.shares, run.seed)
+    return inject_faults(selected, run.feed, run.shares, run.seed)
 
 
 def send(
@@ -101,10 +101,10 @@ def send(
 ) -> Sent:
     """Send the run to its topic (which must exist) and write the manifest of what was delivered.
 
-    `rows`: its `deliveries(run, now)`, where they are made already.
+    `rows`: its `deliveries(run, now)`, if already computed.
 
     With `manifest`, an interrupted run is continued; ManifestExists when the file belongs to another run or to this
-    one and it is finished. When `stop` says so or delivery fails, the manifest holds what is surely delivered.
+    one and it is finished. After `stop` or a failed delivery the manifest holds what was delivered.
     """
     if manifest:
         refuse_other_run(manifest, run.facts())
@@ -112,8 +112,8 @@ def send(
     if not manifest:
         done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
         return Sent(done, rows.height, done.next_row == rows.height)
-    book = _JournalWriter(run, rows, manifest, partial(log_ends or ends_with_retry, bootstrap, run.feed.topic))
-    start_at = book.journal.sent
+    writer = _JournalWriter(run, rows, manifest, partial(log_ends or ends_with_retry, bootstrap, run.feed.topic))
+    start_at = writer.journal.sent
     try:
         done = produce(
             bootstrap,
@@ -122,16 +122,16 @@ def send(
             rate=rate,
             start_at=start_at,
             on_progress=on_progress,
-            on_chunk=book.enter,
+            on_chunk=writer.record,
             stop=stop,
         )
     finally:
-        write_manifest(manifest, book.journal, finished=book.journal.sent == rows.height)
+        write_manifest(manifest, writer.journal, finished=writer.journal.sent == rows.height)
     return Sent(done, rows.height, done.next_row == rows.height, start_at)
 
 
 def ends_with_retry(bootstrap: str, topic: str) -> Ends:
-    """Return the end offset of each partition, as patient with a broker that restarts as the producer is."""
+    """Return the end offset of each partition, with the producer's timeout while a broker restarts."""
     try:
         return log_end_offsets(bootstrap, topic, DELIVERY_SECONDS)
     except PartitionsNotReady:
@@ -140,16 +140,16 @@ def ends_with_retry(bootstrap: str, topic: str) -> Ends:
 
 
 class _JournalWriter:
-    """Keeps the run's journal while chunks arrive."""
+    """Writes the run's journal, chunk by chunk."""
 
     def __init__(self, run: Run, rows: pl.DataFrame, manifest: Path, log_ends: Callable[[], Ends]) -> None:
         self.topic, self.rows, self.log_ends = run.feed.topic, rows, log_ends
         found = log_ends()
         self.journal: Journal = open_journal(manifest, run.facts(), found)
-        # Something of the chunk after the journal's end came through before the crash.
+        # Records after the journal's end reached the topic before the crash.
         self.crashed = found != self.journal.ends
 
-    def enter(self, chunk: SentChunk) -> None:
+    def record(self, chunk: SentChunk) -> None:
         """Record a chunk that is in the topic."""
         ends = self.log_ends()
         lines = fault_lines(self.rows, self.topic, chunk.positions)
@@ -160,7 +160,7 @@ class _JournalWriter:
 
 
 def fault_lines(rows: pl.DataFrame, topic: str, positions: dict[int, Position]) -> list[Line]:
-    """Return the manifest lines of the marked rows that landed, in order of delivery."""
+    """Return the manifest lines of the delivered marked rows, in order of delivery."""
     landed = sorted(positions)
     marked = rows[landed].select("fault", "kind", "reason", "event_id").to_dicts() if landed else []
     return [
@@ -170,7 +170,7 @@ def fault_lines(rows: pl.DataFrame, topic: str, positions: dict[int, Position]) 
 
 
 def resent_lines(topic: str, chunk: SentChunk, before: Ends, after: Ends) -> list[Line]:
-    """Return a `resent` line per partition: rows of the chunk, and the offsets in which both sendings lie."""
+    """Return a `resent` line per partition: rows of the chunk, and the offsets that contain both copies."""
     return [
         {
             "fault": "resent",

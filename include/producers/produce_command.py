@@ -1,4 +1,4 @@
-"""`headrace produce`: send real events to Kafka, with faults where asked."""
+"""`headrace produce`: send real events to Kafka, on request with injected faults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def produce(
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Events per second; as fast as possible if not given.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed puts in the same faults.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed injects the same faults.")] = 1,
     duplicates: Share = 0.0,
     late: Share = 0.0,
     reorder: Share = 0.0,
@@ -52,33 +52,33 @@ def produce(
         typer.Option(
             parser=output_file,
             metavar="FILE",
-            help="Write every fault here (JSON lines); lets an interrupted run go on.",
+            help="Record every fault here (JSON lines); an interrupted run can continue.",
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="So many years in a row, each 371 days after the last.")] = 1,
-    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Partitions of the topic, if it must be made.")] = 2,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of years in a row, each 371 days after the last.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="Partitions of the topic, if it is created.")] = 2,
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Broker; headrace's own if not given.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Send a feed's events to its topic: duplicated, late, reordered and beside corrupt ones where asked.
+    """Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records.
 
-    Ctrl-C stops after what was handed over is delivered (exit 130); with --manifest the same command goes on there.
+    Ctrl-C stops after pending records are delivered (exit 130); with --manifest the same command continues there.
     """
 
     run = Run(find_feed(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
     address = bootstrap or _own_broker()
     console = Console(stderr=True, soft_wrap=True)
     now = datetime.now(UTC)
-    with _asked_to_stop() as stop, _progress(console, run.feed.name, quiet) as on_progress:
+    with _stop_on_interrupt() as stop, _progress(console, run.feed.name, quiet) as on_progress:
         try:
             ensure_topic(address, run.feed.topic, partitions)
             sent = send(run, address, now=now, manifest=manifest, rate=rate, on_progress=on_progress, stop=stop)
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(NOT_DELIVERED) from error
-    _say(sent, run.feed.topic, manifest)
+    _print_result(sent, run.feed.topic, manifest)
 
 
 def _own_broker() -> str:
@@ -86,7 +86,7 @@ def _own_broker() -> str:
     return bootstrap_servers(load_settings())
 
 
-def _say(sent: Sent, topic: str, manifest: Path | None) -> None:
+def _print_result(sent: Sent, topic: str, manifest: Path | None) -> None:
     done = sent.produced
     rate = done.sent / done.seconds if done.seconds else 0.0
     resumed = f", from record {sent.resumed_at:,} on" if sent.resumed_at else ""
@@ -95,27 +95,27 @@ def _say(sent: Sent, topic: str, manifest: Path | None) -> None:
         f"{done.next_row:,} of {sent.total:,} are in it"
     )
     if done.behind >= 1:
-        Console(soft_wrap=True).print(f"at worst {done.behind:.1f} s behind the asked rate")
+        Console(soft_wrap=True).print(f"at most {done.behind:.1f} s behind the requested rate")
     if manifest:
-        Console(soft_wrap=True).print(f"faults and their places: {manifest}")
+        Console(soft_wrap=True).print(f"faults and their offsets: {manifest}")
     if not sent.finished:
-        again = "goes on there" if manifest else "starts over (name a --manifest to go on instead)"
+        again = "continues there" if manifest else "starts over (with a --manifest it continues)"
         Console(stderr=True, soft_wrap=True).print(f"stopped; the same command {again}")
         raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Yield the question whether Ctrl-C was pressed; pressed again, it ends the program at once."""
-    asked = threading.Event()
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed; a second Ctrl-C ends the program at once."""
+    stopping = threading.Event()
 
     def note(_signal: int, _frame: FrameType | None) -> None:
-        asked.set()
+        stopping.set()
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield asked.is_set
+        yield stopping.is_set
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -24,7 +24,7 @@ class SourceMissing(Terminal):
 
 
 def read_table(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Return the columns of `schema` of table `name` (`NA` is null); SourceMissing if the package is not there.
+    """Return the columns of `schema` of table `name` (`NA` is null). Raises SourceMissing without the package.
 
     The package's own `__init__` needs the removed `pkg_resources`, so its files are found through the metadata.
     """

@@ -6,7 +6,7 @@ and hour occurs once, so `event_id` is `<station>/<observed_at>`. The key is the
 
 Measurements are rounded to two decimals (the source's wind speeds are conversions with fifteen); a missing one is JSON
 null. Units are the source's: degrees Fahrenheit, per cent, degrees, miles per hour, inches, millibars, miles. Its
-one gross outlier (EWR, 12 February 2013, 1048.36 mph) is sent as it is.
+one extreme outlier (EWR, 12 February 2013, 1048.36 mph) is sent unchanged.
 """
 
 from __future__ import annotations

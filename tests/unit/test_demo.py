@@ -327,7 +327,7 @@ def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest
     result = command.invoke(app, ["demo"])
     assert result.exit_code == 130
     assert result.output.count("\n") == 1
-    assert "goes on from here" in result.output
+    assert "continues here" in result.output
 
 
 def test_an_unfit_machine_is_refused_before_anything_is_made(

@@ -213,8 +213,8 @@ def test_the_score_is_told_by_reason_and_names_the_kinds_that_were_missed() -> N
 
 def test_the_verdict_of_a_score() -> None:
     good = Score(KINDS[:1], 5, 5, 0, 0, 0, 2, ())
-    assert "5 put in, 5 found" in verdict("flights", good)
-    assert "2 more lie where a chunk was sent twice" in verdict("flights", good)
+    assert "5 injected, 5 found" in verdict("flights", good)
+    assert "2 more are in a chunk that was sent twice" in verdict("flights", good)
     assert "none rejected" in verdict("weather", Score((), 0, 0, 0, 0, 0, 0, ()))
     bad = verdict("flights", Score(KINDS, 9, 8, 1, 1, 3, 0, (("flights", 1, 77),)))
     assert "1 missed, 1 for another reason, 3 wrongly rejected" in bad
