@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
     batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
     refine_records: int = Field(500_000, ge=1, description="maximum records in a refine run; a batch is never split")
+    compaction_files: int = Field(
+        8, ge=0, le=500, description="similar small files that the owner compacts by itself; 0: only headrace maintain"
+    )
     trigger_seconds: float = Field(0.5, ge=0, le=3600, description="interval between ingest batches, seconds")
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"

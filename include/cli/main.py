@@ -89,7 +89,7 @@ COMMANDS = {
     ),
     "maintain": LazyCommand(
         "include.cli.maintain_command:maintain",
-        "Compact gold and rejected, delete old files, trim logs; exit 1 when a dataset was skipped.",
+        "Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.",
     ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",

@@ -26,7 +26,7 @@ def maintain(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Compact gold and rejected, delete old files, trim logs; exit 1 when a dataset was skipped.
+    """Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.
 
     Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
     """

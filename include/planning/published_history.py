@@ -5,23 +5,28 @@ Reads: commits and add actions of the published tables; of data files only offse
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.bronze_ranges import batch_offsets as read_batch_offsets
 from include.reading.publication import PublishedTable
+from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset, open_table
+from include.reading.sql_quoting import sql_identifier, sql_literal
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One data file: rows, bytes, and the bounds of its columns as the log has them."""
+    """One data file: path, rows, bytes, and the bounds of its columns as the log has them."""
 
+    path: str
     rows: int
     size: int
     low: Mapping[str, Any]
@@ -57,9 +62,13 @@ class PublishedHistory:
 
     def missing(self, parts: Iterable[BatchOffsets]) -> list[BatchOffsets]:
         """Return the batches' offsets of which bronze has fewer rows than their commit counted."""
-        found: dict[tuple[int, int], int] = defaultdict(int)
+        found: Counter[tuple[int, int]] = Counter()
         for file in self.bronze_files:
-            found[file.low["_batch_id"], file.low["partition"]] += file.rows
+            if _is_of_one_batch(file):
+                found[file.low["_batch_id"], file.low["partition"]] += file.rows
+        compacted = [file for file in self.bronze_files if not _is_of_one_batch(file)]
+        counted = rows_of_files(self.bronze, compacted, '_batch_id, "partition", count(*)', "true", "group by all")
+        found.update({(batch, partition): rows for batch, partition, rows in counted})
         return [part for part in parts if found[part.batch, part.partition] < part.rows]
 
     def absent(self, part: BatchOffsets) -> list[tuple[int, int]]:
@@ -71,13 +80,13 @@ class PublishedHistory:
         return list(holes(sorted(found.to_pylist()), part.start, part.end))
 
     def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:
-        """Return the batches whose silver files may hold one of `columns` in [since, until)."""
-        return {
-            batch
-            for file in self.silver_files
-            if any(_may_lie(file, column, since, until) for column in columns)
-            for batch in range(file.low["_batch_id"], file.high["_batch_id"] + 1)
-        }
+        """Return the batches that may have a silver row with one of `columns` in [since, until)."""
+        files = [f for f in self.silver_files if any(_may_lie(f, column, since, until) for column in columns)]
+        low, high = (sql_literal(moment.isoformat()) for moment in (since, until))
+        inside = " or ".join(f"({c} >= {low} and {c} < {high})" for c in map(sql_identifier, columns))
+        mixed = [file for file in files if not _is_of_one_batch(file)]
+        exact = rows_of_files(self.silver, mixed, "distinct _batch_id", inside)
+        return {file.low["_batch_id"] for file in files if _is_of_one_batch(file)} | {batch for (batch,) in exact}
 
 
 def holes(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -97,9 +106,26 @@ def files_of(table: PublishedTable) -> Iterator[FileFacts]:
 
     found = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
     low, high = (_bounds(found, part) for part in ("min.", "max."))
-    sizes = (_values(found[name]) for name in ("num_records", "size_bytes"))
-    for rows, size, lower, upper in zip(*sizes, low, high, strict=True):
-        yield FileFacts(rows, size, lower, upper)
+    facts = (_values(found[name]) for name in ("path", "num_records", "size_bytes"))
+    for path, rows, size, lower, upper in zip(*facts, low, high, strict=True):
+        yield FileFacts(unquote(path), rows, size, lower, upper)
+
+
+def rows_of_files(
+    table: PublishedTable, files: Sequence[FileFacts], columns: str, condition: str, rest: str = ""
+) -> list[tuple[Any, ...]]:
+    """Return the result of a query over some of a table's files, which DuckDB reads; empty without files."""
+    if not files:
+        return []
+    paths = ", ".join(sql_literal(str(table.path / file.path)) for file in files)
+    source = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
+    with closing(memory_database()) as database:
+        return list(database.execute(f"select {columns} from {source} where {condition} {rest}").fetchall())
+
+
+def _is_of_one_batch(file: FileFacts) -> bool:
+    """Whether a file's rows are of one batch; false for compacted files, and for those of a run of several batches."""
+    return bool(file.low["_batch_id"] == file.high["_batch_id"])
 
 
 def _bounds(found: Any, part: str) -> list[dict[str, Any]]:

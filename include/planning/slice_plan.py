@@ -179,19 +179,24 @@ def _reference_text(versions: Mapping[str, int] | None) -> str:
 
 
 def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
-    """Count files by their bounds, gold rows by the share of the records."""
-    files = [file for file in view.history.bronze_files if any(_within(file.low, file.high, s) for s in slice_.spans)]
-    records, every = sum(file.rows for file in files), sum(file.rows for file in view.history.bronze_files)
+    """Count records by the share of each file's offsets in the slice, gold rows by the share of the records."""
+    shares = [(file, sum(_share(file.low, file.high, s) for s in slice_.spans)) for file in view.history.bronze_files]
+    files = [file for file, share in shares if share]
+    records, every = round(sum(f.rows * share for f, share in shares)), sum(f.rows for f in view.history.bronze_files)
     reading = PinnedTables(tables_of(view.settings, view.seen))
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
     rate = reported_rate(view.settings, view.seen.dataset)
     share = records / every if every else 0.0
-    size = sum(file.size for file in files)
+    size = round(sum(file.size * share for file, share in shares))
     return Prediction(records, size, len(files), round(gold * share), round(records / rate, 1), rate)
 
 
-def _within(low: Mapping[str, int], high: Mapping[str, int], span: Span) -> bool:
-    return low["partition"] == span.partition and low["offset"] < span.end and high["offset"] >= span.start
+def _share(low: Mapping[str, int], high: Mapping[str, int], span: Span) -> float:
+    """Return which share of a file's range of offsets lies in the span."""
+    if low["partition"] != span.partition:
+        return 0.0
+    inside = min(high["offset"] + 1, span.end) - max(low["offset"], span.start)
+    return max(0, inside) / (high["offset"] + 1 - low["offset"])
 
 
 def format_range(since: datetime, until: datetime) -> str:

@@ -10,7 +10,7 @@ Does not: build a release from its start (`shadow_job.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -29,6 +29,7 @@ from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progr
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, open_release
+from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import Lease, take_lease
 
@@ -99,6 +100,11 @@ class ActiveReleases:
     shadows: list[ActiveRelease] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
     """Shadow releases that could not be opened; they stay recorded for the next owner."""
+
+    @property
+    def all_releases(self) -> Sequence[ActiveRelease]:
+        """The published release, then its shadows."""
+        return (self.published, *self.shadows)
 
     @property
     def dataset(self) -> str:
@@ -203,7 +209,7 @@ def refuse_incomplete(release: Release, last: int) -> None:
     """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`."""
     writer = release.writer
     rows = sum(file.rows for table in (writer.silver, writer.rejected) for file in table.files())
-    expected = sum(file.rows for file in writer.bronze.files() if file.overlaps("_batch_id", 0, last))
+    expected = count_rows(writer.bronze, 0, last)
     if rows != expected:
         raise ReleaseIncomplete(release.dataset.release, rows, expected)
 

@@ -1,60 +1,77 @@
-"""Compacts small files of gold and rejected, and removes obsolete files of all tables.
+"""Compacts small files of every layer, and removes obsolete files (adr-0003).
 
 Reads / Writes: bronze, and silver, rejected and gold of each active release.
-Guarantee: the rows stay the same. Published versions, and those that a rollback would publish, stay readable; other
-versions for the retention of the tables. The stream waits meanwhile: no new group is begun after `seconds`.
+Guarantee: the rows stay the same, in the order of batch, partition and offset. Published versions, and those that a
+rollback would publish, stay readable; other versions for the retention of the tables. The stream waits meanwhile: no
+group is begun after `seconds`.
 After a crash: uncommitted files are removed when they are older than the retention; the next call does the rest.
-Does not: compact bronze and silver (adr-0003), remove entries of a table's log (the ledger is built from them), touch
-retired releases, or publish: the next publication makes compacted files visible.
+Does not: compact batches that a release may still repeat, touch retired releases, or publish: the next publication
+makes compacted files visible.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from urllib.parse import quote
 
 from include.paths import warehouse
 from include.reading.publication import read_publication
+from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
+from spark_jobs.engine.compaction_groups import (
+    ON_REQUEST,
+    SPLIT_BY_DAY,
+    CompactionPolicy,
+    Place,
+    compaction_groups,
+    event_day_of,
+    kafka_partition_of,
+    partition_of,
+)
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.data_files import HIVE_NULL, DataFile
+from spark_jobs.storage.batch_rows import last_batch
+from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
 
-MEGABYTE = 1 << 20
+SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
 @dataclass(frozen=True)
-class CompactionSize:
-    """Files below `small` bytes are compacted to files of about `target` bytes.
+class CompactedTable:
+    """A table and how it is compacted.
 
-    Only in partitions with at least `min_files` of them, and at most `max_files` per group, which keeps a step short.
+    `place`: files of one place may become one file. `order`: columns that its rows are sorted by. `day`: column whose
+    days get a file each, when there are enough rows. `before`: only files of batches before this one; None for all.
     """
 
-    small: int = 32 * MEGABYTE
-    target: int = 128 * MEGABYTE
-    min_files: int = 8
-    max_files: int = 500
+    table: Table
+    place: Place = partition_of
+    order: tuple[str, ...] = ()
+    day: str = ""
+    before: int | None = None
 
-
-SIZE = CompactionSize()
+    def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
+        """Return the groups of files to compact now, smallest first."""
+        files = self.table.files()
+        if self.before is not None:
+            files = [file for file in files if last_batch(file) < self.before]
+        return compaction_groups(files, policy, self.place)
 
 
 def compact_tables(
     settings: Settings,
-    spark: SparkSession,
     releases: Sequence[Release],
     seconds: float,
-    size: CompactionSize = SIZE,
+    policy: CompactionPolicy = ON_REQUEST,
     is_owner: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
@@ -63,14 +80,15 @@ def compact_tables(
     this process is not the owner any more.
     """
     end, kept, root = time.monotonic() + seconds, protected_versions(settings, releases), warehouse(settings)
+    compactable = {each.table.spec.path: each for each in compactable_tables(releases)}
     done: dict[str, Any] = {}
-    for table, compactable in tables_to_compact(releases):
-        path, before = table.spec.path, table.files()
-        groups = list(small_groups(before, size)) if compactable else []
+    for table in tables_of(releases):
+        path, before = table.spec.path, len(table.files())
+        groups = compactable[path].groups(policy) if path in compactable else []
         while groups and time.monotonic() < end and is_owner():
-            compact_group(spark, table, groups.pop(0))
+            compact_group(compactable[path], groups.pop(0))
         removed = table.vacuum(sorted(kept.get(path, ()))) if is_owner() else 0
-        facts = {"files": len(before), "now": len(table.files()), "removed": removed, "left": len(groups)}
+        facts = {"files": before, "now": len(table.files()), "removed": removed, "left": len(groups)}
         done[str(path.relative_to(root))] = facts
     return done
 
@@ -85,47 +103,55 @@ def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mappi
     return kept
 
 
-def tables_to_compact(releases: Sequence[Release]) -> Iterator[tuple[Table, bool]]:
-    """Yield each table once, and whether its files may be compacted: not while a run is unfinished."""
+def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
+    """Yield each table of the releases once."""
     for release in releases:
-        whole = unfinished_run(release) is None
-        yield release.writer.rejected, whole
+        yield release.writer.rejected
         for target in release.gold:
-            yield target.table, whole
-        yield release.writer.silver, False
-    yield releases[0].writer.bronze, False
+            yield target.table
+        yield release.writer.silver
+    yield releases[0].writer.bronze
 
 
-def small_groups(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
-    """Yield groups of files, each of one partition, that become one file."""
-    small = sorted((file for file in files if file.size < size.small), key=lambda file: (_partition(file), file.path))
-    for _, found in groupby(small, key=_partition):
-        files = list(found)
-        if len(files) >= size.min_files:
-            yield from _filled(files, size)
+def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
+    """Yield the tables whose files may be compacted: not those of a release while one of its runs is unfinished.
+
+    The last batch of bronze and silver stays as it is: a restart may need its files.
+    """
+    for release in releases:
+        if unfinished_run(release) is not None:
+            continue
+        writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
+        yield CompactedTable(writer.rejected, order=SILVER_ORDER)
+        yield CompactedTable(writer.silver, event_day_of(time_column), SILVER_ORDER, time_column, batch)
+        for target in release.gold:
+            yield CompactedTable(target.table)
+    batch = refined_batch(releases[0])
+    yield CompactedTable(releases[0].writer.bronze, kafka_partition_of, ("_batch_id", "partition", "offset"), "", batch)
 
 
-def _partition(file: DataFile) -> str:
-    """Return the partition's text; the log has none for null."""
-    return file.partition or HIVE_NULL
-
-
-def _filled(files: Sequence[DataFile], size: CompactionSize) -> Iterator[list[DataFile]]:
-    group: list[DataFile] = []
-    for file in files:
-        if group and (sum(each.size for each in group) + file.size > size.target or len(group) == size.max_files):
-            yield group
-            group = []
-        group.append(file)
-    if len(group) > 1:
-        yield group
-
-
-def compact_group(spark: SparkSession, table: Table, group: Sequence[DataFile]) -> None:
-    """Compact files of one partition. `dataChange=false`: change-feed readers see no rows."""
-    value = None if _partition(group[0]) == HIVE_NULL else group[0].partition
-    partition = F.lit(value).cast("string").alias(table.spec.partition)
-    rows = table.read(spark, group).coalesce(1).select("*", partition)
-    added = table.write(rows, f"maintained-{table.version}")
+def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
+    """Compact files of one place. `dataChange=false`: change-feed readers see no rows."""
+    table, value = compacted.table, partition_of(group[0])
+    attempt = table.attempt_folder(f"compacted-{table.version}")
+    shutil.rmtree(attempt, ignore_errors=True)
+    folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
+    folder.mkdir(parents=True)
+    with duckdb_session() as duck:
+        duck.view_table("small", table, group)
+        column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
+        for number, condition in enumerate(_days(duck, column)):
+            ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
+            duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
+    added = table.written_files(attempt)
     pass_step(Step.COMPACTION_WRITTEN)
     table.compact(added, group)
+
+
+def _days(duck: DuckSession, column: str) -> list[str]:
+    """Return a condition for each day that the rows of `small` have; one that holds for all without a column."""
+    if not column:
+        return [""]
+    day = f"date_trunc('day', {sql_identifier(column)})"
+    days = duck.rows(f"select distinct {day}::varchar from small order by all")
+    return [f" where {day}::varchar is not distinct from {sql_literal(d) if d else 'null'}" for (d,) in days]

@@ -1,4 +1,4 @@
-"""The driver's main loop: restart ingest, execute owner requests, refine, advance shadow releases, drain.
+"""The driver's main loop: restart ingest, execute owner requests, refine, advance shadow releases, compact, drain.
 
 Reads: bronze, owner requests. Writes: silver, rejected, gold, the publication, the ledger, the status.
 Guarantee: one run or request at a time; bronze goes on while refine fails, and refine while ingest is down.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from include.errors import HeadraceError
 from include.ledger.ledger_writer import LedgerWriter
@@ -19,6 +19,8 @@ from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
@@ -42,8 +44,12 @@ class DriverLoop:
     ledger: LedgerWriter
     reporter: StatusReporter
     stop: threading.Event
+    compaction: AutomaticCompaction = field(init=False)
     pause: float = 0.0
     retry_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=self.settings.compaction_files))
 
     def run(self, bootstrap: str) -> None:
         """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
@@ -53,7 +59,10 @@ class DriverLoop:
                 raise LeaseLost(self.dataset, self.lease.path)
             self.supervisor.restart_ended()
             self._execute_request()
-            if not self._refine_next() and not self._advance_shadow():
+            worked = self._refine_next() or self._advance_shadow()
+            if worked:
+                self.compaction.note_run()
+            if not self._compact() and not worked:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
@@ -82,6 +91,11 @@ class DriverLoop:
         if worked:
             project(self.ledger, self.settings, self.dataset)
         return worked
+
+    def _compact(self) -> bool:
+        """Compact one group of small files, if there is one; not while a patch must be finished first."""
+        active = self.active
+        return not active.is_patching and self.compaction.step([each.release for each in active.all_releases])
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

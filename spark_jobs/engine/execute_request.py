@@ -58,9 +58,9 @@ def _retire(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
 
 
 def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
-    releases = [each.release for each in (active.published, *active.shadows)]
+    releases = [each.release for each in active.all_releases]
     owner = active.published.lease
-    return compact_tables(active.settings, active.spark, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
+    return compact_tables(active.settings, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
 
 
 def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:

@@ -5,8 +5,12 @@ A release's progress is the transaction version in its own tables; there is no s
 
 from __future__ import annotations
 
+from collections import Counter
+
 from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.batch_rows import batch_rows, first_batch
+from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
@@ -32,10 +36,7 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
     first = refined_batch(release) + 1
     if last < first:
         return None
-    rows: dict[int, int] = {}
-    for file in batch_files(release.writer.bronze, first, last):
-        number = int(str(file.low["_batch_id"]))
-        rows[number] = rows.get(number, 0) + file.rows
+    rows = _next_rows(release.writer.bronze, first, last, most_rows)
     total, bound = rows.get(first, 0), first
     inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
@@ -44,6 +45,24 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
         bound += 1
         total += rows.get(bound, 0)
     return first, bound
+
+
+def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[int]:
+    """Return the rows of each batch from `first` on, up to `last` or until the batches exceed `most_rows` together."""
+    rows: Counter[int] = Counter()
+    unsettled: dict[int, int] = {}
+    settled = 0
+    for file in sorted(batch_files(bronze, first, last), key=first_batch):
+        # No later file has rows of a batch before this file's first.
+        for batch in [batch for batch in unsettled if batch < first_batch(file)]:
+            settled += unsettled.pop(batch)
+        if settled > most_rows:
+            break
+        found = batch_rows(bronze, [file], first, last)
+        rows.update(found)
+        for batch, count in found.items():
+            unsettled[batch] = unsettled.get(batch, 0) + count
+    return rows
 
 
 def last_epoch(release: Release) -> int:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from include.reading.publication import publish
 from include.settings import Settings
 from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_layer import commit_silver
+from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.failpoints import Step, pass_step
 
 
@@ -50,7 +50,7 @@ def refine(
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
-    report = RunReport((first, last), sum(f.rows for f in batch_files(release.writer.bronze, first, last)))
+    report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
     with report.step("silver"):
         silver = commit_silver(release.writer, run)
     with report.step("gold"):

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -24,9 +25,10 @@ from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_writer import MONTH, Inheritance, SilverWriter
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
+from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
@@ -92,8 +94,8 @@ def _validated_batch(
 def _validated(
     writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
 ) -> ValidatedBatch:
-    sources = batch_files(writer.bronze, *run.batches)
-    records = [writer.bronze.spec.path / file.path for file in sources]
+    records = _records(writer, run)
+    rows_in = rows_in_files(records)
     files = validate_files(writer, records, run.batches, writer.staging, until)
     with duckdb_session() as duck:
         _view(duck, writer, files, run.first)
@@ -101,8 +103,22 @@ def _validated(
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
-    shutil.rmtree(writer.staging, ignore_errors=True)
-    return ValidatedBatch(silver, rejected, sum(f.rows for f in sources), reasons, dispositions, files.warnings, until)
+    for folder in (writer.staging, writer.records_folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until)
+
+
+def _records(writer: SilverWriter, run: RefineRun) -> list[Path]:
+    """Return files with exactly the bronze rows of the run; rows of files that have other batches too are copied."""
+    bronze, files = writer.bronze, batch_files(writer.bronze, *run.batches)
+    mixed = [file for file in files if not file.lies_within("_batch_id", *run.batches)]
+    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
+    if not mixed:
+        return paths
+    with duckdb_session() as duck:
+        duck.view_table("mixed", bronze, mixed)
+        duck.save(f"select * from mixed where _batch_id between {run.first} and {run.last}", writer.records_folder)
+    return [*paths, *parquet_files(writer.records_folder)]
 
 
 def _view(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first: int) -> None:
@@ -131,7 +147,7 @@ def _inherited(
         silver = _inherited_rows(writer, inheritance.silver, writer.silver, time, batches, folder)
     else:
         silver = list(committed)
-    rows_in = sum(file.rows for file in batch_files(writer.bronze, *batches))
+    rows_in = count_rows(writer.bronze, *batches)
     return ValidatedBatch(silver, rejected, rows_in, *rejected_counts(writer.rejected, rejected), warnings={})
 
 

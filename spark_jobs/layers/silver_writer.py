@@ -71,6 +71,11 @@ class SilverWriter:
     counting: WarningCounter
     inheritance: Inheritance | None = None
 
+    @property
+    def records_folder(self) -> Path:
+        """Folder for bronze rows that are copied for a run."""
+        return self.staging.with_name("_records")
+
     def app_id(self, table: str) -> str:
         """Return the app id of the release's commits to `silver` or `rejected`."""
         return f"{self.dataset.name}/{self.dataset.release}/{table}"

@@ -141,6 +141,11 @@ class Table:
             self._refresh()
             return list(self._files.values())
 
+    @property
+    def file_count(self) -> int:
+        """The number of the table's current files."""
+        return len(self._files)
+
     def read(self, spark: SparkSession, files: Iterable[DataFile]) -> DataFrame:
         """Return the rows of exactly these files, without the partition column."""
         return read_files(spark, self.spec.data_schema, [self.spec.path / file.path for file in files])

@@ -56,6 +56,10 @@ class DuckSession:
         folder.mkdir(parents=True)
         self._database.execute(f"copy ({sql}) to {sql_literal(str(folder / 'part-0.parquet'))} (format parquet)")
 
+    def save_file(self, sql: str, path: Path) -> None:
+        """Write the rows of a query into one new file, compressed for rows that stay."""
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} (format parquet, compression zstd)")
+
     def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
         """Write the rows of a query with the table's columns, as `Table.write` does with Spark's; return the files."""
         path = table.attempt_folder(folder)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,33 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
 
+from include.catalog.dataset import load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import commits
 from include.ledger.ledger_rebuild import rebuild
+from include.planning.published_history import PublishedHistory
 from include.reading import pinned
+from include.reading.publication import read_publication
+from include.reading.publication import tables_of as tables_of_publication
 from include.settings import Settings
-from spark_jobs.engine.compact_tables import CompactionSize, compact_tables, small_groups, tables_to_compact
+from spark_jobs.engine import automatic_compaction
+from spark_jobs.engine import compact_tables as compact_tables_module
+from spark_jobs.engine.active_releases import refuse_incomplete
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.compact_tables import compact_tables, tables_of
+from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy, compaction_groups, partition_of, tier
+from spark_jobs.engine.next_run import next_run
+from spark_jobs.engine.refine import refine
 from spark_jobs.layers import silver_layer
+from spark_jobs.layers.release_tables import open_release
+from spark_jobs.storage.batch_rows import count_rows, first_batch, last_batch
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import CompactedRowsDiffer, Table
 from spark_jobs.storage.failpoints import Step
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
-EARLY = CompactionSize(min_files=3)
+EARLY = CompactionPolicy(min_files=2)
 LONG_AGO = timedelta(days=8)
 
 
@@ -75,7 +89,7 @@ def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
 
 def head_rows(release: SmallRelease) -> dict[str, pl.DataFrame]:
     """Return the rows of every table's newest version; readers see it after the next publication."""
-    tables = [table for table, _ in tables_to_compact([release.release])]
+    tables = list(tables_of([release.release]))
     return {t.spec.name: sorted_rows(pl.read_delta(str(t.spec.path))) for t in tables}
 
 
@@ -94,16 +108,15 @@ def age_files(release: SmallRelease) -> None:
 
 
 def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
-    release, spark = patcher.production, patcher.production.spark
+    release = patcher.production
     before = published_rows(release)
-    done = compact_tables(release.settings, spark, [release.release], 600, EARLY)
+    done = compact_tables(release.settings, [release.release], 600, EARLY)
     assert {facts["left"] for facts in done.values()} == {0}
     fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
     assert any(table.endswith("/rejected") for table in fewer)
     assert any("/gold/" in table for table in fewer)
-    assert not any(table.endswith(("/silver", "/bronze")) for table in fewer), (
-        "slices find their batches by the files' bounds"
-    )
+    assert any(table.endswith("/silver") for table in fewer)
+    assert any(table.endswith("/bronze") for table in fewer)
     assert_same_rows(published_rows(release), before)
     assert_same_rows(head_rows(release), before)
 
@@ -111,7 +124,7 @@ def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
     release.restart()
     release.take([reading(40, 5), reading(41, "five")])
     assert release.silver().height == before["silver.meter"].height + 1
-    twice = compact_tables(release.settings, spark, [release.release], 600, EARLY)
+    twice = compact_tables(release.settings, [release.release], 600, EARLY)
     assert all(twice[table]["files"] <= done[table]["now"] + 1 for table in fewer)
     assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values()), "the rebuild must give the same rows"
     patch, _, differing = patcher.rebuild(WHOLE_HISTORY, double_litres)
@@ -124,7 +137,7 @@ def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
 def test_change_feed_reader_sees_no_rows_of_compaction(patcher: SlicePatcher) -> None:
     table = patcher.production.release.writer.rejected
     version = table.version
-    compact_tables(patcher.production.settings, patcher.production.spark, [patcher.production.release], 600, EARLY)
+    compact_tables(patcher.production.settings, [patcher.production.release], 600, EARLY)
     log = table.spec.path / "_delta_log"
     actions = [json.loads(line) for line in (log / f"{version + 1:020}.json").read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -139,14 +152,14 @@ def test_published_versions_survive_vacuum(patcher: SlicePatcher, monkeypatch: p
     table = release.release.writer.rejected
     vacuumed = vacuum_with_retention(monkeypatch, timedelta())
     age_files(release)
-    compact_tables(settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(settings, [release.release], 600, EARLY)
     assert vacuumed, "no table was vacuumed"
     # The publication names versions older than the compaction: vacuum keeps their files.
     assert_same_rows(published_rows(release), before)
     assert_same_rows(head_rows(release), before)
     release.take([reading(50, 1), reading(51, "one")])
     age_files(release)
-    done = compact_tables(settings, release.spark, [release.release], 600, EARLY)
+    done = compact_tables(settings, [release.release], 600, EARLY)
     path = str(table.spec.path.relative_to(settings.state / "warehouse"))
     assert done[path]["removed"] > 0
     assert published_rows(release)["silver.meter"].height == before["silver.meter"].height + 1
@@ -177,9 +190,9 @@ def test_recently_replaced_files_are_kept_for_a_week(patcher: SlicePatcher) -> N
     table = release.release.writer.rejected
     before = DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table()
     age_files(release)
-    compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(release.settings, [release.release], 600, EARLY)
     release.take([reading(50, 1), reading(51, "one")])
-    compact_tables(release.settings, release.spark, [release.release], 600, EARLY)
+    compact_tables(release.settings, [release.release], 600, EARLY)
     assert len(table.files()) < 6
     assert DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table().equals(before)
 
@@ -189,12 +202,12 @@ def test_old_uncommitted_files_are_removed(patcher: SlicePatcher) -> None:
     orphan = release.release.writer.silver.spec.path / "b00000099-feed" / "month=2024-02" / "part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"half")
-    young = compact_tables(release.settings, release.spark, [release.release], 600)
+    young = compact_tables(release.settings, [release.release], 600)
     assert orphan.exists()
     assert not any(facts["removed"] for facts in young.values())
     then = orphan.stat().st_mtime - LONG_AGO.total_seconds()
     os.utime(orphan, (then, then))
-    compact_tables(release.settings, release.spark, [release.release], 600)
+    compact_tables(release.settings, [release.release], 600)
     assert not orphan.exists()
 
 
@@ -207,7 +220,7 @@ def test_unfinished_run_keeps_its_files(patcher: SlicePatcher) -> None:
         dying_before_gold(release, 5, 7)
     assert release.begun() == (5, 7)
     before = [{file.path for file in table.files()} for table in tables]
-    compact_tables(release.settings, release.spark, [release.release], 600, CompactionSize(min_files=2))
+    compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
     assert [{file.path for file in table.files()} for table in tables] == before
     release.restart()
     release.refine(5, 7)
@@ -231,7 +244,7 @@ def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
 def test_compaction_stops_at_time_limit(patcher: SlicePatcher) -> None:
     release = patcher.production
     before = published_rows(release)
-    done = compact_tables(release.settings, release.spark, [release.release], 0, EARLY)
+    done = compact_tables(release.settings, [release.release], 0, EARLY)
     assert sum(facts["left"] for facts in done.values()) > 0
     assert all(facts["now"] == facts["files"] for facts in done.values())
     assert_same_rows(published_rows(release), before)
@@ -250,15 +263,111 @@ def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFi
     return DataFile(name, partition, 1, size, {"_batch_id": batch}, {"_batch_id": batch})
 
 
+def test_new_release_is_built_from_compacted_bronze_in_small_runs(patcher: SlicePatcher) -> None:
+    release = patcher.production
+    before = published_rows(release)
+    compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
+    bronze = release.release.writer.bronze
+    whole = [file for file in bronze.files() if last_batch(file) > first_batch(file)]
+    assert whole, "bronze has files of several batches"
+    assert count_rows(bronze, 0, 4) == 15
+    assert count_rows(bronze, 1, 2) == 6
+    folder = patcher.folder / "meter"
+    shutil.copytree(METER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "silver.py").write_text((folder / "silver.py").read_text() + "\n# another release\n")
+    other = open_release(release.spark, release.settings, load_dataset("meter", folder), bronze)
+    runs = []
+    while (run := next_run(other, 4, 4)) is not None:
+        runs.append(run)
+        refine(release.settings, other, *run, 1, publishing=False)
+    assert runs == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)], "a run ends inside a compacted file"
+    silver = sorted_rows(pl.read_delta(str(other.writer.silver.spec.path)))
+    assert_frame_equal(silver, before["silver.meter"], check_column_order=False)
+    refuse_incomplete(other, 4)
+
+
+def test_planning_finds_the_same_batches_after_compaction(patcher: SlicePatcher) -> None:
+    release = patcher.production
+
+    def planned() -> tuple[set[int], list[Any]]:
+        tables = tables_of_publication(release.settings, read_publication(release.settings, "meter"))
+        history = PublishedHistory(tables["bronze.meter"], tables["silver.meter"])
+        since, until = datetime(2024, 2, 11, tzinfo=UTC), datetime(2024, 2, 13, tzinfo=UTC)
+        parts = [part for part in history.batch_offsets if part.batch < 5]
+        return history.batches_with_events(["read_at"], since, until), history.missing(parts)
+
+    before = planned()
+    assert before == ({1, 2}, [])
+    compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
+    release.take([reading(50, 1)])
+    assert planned() == before
+
+
+def test_owner_compacts_by_itself_and_keeps_few_files(patcher: SlicePatcher) -> None:
+    release = patcher.production
+    before = head_rows(release)
+    compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2))
+    steps = 0
+    while compaction.step([release.release]):
+        steps += 1
+    assert steps >= 4, "one group of one table at a time"
+    counts = {table.spec.name: table.file_count for table in tables_of([release.release])}
+    assert max(counts[name] for name in ("bronze.meter", "silver.meter", "rejected.meter")) <= 5
+    assert_same_rows(head_rows(release), before)
+    assert not compaction.step([release.release]), "nothing is left to compact"
+    release.take([reading(52, 1)])
+    compaction.note_run()
+    assert not compaction.step([release.release]), "one more file is not enough"
+    assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values())
+
+
+def test_failed_compaction_pauses_and_runs_continue(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2), clock=lambda: now[0])
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(automatic_compaction, "compact_group", fail)
+        assert not compaction.step([patcher.production.release])
+    assert not compaction.step([patcher.production.release]), "it pauses"
+    now[0] += 61
+    assert compaction.step([patcher.production.release])
+    patcher.production.take([reading(52, 1)])
+
+
+def test_silver_is_split_by_event_day_when_large(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = patcher.production
+    monkeypatch.setattr(compact_tables_module, "SPLIT_BY_DAY", 1)
+    before = head_rows(release)["silver.meter"]
+    compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
+    assert_same_rows({"silver": head_rows(release)["silver.meter"]}, {"silver": before})
+    compacted = [file for file in release.release.writer.silver.files() if "compacted" in file.path]
+    assert len(compacted) > 1
+    assert all(file.low["read_at"].date() == file.high["read_at"].date() for file in compacted)  # type: ignore[union-attr]
+
+
+def test_tiers_grow_by_a_factor_of_eight() -> None:
+    bounds = [64 << 10, 512 << 10, 4 << 20, 32 << 20]
+    assert [tier(bound - 1) for bound in bounds] == [0, 1, 2, 3]
+    assert [tier(bound) for bound in bounds] == [1, 2, 3, 4]
+
+
 def test_small_files_are_grouped_by_partition_and_size() -> None:
-    size = CompactionSize(small=10, target=12, min_files=3)
+    size = CompactionPolicy(small=10, target=12, min_files=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
-    assert [[f.path for f in group] for group in small_groups(small, size)] == [["f0", "f1"], ["f2", "f3"]]
-    few = CompactionSize(small=10, target=1000, min_files=3, max_files=2)
-    assert [len(group) for group in small_groups(small, few)] == [2, 2]
+    assert [[f.path for f in group] for group in compaction_groups(small, size, partition_of)] == [
+        ["f4", "f3"],
+        ["f2", "f1"],
+    ]
+    few = CompactionPolicy(small=10, target=1000, min_files=3, max_files=2)
+    assert [len(group) for group in compaction_groups(small, few, partition_of)] == [2, 2]
     null_partition = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
-    assert [len(group) for group in small_groups(null_partition, size)] == [4], "null has two spellings"
-    assert list(small_groups(small[:2], size)) == [], "fewer than min_files"
-    assert list(small_groups([file(f"g{n}", 10, n) for n in range(9)], size)) == [], "not small"
+    assert [len(group) for group in compaction_groups(null_partition, size, partition_of)] == [4], (
+        "null has two spellings"
+    )
+    assert compaction_groups(small[:2], size, partition_of) == [], "fewer than min_files"
+    assert compaction_groups([file(f"g{n}", 10, n) for n in range(9)], size, partition_of) == [], "not small"
     one_each = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]
-    assert list(small_groups(one_each, size)) == [], "each in its own partition"
+    assert compaction_groups(one_each, size, partition_of) == [], "each in its own partition"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from include.planning.plan import REPLAY, Plan, Prediction
 from include.planning.plan_journal import record_result, save_plan
 from include.planning.stage_results import Cancelled
 from include.reading.publication import read_publication
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.storage.batch_rows import first_batch, last_batch
+from spark_jobs.storage.delta_table import Table
 
 pytestmark = pytest.mark.extended
 
@@ -30,7 +34,8 @@ def maintained(site: Site) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
-    driver = site.start_driver()
+    on_request = {"HEADRACE_COMPACTION_FILES": "0"}
+    driver = site.start_driver(**on_request)
     for _ in range(BATCHES):
         site.send(20)
         site.wait_published(driver)
@@ -48,7 +53,7 @@ def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
     site.assert_nothing_lost()
 
     # An open plan reads table versions: its tables are not compacted.
-    driver = site.start_driver()
+    driver = site.start_driver(**on_request)
     release = before.release
     plan = Plan(
         f"replay-{site.dataset}-1", REPLAY, site.dataset, release, release, before.published_at, "ann", 0.0, [],
@@ -70,5 +75,26 @@ def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
     assert driver.process.poll() is None
     site.send(20)
     site.wait_published(driver)
+    site.assert_nothing_lost()
+    assert "identical" in site.command("ledger", "rebuild").stdout
+
+
+@pytest.mark.timeout(600)
+def test_driver_killed_during_automatic_compaction_loses_nothing(site: Site) -> None:
+    often = {"HEADRACE_COMPACTION_FILES": "2"}
+    driver = site.start_driver("kill:compact.files-written", **often)
+    for _ in range(BATCHES):
+        site.send(20)
+        if driver.process.poll() is not None:
+            break
+        time.sleep(1)
+    assert driver.wait() == -signal.SIGKILL
+    driver = site.start_driver(**often)
+    site.send(20)
+    site.wait_published(driver)
+    driver.send(signal.SIGTERM)
+    assert driver.wait() == 0
+    bronze = Table(bronze_spec(site.settings, site.dataset))
+    assert any(last_batch(file) > first_batch(file) for file in bronze.files()), "bronze was compacted"
     site.assert_nothing_lost()
     assert "identical" in site.command("ledger", "rebuild").stdout

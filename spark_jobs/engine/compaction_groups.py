@@ -1,0 +1,104 @@
+"""Which small files are compacted together: files of one place in a table and of similar size.
+
+Sizes are tiers of a factor of eight, as in a size-tiered log-structured merge tree: a byte is rewritten once per tier,
+and a place has at most `min_files` files per tier after compaction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from spark_jobs.storage.data_files import HIVE_NULL, DataFile
+
+MEGABYTE = 1 << 20
+SMALLEST = 64 << 10
+"""Upper size of the first tier."""
+FACTOR = 8
+SPLIT_BY_DAY = 4 * MEGABYTE
+"""Smaller files hold the rows of a whole month: a few late rows of each day must not become a file each."""
+
+
+@dataclass(frozen=True)
+class CompactionPolicy:
+    """Files below `small` bytes are compacted to files of about `target` bytes.
+
+    Only when a place has at least `min_files` of them, and at most `max_files` at once, which keeps a step short.
+    With `tiered`, only files of one size tier are compacted together: many small steps instead of few large ones.
+    """
+
+    small: int = 32 * MEGABYTE
+    target: int = 128 * MEGABYTE
+    min_files: int = 8
+    max_files: int = 500
+    tiered: bool = False
+
+
+ON_REQUEST = CompactionPolicy()
+AUTOMATIC = CompactionPolicy(target=64 * MEGABYTE, tiered=True)
+
+Place = Callable[[DataFile], Hashable]
+
+
+def compaction_groups(files: Sequence[DataFile], policy: CompactionPolicy, place: Place) -> list[list[DataFile]]:
+    """Return groups of files of one place, smallest first; each group becomes one file per day."""
+    found: dict[tuple[Hashable, int], list[DataFile]] = defaultdict(list)
+    for file in files:
+        if file.size < policy.small:
+            found[place(file), tier(file.size) if policy.tiered else 0].append(file)
+    crowded = [sorted(each, key=_batch_order) for each in found.values() if len(each) >= policy.min_files]
+    groups = [group for each in crowded for group in _filled(each, policy)]
+    return sorted(groups, key=lambda group: sum(file.size for file in group))
+
+
+def tier(size: int) -> int:
+    """Return the tier of a file: 0 below 64 KB, 1 below 512 KB, 2 below 4 MB, 3 below 32 MB."""
+    number, bound = 0, SMALLEST
+    while size >= bound:
+        number, bound = number + 1, bound * FACTOR
+    return number
+
+
+def partition_of(file: DataFile) -> str:
+    """Return the partition's text; the log has none for null."""
+    return file.partition or HIVE_NULL
+
+
+def kafka_partition_of(file: DataFile) -> Hashable:
+    """Return date and Kafka partition of a bronze file: its offsets stay one range."""
+    return partition_of(file), file.low.get("partition")
+
+
+def event_day_of(column: str) -> Place:
+    """Return the place of a silver file: its month, and of a larger one its day of `column` if it has only one."""
+
+    def place(file: DataFile) -> Hashable:
+        if file.size < SPLIT_BY_DAY:
+            return partition_of(file), None
+        days = {_day(bound) for bound in (file.low.get(column), file.high.get(column))}
+        return partition_of(file), days.pop() if len(days) == 1 else None
+
+    return place
+
+
+def _day(bound: object) -> date | None:
+    if isinstance(bound, datetime):
+        return bound.date()
+    return bound if isinstance(bound, date) else None
+
+
+def _batch_order(file: DataFile) -> tuple[int, str]:
+    return int(str(file.low.get("_batch_id", 0))), file.path
+
+
+def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
+    group: list[DataFile] = []
+    for file in files:
+        if group and (sum(each.size for each in group) + file.size > policy.target or len(group) == policy.max_files):
+            yield group
+            group = []
+        group.append(file)
+    if len(group) > 1:
+        yield group
