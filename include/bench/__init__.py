@@ -1,1 +1,1 @@
-"""Measuring the way from topic to gold: throughput of a warm driver, and latency at a steady rate."""
+"""Benchmarks: throughput and latency from topic to gold, rebuilds, promotion and rollback."""

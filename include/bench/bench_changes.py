@@ -1,5 +1,5 @@
-"""Changing history beside a live stream, measured: a rebuild against the stream's own rate, the stream's latency with
-and without one, planning, and what readers notice of a promotion and the way back."""
+"""Measures changing history: rebuild rate, the stream's latency with and without rebuilds, planning, and the read
+times during a promotion and a rollback."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Act = Callable[[Settings, PlanRecord, str], PlanRecord]
 
 @dataclass(frozen=True)
 class RebuildFigures:
-    """All of history done again beside nothing else: records, seconds of the build and of its job's start within it,
-    and seconds of planning it."""
+    """A rebuild of all of history on an idle stream: records, seconds of the build, of its job without the start
+    (`work_seconds`), and of planning."""
 
     records: int
     seconds: float
@@ -47,7 +47,7 @@ class RebuildFigures:
 
 @dataclass(frozen=True)
 class MoveFigures:
-    """A promotion or the way back: seconds from the command to done, and a polling reader's longest wait and reads."""
+    """A promotion or rollback: seconds of the command, and longest read and number of reads of a polling reader."""
 
     name: str
     seconds: float
@@ -57,7 +57,7 @@ class MoveFigures:
 
 @dataclass(frozen=True)
 class ChangeFigures:
-    """All of it; latencies at the same rate, `beside` with rebuilds going on all the while (`rebuilds` of them)."""
+    """All figures; both latencies are at the same rate, `beside` during continuous rebuilds (`rebuilds` of them)."""
 
     rebuild: RebuildFigures
     quiet: Latency
@@ -73,10 +73,10 @@ def measure_changes(
     log("rebuild: all of history again, the stream idle …")
     rebuild = measure_rebuild(settings)
     quiet = measure_latency(settings, bootstrap, supply, rate, seconds, log)
-    log("the same with rebuilds beside it …")
+    log("the same during rebuilds …")
     with repeated_rebuilds(settings) as counted:
         beside = measure_latency(settings, bootstrap, supply, rate, seconds, log)
-    log("release: a comment is shipped, promoted and taken back under a polling reader …")
+    log("release: a comment is shipped, promoted and rolled back under a polling reader …")
     return ChangeFigures(rebuild, quiet, beside, len(counted), tuple(measure_moves(settings)))
 
 
@@ -99,12 +99,12 @@ def _planned(settings: Settings) -> PlanRecord:
 
 @contextmanager
 def repeated_rebuilds(settings: Settings) -> Iterator[list[RebuildFigures]]:
-    """Rebuild again and again in the background; the list grows by each that is done."""
+    """Rebuild repeatedly in the background; the yielded list grows by each completed rebuild."""
     done: list[RebuildFigures] = []
-    enough = threading.Event()
+    stop = threading.Event()
 
     def work() -> None:
-        while not enough.is_set():
+        while not stop.is_set():
             done.append(measure_rebuild(settings))
 
     with ThreadPoolExecutor(1, "rebuilds") as pool:
@@ -112,23 +112,23 @@ def repeated_rebuilds(settings: Settings) -> Iterator[list[RebuildFigures]]:
         try:
             yield done
         finally:
-            enough.set()
+            stop.set()
         working.result()
 
 
 @dataclass
 class _Poll:
-    """A reader that counts published silver and gold again and again."""
+    """A reader that counts published silver and gold repeatedly."""
 
     settings: Settings
     waits: list[float] = field(default_factory=list)
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
-        enough = threading.Event()
+    def running(self) -> Iterator[None]:
+        stop = threading.Event()
 
         def poll() -> None:
-            while not enough.is_set():
+            while not stop.is_set():
                 began = time.monotonic()
                 reading = pinned(self.settings)
                 for table in (f"silver.{DATASET}", "gold.carrier_hours"):
@@ -140,12 +140,12 @@ class _Poll:
             try:
                 yield
             finally:
-                enough.set()
+                stop.set()
             reading.result()
 
 
 def measure_moves(settings: Settings) -> Iterator[MoveFigures]:
-    """Ship a comment, take it back."""
+    """Ship a comment, roll it back."""
     folder = settings.state / "changed datasets"
     shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / DATASET / "pipeline.yaml").open("a", encoding="utf-8") as pipeline:
@@ -156,7 +156,7 @@ def measure_moves(settings: Settings) -> Iterator[MoveFigures]:
     acts: tuple[tuple[str, Act], ...] = (("promote", plan_stages.apply), ("roll back", plan_stages.roll_back))
     for name, act in acts:
         poll, began = _Poll(settings), time.monotonic()
-        with poll.going_on():
+        with poll.running():
             record = act(settings, record, by)
             seconds = time.monotonic() - began
         yield MoveFigures(name, seconds, max(poll.waits), len(poll.waits))

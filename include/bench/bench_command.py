@@ -1,4 +1,4 @@
-"""`headrace bench`: measure, on a state folder of its own."""
+"""`headrace bench`: measure the platform, in a temporary state folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machi
 
 
 class BenchPart(StrEnum):
-    """What is measured."""
+    """The measured parts."""
 
     both = "both"
     throughput = "throughput"
@@ -50,14 +50,14 @@ def demo(
     rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of the latency.")] = 120,
     json_file: Annotated[
-        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Write the figures here too.")
+        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the figures here.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the state folder.")] = False,
 ) -> None:
     """Measure the flights from topic to gold: events per second, cost by process and step, latency at a steady rate.
 
-    Targets stand beside the figures. Exit code 0: measured, whether or not a target was met; 1: the audit of what
-    was measured is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
+    Figures are shown with their targets. Exit code 0: measured, whether or not a target was met; 1: the audit of the
+    measured records is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
     _bench(f"bench demo --only {part} {options}", part, (warm_up, events), (rate, seconds), json_file, keep)
@@ -70,13 +70,13 @@ def change(
     rate: Annotated[float, typer.Option(min=1, help="Events per second of the latencies.")] = 8_000,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 90,
     json_file: Annotated[
-        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Write the figures here too.")
+        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the figures here.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the state folder for a look.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the state folder.")] = False,
 ) -> None:
-    """Measure changing history: a rebuild against the live rate, the stream beside one, promotion and the way back.
+    """Measure changing history: rebuild rate, the stream's latency during rebuilds, promotion and rollback.
 
-    Exit codes as of `bench demo`.
+    Exit codes are those of `bench demo`.
     """
     options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
     _bench(f"bench change {options}", None, (warm_up, events), (rate, seconds), json_file, keep)
@@ -90,9 +90,9 @@ def _bench(
     json_file: Path | None,
     keep: bool,
 ) -> None:
-    """Measure a part of the demo, or without one the changing of history; tell, and exit with what came of it."""
+    """Measure a part of the demo, or without one changing history; print the report and exit."""
     console = Console()
-    # Ended by a script it must take its broker and its driver along, as for Ctrl-C.
+    # SIGTERM must stop the broker and the driver, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if json_file is not None:
         json_file.open("a").close()
@@ -120,7 +120,7 @@ def _measure(
     machine, at, supply = this_machine(), datetime.now(UTC), EventSupply()
     with temporary_state(keep) as settings:
         if keep:
-            log(f"state folder, kept: {settings.state}")
+            log(f"state folder (not removed): {settings.state}")
         with running_stream(settings, log) as bootstrap:
             warm = warm_up(settings, bootstrap, supply, counts[0], log)
             measured, latency, changing = None, None, None

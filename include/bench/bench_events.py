@@ -1,4 +1,4 @@
-"""The events that are measured: real flights with the demo's faults, year after year."""
+"""The events of the benchmarks: real flights with the demo's faults, year after year."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PATIENCE = 120.0
 
 
 class PreloadFailed(Transient):
-    """Kafka did not take the events of the transaction; nothing of it is visible."""
+    """Kafka did not accept the events of the transaction; none is visible."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the events to be measured could not be sent: {why}", "the same command again")
 
 
 class EventSupply:
-    """Deliveries without end, in order: each year follows the one before, its ids are its own."""
+    """An endless sequence of deliveries in order: each year follows the one before, with its own ids."""
 
     def __init__(self) -> None:
         self._year = 0
         self._rest = pl.DataFrame()
 
     def frames(self, count: int) -> Iterator[pl.DataFrame]:
-        """Yield the next `count` deliveries as frames of at most a year (columns as `faults.injected`)."""
+        """Yield the next `count` deliveries as frames of at most a year (columns as `inject_faults`)."""
         while count > 0:
             if not self._rest.height:
                 self._rest = year(self._year)
@@ -48,25 +48,25 @@ class EventSupply:
 
 
 def year(number: int) -> pl.DataFrame:
-    """Return what is delivered of the year 2013 moved by `number` repetitions, with faults drawn anew."""
+    """Return the deliveries of the year 2013 moved by `number` repetitions, with newly drawn faults."""
     return inject_faults(FLIGHTS.frame(REPETITION * number), FLIGHTS, DEFAULT_SHARES, DEFAULT_SEED + number)
 
 
 @dataclass(frozen=True)
 class SendCost:
-    """What sending took: `events` in `seconds` wall, `cpu_seconds` of this process; deriving is not in it."""
+    """Cost of sending `events`: `seconds` of wall time, `cpu_seconds` of this process; without deriving them."""
 
     events: int
     seconds: float
     cpu_seconds: float
 
     def plus(self, other: SendCost) -> SendCost:
-        """Return both together."""
+        """Return the sum."""
         return SendCost(self.events + other.events, self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
 
 
 def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> SendCost:
-    """Send as fast as it goes, visible at once."""
+    """Send as fast as possible, outside a transaction."""
     total = SendCost(0, 0.0, 0.0)
     for frame in frames:
         began, cpu = time.monotonic(), time.process_time()
@@ -76,7 +76,7 @@ def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> SendCost:
 
 
 class Preload:
-    """Events in one open transaction: they are in the topic, but no `read_committed` consumer sees them yet."""
+    """Events in one open transaction: in the topic, but invisible to `read_committed` consumers."""
 
     def __init__(self, bootstrap: str) -> None:
         self._failed: KafkaError | None = None
@@ -98,7 +98,7 @@ class Preload:
         )
 
     def send(self, frames: Iterable[pl.DataFrame]) -> SendCost:
-        """Begin the transaction and send; return when all is in the topic. PreloadFailed."""
+        """Begin the transaction and send; return when every event is in the topic. Raises PreloadFailed."""
         total = SendCost(0, 0.0, 0.0)
         try:
             self._producer.init_transactions(PATIENCE)
@@ -110,7 +110,7 @@ class Preload:
         return total
 
     def commit(self) -> None:
-        """Make all of it visible at once. PreloadFailed."""
+        """Make all events visible at once. Raises PreloadFailed."""
         try:
             self._producer.commit_transaction(PATIENCE)
         except KafkaException as error:
@@ -120,14 +120,14 @@ class Preload:
         began, cpu = time.monotonic(), time.process_time()
         rows = zip(frame["key"].to_list(), frame["value"].to_list(), strict=True)
         for number, (key, value) in enumerate(rows):
-            self._put(key, value)
+            self._queue(key, value)
             if number % POLL_EVERY == 0:
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE) or self._failed is not None:
-            raise PreloadFailed(self._failed.str() if self._failed else "the broker did not take them in time")
+            raise PreloadFailed(self._failed.str() if self._failed else "the broker did not accept them in time")
         return SendCost(frame.height, time.monotonic() - began, time.process_time() - cpu)
 
-    def _put(self, key: bytes, value: bytes | None) -> None:
+    def _queue(self, key: bytes, value: bytes | None) -> None:
         while True:
             try:
                 self._producer.produce(FLIGHTS.topic, value, key)

@@ -1,4 +1,4 @@
-"""Following a stream from outside: each publication with the moment it was seen, and the driver's word on its runs."""
+"""Observes a stream from outside: each publication with its time, and the driver's status of its runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from include.status.stream_progress import blocking_process
 
 POLL_SECONDS = 0.02
 STATUS_SECONDS = 0.25
-# Longer than any batch takes; then something is wrong.
+# Longer than any batch takes.
 STALLED_SECONDS = 300.0
 Ends = Mapping[int, int]
 
 
 class BenchFailed(Terminal):
-    """The measured stream is lost or stands still: there is no figure."""
+    """The measured stream is lost or stalled: there is no figure."""
 
     def __init__(self, why: str, settings: Settings) -> None:
         log = log_path(settings, stream_name(DATASET))
@@ -33,7 +33,7 @@ class BenchFailed(Terminal):
 
 @dataclass(frozen=True)
 class ObservedPublication:
-    """A publication: `at` (epoch seconds) it was first seen, with its exclusive end offsets by partition."""
+    """A publication with its exclusive end offsets by partition; `at`: when it was first observed, epoch seconds."""
 
     at: float
     ends: Ends
@@ -41,38 +41,40 @@ class ObservedPublication:
 
 @dataclass
 class PublicationFollower:
-    """Looks at the publication file every 20 ms and at the driver's word four times a second."""
+    """Polls the publication file every 20 ms and the driver's status four times a second."""
 
     settings: Settings
-    seen: list[ObservedPublication] = field(default_factory=list)
+    publications: list[ObservedPublication] = field(default_factory=list)
     runs: list[LastRun] = field(default_factory=list)
     _last_run: LastRun | None = None
     _stamp: tuple[int, int] | None = None
-    _asked_at: float = 0.0
+    _status_at: float = 0.0
     _moved_at: float = field(default_factory=time.monotonic)
 
     def follow(self, done: Callable[[], bool]) -> None:
-        """Look until `done` says so; BenchFailed when the stream is lost or nothing is published any more."""
+        """Poll until `done()`. Raises BenchFailed when the stream is lost or no longer publishes."""
         self._moved_at = time.monotonic()
         while not done():
-            self.look()
+            self.poll()
             time.sleep(POLL_SECONDS)
 
     def reached(self, ends: Ends) -> bool:
-        """Return whether the last publication seen holds everything below `ends`."""
-        return bool(self.seen) and all(self.seen[-1].ends.get(part, 0) >= end for part, end in ends.items())
+        """Return whether the last publication holds everything below `ends`."""
+        return bool(self.publications) and all(
+            self.publications[-1].ends.get(part, 0) >= end for part, end in ends.items()
+        )
 
-    def look(self) -> None:
-        """Look once."""
-        self._look_at_publication()
+    def poll(self) -> None:
+        """Poll once."""
+        self._read_publication()
         now = time.monotonic()
-        if now - self._asked_at >= STATUS_SECONDS:
-            self._asked_at = now
-            self._listen()
+        if now - self._status_at >= STATUS_SECONDS:
+            self._status_at = now
+            self._read_status()
             if now - self._moved_at > STALLED_SECONDS:
                 raise BenchFailed(f"nothing was published for {STALLED_SECONDS:.0f} s", self.settings)
 
-    def _look_at_publication(self) -> None:
+    def _read_publication(self) -> None:
         try:
             found = publication_path(self.settings, DATASET).stat()
         except FileNotFoundError:
@@ -83,9 +85,9 @@ class PublicationFollower:
         publication, at = find_publication(self.settings, DATASET), time.time()
         if publication is not None:
             self._stamp, self._moved_at = stamp, time.monotonic()
-            self.seen.append(ObservedPublication(at, dict(publication.offsets)))
+            self.publications.append(ObservedPublication(at, dict(publication.offsets)))
 
-    def _listen(self) -> None:
+    def _read_status(self) -> None:
         lost = blocking_process(observe_processes(self.settings, [DATASET]))
         if lost:
             raise BenchFailed(lost, self.settings)
@@ -96,7 +98,7 @@ class PublicationFollower:
 
 
 def seconds_per_million(runs: list[LastRun]) -> dict[str, float]:
-    """Return wall seconds per million rows by step, over the runs given; empty without rows."""
+    """Return wall seconds per million rows by step, over these runs; empty without rows."""
     rows = sum(run.rows for run in runs)
     names = dict.fromkeys(name for run in runs for name in run.steps)
     return {name: 1e6 * sum(run.steps.get(name, 0.0) for run in runs) / rows for name in names} if rows else {}

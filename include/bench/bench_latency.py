@@ -24,7 +24,7 @@ QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from log append to publication over `records`; `publications` in the time; `behind`: the producer's
+    """Seconds from log append to publication over `records`; `publications` meanwhile; `behind`: the producer's
     worst delay against its schedule, seconds."""
 
     rate: float
@@ -36,32 +36,32 @@ class Latency:
 
 
 class _Sender(threading.Thread):
-    """Sends at a steady rate while the publications are followed."""
+    """Sends at a steady rate in a background thread."""
 
     def __init__(self, bootstrap: str, deliveries: pl.DataFrame, rate: float) -> None:
         super().__init__(name="sender", daemon=True)
         self._arguments = (bootstrap, FLIGHTS.topic, deliveries)
         self._rate = rate
-        self._stop_asked = threading.Event()
+        self._stop_event = threading.Event()
         self.done: Produced | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self.done = produce(*self._arguments, rate=self._rate, stop=self._stop_asked.is_set)
-        except Exception as error:  # noqa: BLE001  (the thread that follows raises it)
+            self.done = produce(*self._arguments, rate=self._rate, stop=self._stop_event.is_set)
+        except Exception as error:  # noqa: BLE001  (raised by measure_latency)
             self.error = error
 
     def stop(self) -> None:
-        """End early."""
-        self._stop_asked.set()
+        """Stop early and wait for the thread."""
+        self._stop_event.set()
         self.join()
 
 
 def measure_latency(
     settings: Settings, bootstrap: str, supply: EventSupply, rate: float, seconds: float, log: LogLine
 ) -> Latency:
-    """Send `rate` events/s for `seconds` in an open loop and follow them until readers see the last one."""
+    """Send `rate` events/s for `seconds` in an open loop and poll until the last one is published."""
     log(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
     deliveries = pl.concat(list(supply.frames(round(rate * seconds))))
     before, follower = readable_end_offsets(bootstrap, DATASET), PublicationFollower(settings)
@@ -76,8 +76,8 @@ def measure_latency(
     assert sender.done is not None
     after = readable_end_offsets(bootstrap, DATASET)
     follower.follow(lambda: follower.reached(after))
-    waited = waiting_seconds(appended(settings, before, after), follower.seen)
-    moved = sum(sum(seen.ends.values()) > sum(before.values()) for seen in follower.seen)
+    waited = waiting_seconds(appended(settings, before, after), follower.publications)
+    moved = sum(sum(seen.ends.values()) > sum(before.values()) for seen in follower.publications)
     return Latency(rate, seconds, len(waited), moved, quantiles(waited), sender.done.behind)
 
 
@@ -93,7 +93,7 @@ def appended(settings: Settings, before: Ends, after: Ends) -> pl.DataFrame:
 
 
 def waiting_seconds(records: pl.DataFrame, seen: Sequence[ObservedPublication]) -> NDArray[np.float64]:
-    """Return for each record the seconds from its timestamp to the first publication seen that ends behind it.
+    """Return for each record the seconds from its timestamp to the first publication that holds it.
 
     Every record must be in one of the publications.
     """
@@ -107,5 +107,5 @@ def waiting_seconds(records: pl.DataFrame, seen: Sequence[ObservedPublication]) 
 
 
 def quantiles(waited: NDArray[np.float64]) -> dict[str, float]:
-    """Return p50, p95, p99 and max: each is the latency of a record, not a mean of two."""
+    """Return p50, p95, p99 and max: each is the latency of one record, without interpolation."""
     return {name: float(np.percentile(waited, share, method="inverted_cdf")) for name, share in QUANTILES.items()}

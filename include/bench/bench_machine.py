@@ -1,4 +1,4 @@
-"""Where it was measured: a figure without its machine says nothing."""
+"""The machine of a measurement: figures are only comparable with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from include.host.java_runtime import find_java
 from include.settings import list_settings
 
-# Named by every benchmark because its folder is its own, so they log nothing about the figures.
+# Every benchmark sets it to its temporary folder; it does not affect the figures.
 NOT_TUNING = {"HEADRACE_STATE"}
 
 
@@ -31,7 +31,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return the facts of this machine now; JavaMissing."""
+    """Return the facts of this machine. Raises JavaMissing."""
     return Machine(
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
@@ -40,5 +40,5 @@ def this_machine() -> Machine:
         python=platform.python_version(),
         spark=importlib.metadata.version("pyspark"),
         load=round(os.getloadavg()[0], 2),
-        settings={knob.name: knob.value for knob in list_settings() if knob.given and knob.name not in NOT_TUNING},
+        settings={info.name: info.value for info in list_settings() if info.given and info.name not in NOT_TUNING},
     )

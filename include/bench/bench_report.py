@@ -1,4 +1,4 @@
-"""How a benchmark is told: a table with the targets beside the figures, and the same as JSON."""
+"""Renders a benchmark as tables of figures and targets, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from include.bench.bench_throughput import Throughput, WarmUp
 
 TARGET_EVENTS_PER_SECOND = 80_000
 TARGET_P95_SECONDS = 3.0
-# The rate for which the target of the latency is meant.
+# The latency target applies to this rate.
 TARGET_RATE = 2_000
 BUSY = 0.5
 # Of changing history: times the live rate, times the p95 without a rebuild, seconds of a read, seconds of planning.
@@ -28,7 +28,7 @@ TARGET_REBUILD, TARGET_BESIDE, TARGET_MOVE, TARGET_PLAN = 3.0, 2.0, 1.0, 3.0
 
 @dataclass(frozen=True)
 class Report:
-    """All of a benchmark; a part that was not asked for is None. `balanced`: the audit of what was measured."""
+    """All of a benchmark; a part that was not requested is None. `balanced`: the audit of the measured records."""
 
     command: str
     machine: Machine
@@ -67,21 +67,21 @@ def as_text(report: Report) -> RenderableType:
         parts.append(latency_table(report.latency))
     if report.changing is not None and report.throughput is not None:
         parts.append(changing_table(report.changing, report.throughput))
-    audit = "[green]balanced[/]" if report.balanced else "[bold red]NOT BALANCED: the figures do not count[/]"
-    return Group(*parts, f"audit of all that was sent: {audit}", f"again: {escape(report.command)}")
+    audit = "[green]balanced[/]" if report.balanced else "[bold red]NOT BALANCED: the figures are invalid[/]"
+    return Group(*parts, f"audit of all that was sent: {audit}", f"command: {escape(report.command)}")
 
 
 def machine_line(report: Report) -> str:
-    """Return the machine in a sentence; a load before the start is a warning."""
+    """Return the machine as a sentence, with a warning if it was busy before the start."""
     m = report.machine
     given = "".join(f", {name}={value}" for name, value in m.settings.items())
     facts = f"{m.cores} cores, {m.memory_gib:g} GiB, {m.system}, Java {m.java}, Spark {m.spark}, Python {m.python}"
-    busy = f" [bold yellow](something else runs here: load {m.load})[/]" if m.load > BUSY else f", load {m.load}"
+    busy = f" [bold yellow](the machine is busy: load {m.load})[/]" if m.load > BUSY else f", load {m.load}"
     return f"measured on {escape(facts)}{escape(given)}{busy}"
 
 
 def throughput_table(t: Throughput, warm: WarmUp) -> Table:
-    """Return the figure beside its target, and the rates around it."""
+    """Return the throughput with its target, and related rates."""
     table = _table("topic to gold, driver warm", "events/s", "target", "")
     met = t.events_per_second >= TARGET_EVENTS_PER_SECOND
     preload = t.preload.events / t.preload.seconds
@@ -93,7 +93,7 @@ def throughput_table(t: Throughput, warm: WarmUp) -> Table:
     )
     table.add_row(f"all in bronze after {t.ingest_seconds:.1f} s", f"{t.events / t.ingest_seconds:,.0f}", "", "")
     table.add_row(f"producer alone, {t.preload.events:,} events", f"{preload:,.0f}", "", "")
-    table.add_row(f"warm-up, {warm.events:,} events, producer beside", f"{warm.events_per_second:,.0f}", "", "")
+    table.add_row(f"warm-up, {warm.events:,} events, producer running", f"{warm.events_per_second:,.0f}", "", "")
     return table
 
 
@@ -108,18 +108,18 @@ def costs_table(t: Throughput) -> Table:
     steps = _table("s per million rows, by step", "")
     for name, seconds in t.steps.items():
         steps.add_row(escape(name), f"{seconds:.2f}")
-    steps.add_row(f"[dim]{t.runs_seen} runs seen, {t.rows_seen:,} rows[/]", "")
+    steps.add_row(f"[dim]{t.runs_seen} runs observed, {t.rows_seen:,} rows[/]", "")
     both.add_row(cpu, steps)
     return both
 
 
 def latency_table(latency: Latency) -> Table:
-    """Return the quantiles, p95 beside its target where the rate is the target's."""
+    """Return the quantiles; p95 with its target if the rate is the target's."""
     table = _table(f"Kafka timestamp to gold, {latency.rate:,.0f} events/s", "seconds", "target", "")
     for name, seconds in latency.quantiles.items():
-        judged = name == "p95" and latency.rate == TARGET_RATE
-        target = f"≤ {TARGET_P95_SECONDS:g}" if judged else ""
-        table.add_row(name, f"{seconds:.2f}", target, _verdict(seconds <= TARGET_P95_SECONDS) if judged else "")
+        has_target = name == "p95" and latency.rate == TARGET_RATE
+        target = f"≤ {TARGET_P95_SECONDS:g}" if has_target else ""
+        table.add_row(name, f"{seconds:.2f}", target, _verdict(seconds <= TARGET_P95_SECONDS) if has_target else "")
     lines: Mapping[str, str] = {
         f"{latency.records:,} records in {latency.publications} publications": "",
         "producer behind its schedule at worst": f"{latency.behind:.2f}",
@@ -130,8 +130,8 @@ def latency_table(latency: Latency) -> Table:
 
 
 def changing_table(c: ChangeFigures, live: Throughput) -> Table:
-    """Return the figures of changing history beside their targets."""
-    table = _table("changing history beside the stream", "", "target", "")
+    """Return the figures of changing history with their targets."""
+    table = _table("changing history, stream running", "", "target", "")
 
     def row(name: str, shown: str, target: str = "", met: bool | None = None) -> None:
         table.add_row(name, shown, target, "" if met is None else _verdict(met))
@@ -145,7 +145,7 @@ def changing_table(c: ChangeFigures, live: Throughput) -> Table:
     )
     quiet, beside = c.quiet.quantiles["p95"], c.beside.quantiles["p95"]
     row(f"p95 at {c.quiet.rate:,.0f} events/s, s", f"{quiet:.2f}")
-    row(f"  with {c.rebuilds} rebuilds beside it: times that", f"{beside / quiet:.2f}",
+    row(f"  with {c.rebuilds} rebuilds meanwhile: times that", f"{beside / quiet:.2f}",
         f"≤ {TARGET_BESIDE:g}", beside <= TARGET_BESIDE * quiet)  # fmt: skip
     for move in c.moves:
         row(f"{move.name}: longest of {move.reads} reads meanwhile, s", f"{move.longest_read:.2f}",

@@ -1,4 +1,4 @@
-"""A state folder of the benchmark's own: broker and one driver, gone afterwards."""
+"""A temporary state folder with its own broker and driver."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 
 DATASET = "flights"
-# Each would let the benchmark write into something that is not its own.
+# Each would make the benchmark write outside its folder.
 SHARED = ("HEADRACE_LEDGER_URL", "HEADRACE_KAFKA_PORT")
 LogLine = Callable[[str], None]
 
 
 @contextmanager
 def temporary_state(keep: bool) -> Iterator[Settings]:
-    """Yield this process's settings, but for a new state folder in the system's place for such; `keep` leaves it.
+    """Yield the settings with a new temporary state folder, which is removed afterwards unless `keep`.
 
-    The driver inherits the environment, so the environment is what is changed.
+    It sets environment variables, because the driver inherits the environment.
     """
     load_settings()
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
@@ -42,7 +42,7 @@ def temporary_state(keep: bool) -> Iterator[Settings]:
 
 @contextmanager
 def running_stream(settings: Settings, log: LogLine) -> Iterator[str]:
-    """Bring broker and driver up, yield the broker's address, and bring them down, whatever happens inside."""
+    """Start broker and driver, yield the broker's address, and always stop them."""
     try:
         up(settings, [DATASET], log)
         yield bootstrap_servers(settings)

@@ -1,4 +1,4 @@
-"""Throughput of a warm driver, from topic to gold, with no producer beside it."""
+"""Throughput of a warm driver, from topic to gold, without a producer running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from include.settings import Settings
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Events that passed before anything was measured; `seconds` from the first sent to the last in gold."""
+    """Events before the measurement; `seconds` from the first one sent to the last one in gold."""
 
     events: int
     seconds: float
@@ -27,16 +27,16 @@ class WarmUp:
 
     @property
     def events_per_second(self) -> float:
-        """The rate of a driver that warms up, with the producer and the deriving beside it."""
+        """The rate of the warm-up, with the producer running."""
         return self.events / self.seconds
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """`events` became visible at once; `seconds` until readers saw the last, `ingest_seconds` until it was in bronze.
+    """`events` became visible at once; `seconds` until the last was published, `ingest_seconds` until it was in bronze.
 
     `cpu` is CPU seconds per million events by process, `steps` wall seconds of refine per million rows by step, over
-    `runs_seen` runs with `rows_seen` rows (the driver tells of its last run once a second).
+    `runs_seen` runs with `rows_seen` rows (the driver reports its last run once a second).
     """
 
     events: int
@@ -50,34 +50,34 @@ class Throughput:
 
     @property
     def events_per_second(self) -> float:
-        """The figure."""
+        """The throughput."""
         return self.events / self.seconds
 
 
 def warm_up(settings: Settings, bootstrap: str, supply: EventSupply, events: int, log: LogLine) -> WarmUp:
-    """Send `events` and wait until readers see them all."""
+    """Send `events` and wait until all are published."""
     log(f"warm-up: {events:,} events through the driver …")
     began, follower = time.monotonic(), PublicationFollower(settings)
     sending = send_frames(bootstrap, supply.frames(events))
     ends = readable_end_offsets(bootstrap, DATASET)
     follower.follow(lambda: follower.reached(ends))
     done = WarmUp(events, time.monotonic() - began, sending)
-    log(f"warm-up: in gold after {done.seconds:.1f} s ({done.events_per_second:,.0f} events/s, producer beside it)")
+    log(f"warm-up: in gold after {done.seconds:.1f} s ({done.events_per_second:,.0f} events/s, producer running)")
     return done
 
 
 def measure_throughput(
     settings: Settings, bootstrap: str, supply: EventSupply, events: int, log: LogLine
 ) -> Throughput:
-    """Send `events` into an open transaction, commit it, and measure until readers see the last one."""
+    """Send `events` into an open transaction, commit it, and measure until the last one is published."""
     log(f"throughput: sending {events:,} events into a transaction, not visible yet …")
     preload, start = Preload(bootstrap), log_end_offsets(bootstrap, DATASET)
     sending = preload.send(supply.frames(events))
-    # Not the readable ends after the commit: for a moment these are still the old ones.
+    # Not the readable ends after the commit: they lag behind it for a moment.
     ends = log_end_offsets(bootstrap, DATASET)
     require_count(settings, events, start, ends)
     follower = PublicationFollower(settings)
-    follower.look()
+    follower.poll()
     follower.runs.clear()
     log("throughput: committing the transaction, the clock runs …")
     before, clock, began = cpu_seconds(settings), time.monotonic(), time.time()
@@ -100,10 +100,10 @@ def measure_throughput(
 
 
 def require_count(settings: Settings, events: int, start: Ends, ends: Ends) -> None:
-    """Raise BenchFailed unless the topic holds exactly `events` more than at the start: a figure must not lie."""
-    there = sum(ends.values()) - sum(start.values())
-    if there != events:
-        raise BenchFailed(f"{events:,} events were sent, but the topic has {there:,} more", settings)
+    """Raise BenchFailed unless the topic holds exactly `events` more than at the start."""
+    added = sum(ends.values()) - sum(start.values())
+    if added != events:
+        raise BenchFailed(f"{events:,} events were sent, but the topic has {added:,} more", settings)
 
 
 def last_bronze_commit(settings: Settings) -> float:
@@ -113,6 +113,6 @@ def last_bronze_commit(settings: Settings) -> float:
 
 
 def _wait_for_last_run(follower: PublicationFollower) -> None:
-    """The driver tells of its last run up to a second after it is published."""
+    """Wait for the driver's report of its last run, up to a second after the publication."""
     end = time.monotonic() + 1.5
     follower.follow(lambda: time.monotonic() > end)

@@ -1,4 +1,4 @@
-"""CPU seconds of each process that takes part: runner, broker, the driver's JVM, its Python and workers, ourselves."""
+"""CPU seconds of each process: runner, broker, the driver's JVM, its Python and workers, this command."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from include.settings import Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
 from include.state.run_files import read_run_file
 
-OURSELVES = "this command, looking"
+THIS_COMMAND = "this command, looking"
 
 
 def cpu_seconds(settings: Settings) -> dict[str, float]:
-    """Return CPU seconds (user + system) used so far, by role; children that ended count for their parent."""
-    used = {OURSELVES: _own(psutil.Process())}
+    """Return CPU seconds (user + system) used so far, by role; ended children count for their parent."""
+    used = {THIS_COMMAND: _own(psutil.Process())}
     for name in (RUNNER, BROKER):
         run = read_run_file(settings, name)
         used |= {name: _own(psutil.Process(run.pid))} if run else {}
@@ -32,7 +32,7 @@ def cpu_seconds(settings: Settings) -> dict[str, float]:
 
 
 def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what each role used in between."""
+    """Return the CPU seconds of each role between two measurements."""
     return {role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in after.items()}
 
 

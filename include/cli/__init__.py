@@ -1,1 +1,1 @@
-"""The command line: one file per verb group; it wires and prints, it decides nothing."""
+"""The command line: one file per verb group; it parses and prints, without logic of its own."""

@@ -1,4 +1,4 @@
-"""`headrace contract`: check what is declared, and show what a changed contract means for readers."""
+"""`headrace contract`: check the declarations, and classify changes of a contract."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, T
 from include.quality.contract_check import ContractCheck, check_contracts
 from include.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Contracts: check what is declared for records and tables.")
+app = typer.Typer(no_args_is_help=True, help="Contracts: check the declared rules of records and tables.")
 COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}
 
 
 @app.callback()
 def contracts() -> None:
-    """Contracts: check what is declared for records and tables."""
+    """Contracts: check the declared rules of records and tables."""
 
 
 @app.command()
@@ -78,4 +78,6 @@ def _show(console: Console, each: ContractCheck) -> None:
     if not each.is_version_enough:
         console.print(f"  version {each.version} must be {each.required_version} or later for this", highlight=False)
     if each.changes:
-        console.print(f"  → headrace release plan --dataset {each.dataset}   (acts by a release only)", highlight=False)
+        console.print(
+            f"  → headrace release plan --dataset {each.dataset}   (takes effect with a release)", highlight=False
+        )

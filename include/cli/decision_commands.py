@@ -1,4 +1,4 @@
-"""`headrace rejected fix`, `discard` and `reinstate`: decide about rejected records."""
+"""`headrace rejected fix`, `discard` and `reinstate`: decisions on rejected records."""
 
 from __future__ import annotations
 
@@ -32,18 +32,22 @@ def fix_rejected(
     payload_file: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, readable=True, allow_dash=True, help="A file with it; - for standard input."
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            allow_dash=True,
+            help="A file with the payload; - for standard input.",
         ),
     ] = None,
 ) -> None:
-    """Give one record a payload that is validated instead of its own; bronze keeps the original."""
+    """Store a corrected payload for one record, to be validated instead of the original; bronze is unchanged."""
 
     if (payload is None) == (payload_file is None):
         raise typer.BadParameter("give one of --payload and --payload-file")
     data = payload.encode() if payload is not None else _read(payload_file)
     new = fix(load_settings(), dataset, {(partition, offset): data}, _author(why))
     console = Console()
-    console.print("fixed" if new else "the record has this fix already", highlight=False)
+    console.print("fixed" if new else "the record already has this fix", highlight=False)
     again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
     console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
 
@@ -60,12 +64,12 @@ def discard_rejected(
     offsets: Offsets = None,
     yes: Annotated[bool, YES] = False,
 ) -> None:
-    """Discard records: they stay out of silver, also when later code or contracts would accept them."""
+    """Discard records: they stay out of silver even if later code or contracts would accept them."""
 
-    wanted = _record_filter(reason, column, status, since, until, offsets)
+    selection = _record_filter(reason, column, status, since, until, offsets)
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
         raise typer.Exit(1)
-    count = discard(load_settings(), dataset, wanted, _author(why))
+    count = discard(load_settings(), dataset, selection, _author(why))
     Console().print(f"{count:,} records discarded", highlight=False)
 
 
@@ -89,8 +93,8 @@ def reinstate_rejected(
     --status discarded or --offsets names them.
     """
 
-    wanted = _record_filter(reason, column, status, since, until, offsets)
-    parameters = validated(ReinstateParameters, records=wanted, threshold=threshold)
+    selection = _record_filter(reason, column, status, since, until, offsets)
+    parameters = validated(ReinstateParameters, records=selection, threshold=threshold)
     plan_and_run(lambda settings: plan_reinstate(settings, dataset, parameters, _author(why)), yes, json_)
 
 
@@ -102,13 +106,13 @@ def _record_filter(
     until: datetime | None,
     offsets: dict[int, tuple[int, int]] | None,
 ) -> RejectedFilter:
-    """Return the filter. Raises typer.BadParameter without any."""
+    """Return the filter. Raises typer.BadParameter without a condition."""
 
-    said = (reason, column, status, since, until, offsets)
-    if all(each is None for each in said):
-        raise typer.BadParameter("say which records: --reason, --column, --status, --from, --to or --offsets")
+    options = (reason, column, status, since, until, offsets)
+    if all(each is None for each in options):
+        raise typer.BadParameter("select records with --reason, --column, --status, --from, --to or --offsets")
     if status is not None and status not in STATUSES:
-        raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
+        raise typer.BadParameter(f"{status!r} is not one of {', '.join(STATUSES)}", param_hint="--status")
     return RejectedFilter(reason, column, None, status, since, until, offsets)
 
 

@@ -17,19 +17,19 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
-    """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do."""
+    """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails."""
 
     findings = run_checks()
-    sound = all(finding.verdict is not Verdict.FAIL for finding in findings)
+    passed = all(finding.verdict is not Verdict.FAIL for finding in findings)
     if as_json:
-        typer.echo(json.dumps({"ok": sound, "checks": [as_record(finding) for finding in findings]}, indent=1))
+        typer.echo(json.dumps({"ok": passed, "checks": [as_record(finding) for finding in findings]}, indent=1))
     else:
         Console().print(as_table(findings))
-    raise typer.Exit(0 if sound else 1)
+    raise typer.Exit(0 if passed else 1)
 
 
 def as_record(finding: CheckResult) -> dict[str, str]:
-    """A finding as JSON."""
+    """Return a finding as JSON."""
     return {
         "check": finding.check,
         "verdict": finding.verdict.value,
@@ -39,7 +39,7 @@ def as_record(finding: CheckResult) -> dict[str, str]:
 
 
 def as_table(findings: list[CheckResult]) -> Table:
-    """The findings as a table; nothing in them is taken as markup."""
+    """Return the findings as a table, without markup."""
     table = Table("check", "", "found", "remedy")
     for finding in findings:
         verdict = finding.verdict.value

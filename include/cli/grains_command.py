@@ -1,4 +1,4 @@
-"""`headrace grains`: which windows of gold are open, closed, corrected, verified."""
+"""`headrace grains`: the state of gold's windows: open, closed, corrected, verified."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def grains(
     dataset: Annotated[str, typer.Option("--dataset", help="The dataset whose gold it is.")],
     table: Annotated[str | None, typer.Option("--table", help="Only this gold table, window by window.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Only open, closed, corrected or verified.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Windows to show of a table.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 20,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON: every window.")] = False,
 ) -> None:
     """Show which windows of gold are open, closed, corrected or verified.
 
-    A grain is verified when a backfill has done it again since its last change and found it equal.
+    A grain is verified when a backfill has recomputed it since its last change and found it equal.
     """
 
     if state is not None and state not in STATES:
-        raise typer.BadParameter(f"{state!r} is none of {', '.join(STATES)}", param_hint="--state")
+        raise typer.BadParameter(f"{state!r} is not one of {', '.join(STATES)}", param_hint="--state")
     found = grain_states(load_settings(), dataset)
     known = sorted({window.table for window in found.windows})
     if table is not None and table not in known:
-        raise typer.BadParameter(f"{table!r} is none of {', '.join(known)}", param_hint="--table")
+        raise typer.BadParameter(f"{table!r} is not one of {', '.join(known)}", param_hint="--table")
     chosen = [w for w in found.windows if table in (None, w.table) and state in (None, w.state)]
     if json_:
-        said = {"dataset": dataset, "boundary": found.boundary, "windows": [asdict(w) for w in chosen]}
-        typer.echo(json.dumps(said, default=lambda value: value.isoformat()))
+        values = {"dataset": dataset, "boundary": found.boundary, "windows": [asdict(w) for w in chosen]}
+        typer.echo(json.dumps(values, default=lambda value: value.isoformat()))
         return
     console = Console()
     console.print(f"{dataset}: complete up to {_moment(found.boundary)}", highlight=False)
@@ -69,4 +69,4 @@ def _listed(windows: list[Window], limit: int) -> Table:
 
 
 def _moment(at: datetime | None) -> str:
-    return "nowhere yet" if at is None else f"{at:%Y-%m-%d %H:%M}"
+    return "no time yet" if at is None else f"{at:%Y-%m-%d %H:%M}"

@@ -20,7 +20,7 @@ class LazyCommand:
     summary: str
 
     def load(self, name: str) -> Any:
-        """Import the module and return the command (of the copy of Click inside Typer, which has no public type)."""
+        """Import the module and return the command (its type is private to Typer)."""
         module, attribute = self.target.split(":")
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):

@@ -1,4 +1,4 @@
-"""`headrace ledger`: the index of what was committed: show it, rebuild it."""
+"""`headrace ledger`: show and rebuild the index of commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from include.ledger.ledger_rebuild import RebuildResult
 from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
 from include.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="What was committed, batch by batch: an index over the Delta commits.")
+app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta commits, batch by batch.")
 
 
 @app.command()
@@ -40,7 +40,7 @@ def show(
 
 @app.command()
 def rebuild() -> None:
-    """Rebuild the ledger from the Delta logs and say whether it had been right."""
+    """Rebuild the ledger from the Delta logs and compare it with the old one."""
 
     console = Console(soft_wrap=True)
     with console.status("reading every commit of every table"):
@@ -78,8 +78,8 @@ def utc_text(ms: int) -> str:
 
 
 def rebuilt_table(rebuilt: RebuildResult) -> Table:
-    """Return rows per table of the ledger, and how each differed before."""
-    table = Table("table", "rows", "were missing", "were too many", "were different")
+    """Return rows per table of the ledger, and the differences of the old one."""
+    table = Table("table", "rows", "missing", "surplus", "different")
     for name, rows in rebuilt.rows.items():
         found = rebuilt.differences.get(name)
         cells = (found.missing, found.surplus, found.changed) if found else (0, 0, 0)
@@ -90,18 +90,18 @@ def rebuilt_table(rebuilt: RebuildResult) -> Table:
 
 
 def verdict(rebuilt: RebuildResult) -> list[str]:
-    """Return what the rebuild means, in sentences."""
+    """Return the result of the rebuild as sentences."""
     lines = [f"{rebuilt.commits:,} commits read."]
     if rebuilt.set_aside:
-        lines.append(f"The old file was damaged; it is kept as {rebuilt.set_aside}.")
+        lines.append(f"The old file was damaged; it was moved to {rebuilt.set_aside}.")
     for path, version in rebuilt.cleaned.items():
         lines.append(
-            f"[yellow]The log of {path} begins at version {version}: what was before it is not in the ledger.[/]"
+            f"[yellow]The log of {path} begins at version {version}: earlier commits are not in the ledger.[/]"
         )
     if rebuilt.identical:
-        lines.append("[green]identical[/]: the ledger had been right.")
+        lines.append("[green]identical[/]: the ledger was correct.")
     elif rebuilt.compared:
-        lines.append("[yellow]different[/]: the ledger had not been right; now it is.")
+        lines.append("[yellow]different[/]: the ledger was wrong and is now correct.")
     else:
         lines.append("new: there was no readable ledger of this version to compare with.")
     return lines

@@ -11,7 +11,7 @@ from rich.markup import escape
 from include.cli.lazy_group import LazyCommand, LazyGroup
 from include.errors import HeadraceError
 
-# Demo, benchmarks and producers are users' commands too; nothing but this table names them.
+# Demo, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
     "demo": LazyCommand(
         "include.demo.demo_command:demo",
@@ -30,7 +30,7 @@ COMMANDS = {
     ),
     "doctor": LazyCommand(
         "include.cli.doctor_command:doctor",
-        "Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when something does not do.",
+        "Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails.",
     ),
     "up": LazyCommand(
         "include.cli.up_command:up",
@@ -38,7 +38,7 @@ COMMANDS = {
     ),
     "down": LazyCommand(
         "include.cli.up_command:down",
-        "Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone.",
+        "Stop Airflow, drain the streams at a batch boundary, stop broker and runner; or drain only these streams.",
     ),
     "status": LazyCommand(
         "include.cli.status_command:status",
@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "query": LazyCommand(
         "include.cli.query_command:query",
-        "Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment.",
+        "Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication.",
     ),
     "tables": LazyCommand(
         "include.cli.query_command:tables",
@@ -61,10 +61,10 @@ COMMANDS = {
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",
     ),
     "rejected": LazyCommand(
-        "include.cli.decision_commands:app", "The records that are not in silver: which, why, and the way back."
+        "include.cli.decision_commands:app", "Records that are not in silver: list, fix, discard, reinstate."
     ),
     "contract": LazyCommand(
-        "include.cli.contract_command:app", "Contracts: check what is declared for records and tables."
+        "include.cli.contract_command:app", "Contracts: check the declared rules of records and tables."
     ),
     "quality": LazyCommand("include.cli.quality_command:app", "Data quality: rule violations, table rules, drift."),
     "release": LazyCommand(
@@ -74,7 +74,7 @@ COMMANDS = {
         "include.cli.slice_commands:backfill", "Recompute the events of a range of time, and verify or patch them."
     ),
     "replay": LazyCommand(
-        "include.cli.slice_commands:replay", "Recompute Kafka records, and fill what bronze lacks of them."
+        "include.cli.slice_commands:replay", "Recompute Kafka records, and insert those that bronze lacks."
     ),
     "plan": LazyCommand("include.cli.plan_command:app", "Plans: change history, from planning to rollback."),
     "grains": LazyCommand(
@@ -85,7 +85,7 @@ COMMANDS = {
         "include.cli.reference_command:app", "Reference tables that events are joined with: list, load."
     ),
     "ledger": LazyCommand(
-        "include.cli.ledger_command:app", "What was committed, batch by batch: an index over the Delta commits."
+        "include.cli.ledger_command:app", "The ledger: an index of the Delta commits, batch by batch."
     ),
     "maintain": LazyCommand(
         "include.cli.maintain_command:maintain",
@@ -93,11 +93,11 @@ COMMANDS = {
     ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",
-        "Find out why a driver refuses its checkpoint, and make a new one that begins where bronze ends.",
+        "Diagnose a damaged or lost checkpoint, and make a new one that begins where bronze ends.",
     ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",
-        "List every setting: its environment variable, value, default and meaning; exit code 2 when one is refused.",
+        "List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid.",
     ),
 }
 
@@ -111,7 +111,7 @@ class Headrace(LazyGroup):
 app = typer.Typer(cls=Headrace, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-# They read files that earlier versions named otherwise; `up` renames them too.
+# They read files that have other names in earlier versions; `up` renames them too.
 NEEDS_CURRENT_STATE = {"backfill", "demo-change", "maintain", "plan", "rejected", "release", "replay"}
 
 

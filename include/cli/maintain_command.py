@@ -1,4 +1,4 @@
-"""`headrace maintain`: small files put together, old ones removed, logs cut."""
+"""`headrace maintain`: compact small files, delete old ones, trim logs."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ def maintain(
 ) -> None:
     """Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.
 
-    Done by the stream between two runs, or by a job of its own when none runs. Never while a plan is open.
+    The stream does it between two runs; without a stream a separate job does. Skipped while a plan is open.
     """
 
     settings = load_settings()
     done: list[TableMaintenance] = []
-    left_alone: dict[str, HeadraceError] = {}
+    skipped: dict[str, HeadraceError] = {}
     for name in [dataset] if dataset else publications(settings):
         try:
             done += maintain_tables(settings, name)
         except Transient as error:
-            left_alone[name] = error
+            skipped[name] = error
         except Terminal as error:
             if dataset:
                 raise
-            left_alone[name] = error
+            skipped[name] = error
     logs = trim_logs(settings, datetime.now(UTC))
     if as_json:
-        why = {name: error.what for name, error in left_alone.items()}
+        why = {name: error.what for name, error in skipped.items()}
         typer.echo(json.dumps({"tables": [asdict(each) for each in done], "logs": asdict(logs), "left_alone": why}))
     else:
         console = Console()
         console.print(maintained_table(done))
         console.print(f"logs: {logs.cut} cut, {logs.removed} removed", highlight=False)
-        for refused in left_alone.values():
-            console.print(f"[yellow]left alone[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
-    if left_alone:
+        for refused in skipped.values():
+            console.print(f"[yellow]skipped[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
+    if skipped:
         raise typer.Exit(NOT_ALL)
 
 
 def maintained_table(done: Sequence[TableMaintenance]) -> Table:
-    """Return what was done, a table a row."""
-    shown = Table("table", "files", "now", "old removed", "left for next time", header_style="bold", box=None)
+    """Return the result, one row per table."""
+    shown = Table("table", "files", "now", "deleted", "left for the next run", header_style="bold", box=None)
     for each in done:
         shown.add_row(escape(each.table), *(f"{n:,}" for n in (each.files, each.now, each.removed, each.left)))
     for column in shown.columns[1:]:

@@ -40,12 +40,12 @@ from include.settings import Settings, load_settings
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
 JSON = typer.Option("--json", help="Print JSON.")
-YES = typer.Option("--yes", help="Approve without a question.")
+YES = typer.Option("--yes", help="Approve without a confirmation.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
 )
 NOT_APPROVED = 1
-Ask = Callable[[str], bool]
+Confirm = Callable[[str], bool]
 Planner = Callable[["Settings"], "PlanRecord"]
 
 
@@ -71,9 +71,7 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
         p = r.plan
         verdict = str(_verdict(r))
         table.add_row(p.id, r.stage, p.requested or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
-    wide_console().print(
-        table if records else "there is no plan yet: headrace release|backfill|replay plan --dataset D"
-    )
+    wide_console().print(table if records else "no plans yet: headrace release|backfill|replay plan --dataset D")
 
 
 @app.command()
@@ -108,7 +106,7 @@ def explain(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> N
 
 @app.command()
 def approve(plan: Annotated[str, ID]) -> None:
-    """Approve the change as the comparison shows it; `plan apply` then publishes it."""
+    """Approve the change that the comparison shows; `plan apply` then publishes it."""
 
     with _work(plan) as (console, settings, record):
         record = plan_stages.approve(settings, record, current_user()[0])
@@ -140,7 +138,7 @@ def reject(plan: Annotated[str, ID]) -> None:
 
 @app.command()
 def compare(plan: Annotated[str, ID]) -> None:
-    """Build up to what is published now, and compare again."""
+    """Build up to the published batch, and compare again."""
 
     with _work(plan) as (console, settings, record), TerminalReporter(console, settings) as reporter:
         rebuild(settings, record, reporter, current_user()[0])
@@ -189,7 +187,7 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
         typer.echo(json.dumps(record_json(record), indent=1))
 
 
-def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Ask) -> PlanRecord:
+def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Confirm) -> PlanRecord:
     """Run the plan's remaining stages; exit code 1 when it is not approved, 130 after Ctrl-C."""
 
     user, name = current_user()[0], record.plan.id
@@ -214,7 +212,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
 
 
 class TerminalReporter:
-    """Shows a run of a plan: a progress bar for the stage at work, a line for each completed stage."""
+    """Shows a run of a plan: a progress bar for the current stage, a line for each completed stage."""
 
     def __init__(self, console: Console, settings: Settings) -> None:
         self._console, self._settings = console, settings
@@ -223,7 +221,7 @@ class TerminalReporter:
         self._task = self._bar.add_task("", total=None, visible=False)
 
     def __enter__(self) -> TerminalReporter:
-        """Use it as a context; the bar is removed at the end."""
+        """Return itself; the bar is removed at the end of the context."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -275,8 +273,8 @@ def current_user() -> tuple[str, datetime]:
     return getpass.getuser(), datetime.now(UTC)
 
 
-def approver(yes: bool) -> Ask:
-    """Return a function that asks a question: `yes` answers it; without a terminal the answer is no."""
+def approver(yes: bool) -> Confirm:
+    """Return a function that requests confirmation; `yes` confirms, and without a terminal nothing is confirmed."""
     return lambda question: yes or (sys.stdin.isatty() and typer.confirm(question))
 
 

@@ -52,7 +52,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many records each rule rejected or warned of, run by run, from the ledger.
+    """Show how many records each rule rejected or warned about, run by run, from the ledger.
 
     Only ingested records count; records that a plan validates again are in the plan's comparison.
     """

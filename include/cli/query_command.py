@@ -1,4 +1,4 @@
-"""`headrace query` and `headrace tables`: read what is published."""
+"""`headrace query` and `headrace tables`: read the published tables."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over bronze.x, silver.x, rejected.x, gold.y; - reads stdin.")],
     format: Annotated[Format, typer.Option(help="json and csv hold every row and digit.")] = Format.table,
     limit: Annotated[
-        int | None, typer.Option(min=0, help=f"At most so many rows. [default: {SHOWN_ROWS} in a table, else all]")
+        int | None, typer.Option(min=0, help=f"Maximum number of rows. [default: {SHOWN_ROWS} in a table, else all]")
     ] = None,
 ) -> None:
-    """Ask the published tables in SQL (DuckDB, UTC), all pinned to the versions published at this moment."""
+    """Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication."""
 
     found = run_query(pinned(), sys.stdin.read() if sql == "-" else sql)
     if format is Format.table:
@@ -64,13 +64,13 @@ def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objec
 
 
 def wide_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough never to cut a cell when the output is a file."""
+    """Return a console as wide as the terminal, or so wide that no cell is cut when the output is a file."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDE)
 
 
 def print_table(found: QueryResult, limit: int) -> None:
-    """Print up to `limit` rows as a table with numbers to the right, and how many rows there are."""
+    """Print up to `limit` rows as a table with right-aligned numbers, and the row count."""
 
     table = Table(header_style="bold")
     for name, kind in zip(found.columns, found.types, strict=True):
@@ -85,7 +85,7 @@ def print_table(found: QueryResult, limit: int) -> None:
 
 
 def is_number(kind: Any) -> bool:
-    """Return whether an Arrow type is one of numbers."""
+    """Return whether an Arrow type is numeric."""
     import pyarrow.types as types
 
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

@@ -1,4 +1,4 @@
-"""`headrace reference`: the small tables that events are joined with, and their versions."""
+"""`headrace reference`: reference tables and their versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATASET = typer.Option("--dataset", help="The dataset whose table it is.")
 
 @app.command("list")
 def list_tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
-    """List the declared reference tables, their version and rows; without a version: made when the stream starts."""
+    """List the declared reference tables, with version and rows; the stream creates missing ones at its start."""
 
     settings, found = load_settings(), []
     for name in dataset_names(settings):
@@ -48,18 +48,18 @@ def load(
     file: Annotated[Path, typer.Argument(help="CSV with a header; it becomes the whole table.")],
     dataset: Annotated[str, DATASET],
 ) -> None:
-    """Make a file the next version of a table: batches from now on are joined with it, older ones stay as they are."""
+    """Load a file as the next version of a table, used from the next batch on; older batches are unchanged."""
 
     settings = load_settings()
-    seen, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)
-    # What runs joins it: the released declaration counts, whatever the folder says meanwhile.
-    declared = released_dataset(settings, dataset, seen.release) if seen else folder
+    published, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)
+    # The running release joins it: the released declaration applies, not the folder's.
+    declared = released_dataset(settings, dataset, published.release) if published else folder
     done = load_reference(settings, declared, table, file)
-    what = f"version {done.version}" if done.is_new else f"has these rows already, as version {done.version}"
+    what = f"version {done.version}" if done.is_new else f"already has these rows, as version {done.version}"
     Console(soft_wrap=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows", highlight=False)
     if done.is_new:
         Console(soft_wrap=True).print(
-            f"older batches stay as they are; headrace backfill run --dataset {dataset} --from … --to … "
-            "--reference today does them again",
+            f"older batches are unchanged; headrace backfill run --dataset {dataset} --from … --to … "
+            "--reference today recomputes them",
             highlight=False,
         )

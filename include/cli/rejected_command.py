@@ -1,4 +1,4 @@
-"""`headrace rejected`: what was not accepted, why, what it looked like, and what was decided about it."""
+"""`headrace rejected`: rejected records with reasons, payloads and decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from include.reading.rejected_records import (
 from include.settings import load_settings
 
 PAYLOAD_WIDTH = 80
-app = typer.Typer(no_args_is_help=True, help="The records that are not in silver: which, why, and the way back.")
+app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: list, fix, discard, reinstate.")
 
 Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")]
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
@@ -38,7 +38,7 @@ Column = Annotated[str | None, typer.Option(help="Only records in which this col
 Status = Annotated[str | None, typer.Option(help="Only open, fixed, discarded or duplicate.")]
 Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First time in Kafka.")]
 Until = Annotated[datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Its end, exclusive.")]
-AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, payloads whole.")]
+AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, with full payloads.")]
 
 
 @app.command("list")
@@ -51,23 +51,23 @@ def list_rejected(
     since: Since = None,
     until: Until = None,
     offsets: Offsets = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many records of each dataset, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of records per dataset, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List rejected records with their reasons and status, newest first, and the start of their payload."""
 
     settings, reading = load_settings(), pinned()
-    wanted = RejectedFilter(reason, column, disposition, status, since, until, offsets)
+    selection = RejectedFilter(reason, column, disposition, status, since, until, offsets)
     found = [
         record
         for name in _datasets(reading, dataset)
-        for record in rejected_records(reading, name, wanted, amendments(settings, name), limit)
+        for record in rejected_records(reading, name, selection, amendments(settings, name), limit)
     ]
     if as_json:
         json.dump([_values(record) for record in found], sys.stdout, indent=1, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    wide_console().print(_records_table(found) if found else "no such record was rejected")
+    wide_console().print(_records_table(found) if found else "no rejected record matches")
 
 
 @app.command("show")
@@ -77,7 +77,7 @@ def show_rejected(
     offset: Offset,
     as_json: AsJson = False,
 ) -> None:
-    """Show all of one record: its payload as it came, its fix, its reasons, and who decided what, when and why."""
+    """Show one record: original payload, fix, reasons, and all decisions with author, time and reason."""
 
     reading, decided = pinned(), amendments(load_settings(), dataset)
     _datasets(reading, dataset)
@@ -85,7 +85,7 @@ def show_rejected(
     found = rejected_records(reading, dataset, where, decided)
     amendment = decided.get((partition, offset))
     if not found and amendment is None:
-        wide_console().print("no such record was rejected")
+        wide_console().print("no rejected record matches")
         raise typer.Exit(1)
     decisions = () if amendment is None else amendment.decisions
     if as_json:
@@ -94,9 +94,9 @@ def show_rejected(
         return
     for line in _record_lines(found[0]) if found else [f"{REINSTATED}: it is in silver.{dataset}"]:
         wide_console().print(Text(_printable(line)), soft_wrap=True)
-    for said in _decisions(decisions):
-        line = f"{said['at']}  {said['act']} by {said['by']}: {said['why']}"
-        wide_console().print(Text(_printable(line + (f"  {said['payload']}" if said["payload"] else ""))))
+    for decision in _decisions(decisions):
+        line = f"{decision['at']}  {decision['act']} by {decision['by']}: {decision['why']}"
+        wide_console().print(Text(_printable(line + (f"  {decision['payload']}" if decision["payload"] else ""))))
 
 
 @app.command("summary")
@@ -135,15 +135,15 @@ def _values(record: RejectedRecord) -> dict[str, Any]:
 def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    return [{name: json_value(value) for name, value in asdict(said).items()} for said in decisions]
+    return [{name: json_value(value) for name, value in asdict(decision).items()} for decision in decisions]
 
 
 def _record_lines(record: RejectedRecord) -> list[str]:
 
-    place = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
-    lines = [f"{place}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
+    position = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
+    lines = [f"{position}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
     lines += [f"  {reason.rule} {reason.column}: {reason.detail or ''}" for reason in record.reasons]
-    lines += ["as it came:", "  (null)" if record.payload is None else f"  {text_of(record.payload)}"]
+    lines += ["original payload:", "  (null)" if record.payload is None else f"  {text_of(record.payload)}"]
     return lines if record.fix is None else [*lines, "fix:", f"  {text_of(record.fix)}"]
 
 
@@ -154,14 +154,14 @@ def _records_table(records: list[RejectedRecord]) -> Table:
         table.add_column(name, overflow="fold")
     for record in records:
         reasons = "\n".join(" ".join(filter(None, (r.rule, r.column, r.detail))) for r in record.reasons)
-        place = f"{record.topic}/{record.partition}/{record.offset}"
-        cells = (place, record.status, _printable(reasons), iso_time(record.first_seen))
+        position = f"{record.topic}/{record.partition}/{record.offset}"
+        cells = (position, record.status, _printable(reasons), iso_time(record.first_seen))
         table.add_row(*map(Text, cells), Text(excerpt(record.payload, PAYLOAD_WIDTH)))
     return table
 
 
 def _printable(text: str) -> str:
-    """Details quote payloads, and a payload must not steer the terminal."""
+    """Escape control characters: details quote payloads, which must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

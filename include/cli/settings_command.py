@@ -1,4 +1,4 @@
-"""`headrace settings`: every knob there is, with its value."""
+"""`headrace settings`: every setting with its value."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from include.settings import InvalidSetting, SettingInfo, list_settings, load_se
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
-    """List every setting: its environment variable, value, default and meaning; exit code 2 when one is refused."""
+    """List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid."""
 
-    refused: InvalidSetting | None = None
+    invalid: InvalidSetting | None = None
     try:
         load_settings()
     except InvalidSetting as error:
-        refused = error
-    knobs = list_settings()
+        invalid = error
+    infos = list_settings()
     if as_json:
-        typer.echo(json.dumps([as_record(knob) for knob in knobs], indent=1))
+        typer.echo(json.dumps([as_record(info) for info in infos], indent=1))
     else:
-        Console().print(as_table(knobs))
-    if refused is not None:
-        raise refused
+        Console().print(as_table(infos))
+    if invalid is not None:
+        raise invalid
 
 
-def as_record(knob: SettingInfo) -> dict[str, str | bool]:
-    """A setting as JSON; `given` tells whether the environment has it."""
+def as_record(info: SettingInfo) -> dict[str, str | bool]:
+    """Return a setting as JSON; `given`: the environment has it."""
     return {
-        "name": knob.name,
-        "value": knob.value,
-        "default": knob.default,
-        "given": knob.given,
-        "meaning": knob.meaning,
+        "name": info.name,
+        "value": info.value,
+        "default": info.default,
+        "given": info.given,
+        "meaning": info.meaning,
     }
 
 
-def as_table(knobs: list[SettingInfo]) -> Table:
-    """The settings as a table, given ones in bold; nothing in them is taken as markup."""
+def as_table(infos: list[SettingInfo]) -> Table:
+    """Return the settings as a table, given ones in bold, without markup."""
     table = Table(box=SIMPLE_HEAD)
     table.add_column("setting", no_wrap=True)
     for name in ("value", "default", "meaning"):
         table.add_column(name, overflow="fold")
-    for knob in knobs:
-        value = Text(knob.value, "bold" if knob.given else "")
-        table.add_row(Text(knob.name), value, Text(knob.default), Text(knob.meaning))
+    for info in infos:
+        value = Text(info.value, "bold" if info.given else "")
+        table.add_row(Text(info.name), value, Text(info.default), Text(info.meaning))
     return table

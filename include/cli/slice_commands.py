@@ -14,7 +14,7 @@ from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.strict_values import BatchRange
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
-replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and fill what bronze lacks of them.")
+replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
 DATASET = typer.Option("--dataset", help="The dataset whose history it is.")
 SINCE = typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
 UNTIL = typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC.")
@@ -38,7 +38,7 @@ def backfills() -> None:
 
 @replay.callback()
 def replays() -> None:
-    """Recompute Kafka records, and fill what bronze lacks of them."""
+    """Recompute Kafka records, and insert those that bronze lacks."""
 
 
 @backfill.command("plan")

@@ -1,4 +1,4 @@
-"""`headrace status` and `headrace wait`: what runs, how far it has come, and waiting until all is published."""
+"""`headrace status` and `headrace wait`: processes and progress; wait until everything is published."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN = "?"
 
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
-    watch: Annotated[bool, typer.Option(help="look again every second, until Ctrl-C")] = False,
+    watch: Annotated[bool, typer.Option(help="refresh every second, until Ctrl-C")] = False,
     check: Annotated[bool, typer.Option(help="exit 1 when a process is not running")] = False,
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
@@ -54,11 +54,11 @@ def status(
         raise typer.Exit(1)
 
 
-def watch_status(look: Callable[[], Progress], as_json: bool) -> None:
-    """Look every second until Ctrl-C, which is the ordinary way out; as JSON: one line per look."""
+def watch_status(observe: Callable[[], Progress], as_json: bool) -> None:
+    """Refresh every second until Ctrl-C; as JSON: one line per refresh."""
     with suppress(KeyboardInterrupt), Live(auto_refresh=False, console=Console(quiet=as_json)) as live:
         while True:
-            progress = look()
+            progress = observe()
             if as_json:
                 typer.echo(json.dumps(progress_json(progress)))
             live.update(progress_table(progress), refresh=True)
@@ -66,7 +66,7 @@ def watch_status(look: Callable[[], Progress], as_json: bool) -> None:
 
 
 def progress_json(progress: Progress) -> dict[str, Any]:
-    """Return a look as JSON values; null is what is not known, `notes` say why."""
+    """Return progress as JSON values; unknown values are null, `notes` give the reasons."""
     return {
         "at": progress.at.isoformat().replace("+00:00", "Z"),
         "processes": [process_json(process) for process in progress.processes],
@@ -109,7 +109,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
 
 
 def progress_table(progress: Progress) -> Group:
-    """Return a look as tables: processes, progress per dataset, rows per layer beside rejected, what is not known."""
+    """Return progress as tables: processes, datasets, rows per layer next to rejected, and unknown values."""
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
     return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *notes)
@@ -137,10 +137,10 @@ def process_table(progress: Progress) -> Table:
 
 
 def detail_text(process: ProcessStatus) -> str:
-    """Return what there is to say of a process: what it is about now, and why it ended before."""
-    said = process.detail or process.state.meaning
+    """Return a process's current detail, and why it ended before."""
+    detail = process.detail or process.state.meaning
     before = process.last_error
-    return f"{said}; before: {before}" if before and before not in said else said
+    return f"{detail}; before: {before}" if before and before not in detail else detail
 
 
 def dataset_table(progress: Progress) -> Table:
@@ -155,11 +155,11 @@ def dataset_table(progress: Progress) -> Table:
 
 
 def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
-    """Return what is shown of one dataset, by name."""
+    """Return the cells of one dataset, by row name."""
     b, lag = dataset.batches, dataset.lag
     return {
         "release": release_text(dataset),
-        "kept fresh beside": ", ".join(dataset.shadows) or "-",
+        "shadow releases": ", ".join(dataset.shadows) or "-",
         "ingested batch": number(b.ingested, "-"),
         "refined batch": number(b.refined, "-"),
         "published batch": number(b.published, "-"),
@@ -171,14 +171,14 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
 
 
 def release_text(dataset: DatasetProgress) -> str:
-    """Return the release, and whether the dataset's folder says something else by now."""
+    """Return the release, and whether the dataset's folder differs from it."""
     if dataset.release is None:
         return "-"
     return f"{dataset.release} [yellow](folder differs)[/]" if dataset.folder_differs else dataset.release
 
 
 def rows_table(progress: Progress) -> Table:
-    """Return rows per layer, in the order of a record's journey; of Kafka the offsets."""
+    """Return rows per layer, from Kafka (offsets) to gold."""
     table = Table("table", box=SIMPLE_HEAD)
     table.add_column("rows", justify="right")
     for dataset in progress.datasets:
@@ -201,12 +201,12 @@ def rejected_table(progress: Progress) -> Table:
 
 
 def number(value: float | None, unknown: str = UNKNOWN) -> str:
-    """Return a whole number with separators, or what stands for not knowing it."""
+    """Return a whole number with separators, `unknown` for None."""
     return unknown if value is None else f"{value:,.0f}"
 
 
 def seconds(given: str | float) -> float:
-    """Return a duration in seconds; NaN and infinity, which no clock reaches, are usage errors."""
+    """Return a duration in seconds; NaN and infinity are usage errors."""
     try:
         value = float(given)
     except ValueError:
@@ -217,43 +217,43 @@ def seconds(given: str | float) -> float:
 
 
 def wait(
-    caught_up: Annotated[bool, typer.Option("--caught-up", help="until gold holds all that is in Kafka")] = False,
+    caught_up: Annotated[bool, typer.Option("--caught-up", help="until gold holds everything in Kafka")] = False,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="SECONDS", help="Give up after this time.")] = 300.0,
-    dataset: Annotated[list[str] | None, typer.Option(help="only this one; may be repeated")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="only this dataset; may be repeated")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
 
     if not caught_up:
-        raise typer.BadParameter("wait for what? headrace wait --caught-up")
+        raise typer.BadParameter("give --caught-up: headrace wait --caught-up")
     console = Console(stderr=True, soft_wrap=True)
     console.print(await_caught_up(load_settings(), dataset or [], timeout), highlight=False)
 
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
-    """Return a sentence when two looks in a row see everything published; Exit(1), with what is missing, otherwise."""
+    """Return a sentence when everything is published in two observations in a row; else Exit(1) with the backlog."""
 
     started, before = time.monotonic(), None
     while True:
-        seen, elapsed = observe_catch_up(settings, datasets), time.monotonic() - started
-        if seen.caught_up and before == seen.ends:
+        observed, elapsed = observe_catch_up(settings, datasets), time.monotonic() - started
+        if observed.caught_up and before == observed.ends:
             return f"[green]caught up[/] after {elapsed:.1f} s"
-        if seen.blocked_by and not seen.caught_up:
-            fail(seen, f"waiting cannot help: {seen.blocked_by}", "headrace status, then headrace up")
-        # A first look that finds everything published is worth a second one, however little time was given.
-        if elapsed >= timeout and (before is not None or not seen.caught_up):
-            fail(seen, f"not caught up after {timeout:g} s", "headrace status")
-        before = seen.ends if seen.caught_up else None
+        if observed.blocked_by and not observed.caught_up:
+            fail(observed, f"waiting cannot help: {observed.blocked_by}", "headrace status, then headrace up")
+        # After a first observation with everything published there is always a second one, whatever the timeout.
+        if elapsed >= timeout and (before is not None or not observed.caught_up):
+            fail(observed, f"not caught up after {timeout:g} s", "headrace status")
+        before = observed.ends if observed.caught_up else None
         time.sleep(POLL_SECONDS / 2)
 
 
-def fail(seen: CatchUpProgress, what: str, remedy: str) -> None:
-    """Print why, what is missing, and what to type next; exit 1."""
+def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
+    """Print the reason, the backlog and the remedy; exit 1."""
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"[bold red]headrace:[/] {escape(what)}", highlight=False)
-    for dataset, partitions in seen.behind.items():
+    for dataset, partitions in observed.behind.items():
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(partitions.items()))
         console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})", highlight=False)
-    for note in seen.unknown:
+    for note in observed.unknown:
         console.print(f"  not known: {escape(note)}", highlight=False)
     console.print(f"  → {remedy}", highlight=False)
     raise typer.Exit(1)

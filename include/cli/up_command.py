@@ -45,21 +45,23 @@ def up(
     settings, console = load_settings(), Console()
     try:
         if no_streams:
-            seen = up_runner(settings, lambda line: print_progress(console, line))
+            started = up_runner(settings, lambda line: print_progress(console, line))
         else:
-            seen = bring_up(settings, datasets or dataset_names(settings), lambda line: print_progress(console, line))
+            started = bring_up(
+                settings, datasets or dataset_names(settings), lambda line: print_progress(console, line)
+            )
     except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
     console.print(
-        f"[green]up[/]: {len(seen)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
+        f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
     if airflow:
         start_airflow(settings, console)
 
 
 def start_airflow(settings: Settings, console: Console) -> None:
-    """Start Airflow, wait until it is healthy, say how to come in; exit 1 with the end of its log."""
+    """Start Airflow, wait until it is healthy, print the login; exit 1 with the end of its log."""
 
     try:
         run = up_airflow(settings, lambda line: print_progress(console, line))
@@ -72,7 +74,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
 def down(
     datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these streams.", show_default=False)] = None,
 ) -> None:
-    """Stop Airflow, drain the streams at their next batch boundary, stop broker and runner; or drain these alone."""
+    """Stop Airflow, drain the streams at a batch boundary, stop broker and runner; or drain only these streams."""
 
     settings, console = load_settings(), Console()
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))

@@ -115,19 +115,19 @@ def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
 
 
 def test_each_publication_is_seen_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PublicationFollower, "_listen", lambda self: None)
+    monkeypatch.setattr(PublicationFollower, "_read_status", lambda self: None)
     follower = PublicationFollower(settings)
-    follower.look()
+    follower.poll()
     assert not follower.reached({0: 1})
     published(settings, 1, {0: 5, 1: 6})
-    follower.look()
-    follower.look()
+    follower.poll()
+    follower.poll()
     assert follower.reached({0: 5, 1: 6})
     assert not follower.reached({0: 5, 1: 7})
     published(settings, 2, {0: 5, 1: 7})
-    follower.look()
-    assert [seen.ends for seen in follower.seen] == [{0: 5, 1: 6}, {0: 5, 1: 7}]
-    assert follower.seen[0].at <= follower.seen[1].at
+    follower.poll()
+    assert [seen.ends for seen in follower.publications] == [{0: 5, 1: 6}, {0: 5, 1: 7}]
+    assert follower.publications[0].at <= follower.publications[1].at
 
 
 def say_run(settings: Settings, rows: int, seconds: float) -> None:
@@ -146,7 +146,7 @@ def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
     follower = PublicationFollower(settings)
     for rows in (100, 100, 200, 200, 300):
         say_run(settings, rows, 1.0)
-        follower.look()
+        follower.poll()
         if rows == 100:
             follower.runs.clear()
     assert [run.rows for run in follower.runs] == [200, 300]
@@ -247,7 +247,7 @@ def test_another_rate_has_no_target() -> None:
 
 def test_a_busy_machine_and_an_unbalanced_audit_stand_beside_the_figures() -> None:
     text = told(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
-    assert "something else runs here" in text.replace("\n", " ")
+    assert "the machine is busy" in text.replace("\n", " ")
     assert "NOT BALANCED" in text
 
 

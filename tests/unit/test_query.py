@@ -156,7 +156,7 @@ def test_without_a_publication_every_command_says_so(run: Run) -> None:
     code, _, err = run("query", "select * from gold.carrier_hours")
     assert code == 2
     assert "none yet" in err
-    assert run("rejected", "list")[:2] == (0, "no such record was rejected\n")
+    assert run("rejected", "list")[:2] == (0, "no rejected record matches\n")
 
 
 def test_rejected_list_shows_reasons_and_a_harmless_payload(run: Run, warehouse: SmallWarehouse) -> None:
