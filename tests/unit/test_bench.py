@@ -51,7 +51,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pat
     load_settings.cache_clear()
 
 
-def test_the_state_is_its_own_and_gone_afterwards(environment: Path) -> None:
+def test_benchmark_state_is_temporary(environment: Path) -> None:
     with temporary_state(keep=False) as settings:
         assert settings.state.is_dir()
         assert settings.state != environment
@@ -63,7 +63,7 @@ def test_the_state_is_its_own_and_gone_afterwards(environment: Path) -> None:
     assert load_settings().kafka_port == 9092
 
 
-def test_a_failure_leaves_nothing_behind_and_keep_leaves_it(environment: Path) -> None:
+def test_temporary_state_is_removed_after_a_failure_unless_keep(environment: Path) -> None:
     with pytest.raises(KeyboardInterrupt), temporary_state(keep=False) as settings:
         raise KeyboardInterrupt
     assert not settings.state.exists()
@@ -73,7 +73,7 @@ def test_a_failure_leaves_nothing_behind_and_keep_leaves_it(environment: Path) -
     kept.state.rmdir()
 
 
-def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_processes_are_stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def up(*_: object) -> None:
@@ -90,7 +90,7 @@ def test_what_was_brought_up_is_brought_down(settings: Settings, monkeypatch: py
 # --- what is sent ------------------------------------------------------------------------------------------------
 
 
-def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_supply_continues_across_years_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         bench_events, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)})
     )
@@ -101,7 +101,7 @@ def test_the_supply_goes_on_from_year_to_year_without_a_gap(monkeypatch: pytest.
     assert sum((*first, *second), []) == list(range(270))
 
 
-def test_a_count_that_differs_from_what_was_sent_is_no_figure(settings: Settings) -> None:
+def test_wrong_event_count_fails_the_benchmark(settings: Settings) -> None:
     require_count(settings, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
     with pytest.raises(BenchFailed):
         require_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
@@ -114,7 +114,7 @@ def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
     publish(settings, Publication("flights", "r", batch, AT, ends, {}))
 
 
-def test_each_publication_is_seen_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_publication_is_observed_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicationFollower, "_read_status", lambda self: None)
     follower = PublicationFollower(settings)
     follower.poll()
@@ -136,9 +136,7 @@ def say_run(settings: Settings, rows: int, seconds: float) -> None:
     path.write_text(json.dumps({"last_batch": {"rows": rows, "seconds": seconds, "steps": {"silver": seconds}}}))
 
 
-def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_run_is_recorded_once_and_runs_can_be_cleared(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_follower, "STATUS_SECONDS", 0.0)
     monkeypatch.setattr(
         bench_follower, "observe_processes", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)]
@@ -152,7 +150,7 @@ def test_each_run_is_heard_once_and_old_ones_can_be_forgotten(
     assert [run.rows for run in follower.runs] == [200, 300]
 
 
-def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_or_stalled_stream_fails_the_benchmark(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
     monkeypatch.setattr(bench_follower, "observe_processes", lambda *_: lost)
     with pytest.raises(BenchFailed, match="pid 7 is gone"):
@@ -165,13 +163,13 @@ def test_a_lost_stream_and_a_standstill_are_no_figure(settings: Settings, monkey
     assert not publication_path(settings, "flights").exists()
 
 
-def test_steps_are_weighed_by_rows() -> None:
+def test_steps_are_weighted_by_rows() -> None:
     runs = [LastRun(100_000, 3.0, {"silver": 2.0, "gold": 1.0}), LastRun(300_000, 3.0, {"silver": 2.0})]
     assert seconds_per_million(runs) == pytest.approx({"silver": 10.0, "gold": 2.5})
     assert seconds_per_million([]) == {}
 
 
-def test_cpu_is_what_was_used_in_between() -> None:
+def test_cpu_is_the_difference_of_two_measurements() -> None:
     before, after = {"broker": 3.0, "gone": 1.0}, {"broker": 4.5, "driver: JVM": 2.0}
     assert used_between(before, after) == {"broker": 1.5, "driver: JVM": 2.0}
 
@@ -179,7 +177,7 @@ def test_cpu_is_what_was_used_in_between() -> None:
 # --- the latency -------------------------------------------------------------------------------------------------
 
 
-def test_a_record_waits_for_the_first_publication_that_ends_behind_it() -> None:
+def test_latency_ends_at_the_first_publication_with_the_record() -> None:
     records = pl.DataFrame(
         [(0, 10, 100.0), (0, 11, 100.0), (0, 12, 101.0), (1, 5, 100.5)],
         schema=["partition", "offset", "timestamp"],
@@ -193,7 +191,7 @@ def test_a_record_waits_for_the_first_publication_that_ends_behind_it() -> None:
     assert sorted(waiting_seconds(records, seen)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
 
 
-def test_quantiles_are_records_and_not_means() -> None:
+def test_quantiles_are_not_interpolated() -> None:
     waited = np.array([float(n) for n in range(1, 101)])
     assert quantiles(waited) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
     assert quantiles(np.array([1.0, 9.0]))["p50"] == 1.0
@@ -214,7 +212,7 @@ def told(report: Report) -> str:
     return out.getvalue()
 
 
-def test_targets_that_are_met() -> None:
+def test_report_shows_met_targets() -> None:
     assert told(REPORT).count("met") == 2
     assert "missed" not in told(REPORT)
     targets = as_json(REPORT)["targets"]
@@ -224,7 +222,7 @@ def test_targets_that_are_met() -> None:
     }
 
 
-def test_targets_that_are_missed_are_said_to_be() -> None:
+def test_report_shows_missed_targets() -> None:
     slow = replace(THROUGHPUT, seconds=10.1)
     late = replace(LATENCY, quantiles=LATENCY.quantiles | {"p95": 3.01})
     report = replace(REPORT, throughput=slow, latency=late)
@@ -232,7 +230,7 @@ def test_targets_that_are_missed_are_said_to_be() -> None:
     assert [target["met"] for target in as_json(report)["targets"].values()] == [False, False]
 
 
-def test_a_part_that_was_not_measured_has_no_figure_and_no_target() -> None:
+def test_unmeasured_part_has_no_figure_and_no_target() -> None:
     values = as_json(replace(REPORT, throughput=None))
     assert values["throughput"] is None
     assert list(values["targets"]) == ["p95_seconds"]
@@ -245,14 +243,14 @@ def test_another_rate_has_no_target() -> None:
     assert as_json(report)["targets"] == {}
 
 
-def test_a_busy_machine_and_an_unbalanced_audit_stand_beside_the_figures() -> None:
+def test_report_warns_of_busy_machine_and_unbalanced_audit() -> None:
     text = told(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
     assert "the machine is busy" in text.replace("\n", " ")
     assert "NOT BALANCED" in text
 
 
 @pytest.mark.parametrize(("balanced", "code"), [(True, 0), (False, 1)])
-def test_the_command_writes_json_and_fails_only_when_unbalanced(
+def test_bench_command_writes_json_and_fails_only_when_unbalanced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balanced: bool, code: int
 ) -> None:
     monkeypatch.setattr(cli, "_measure", lambda *_: replace(REPORT, balanced=balanced))
@@ -273,7 +271,7 @@ def own_signals() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_130_and_no_trace(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_signal_exits_130_without_a_traceback(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     def interrupted(*_: object) -> Report:
         signal.raise_signal(number)
         raise AssertionError("still here")

@@ -62,7 +62,7 @@ def made_state(settings: Settings) -> Path:
     return settings.state
 
 
-def test_one_demo_at_a_time(settings: Settings) -> None:
+def test_second_concurrent_demo_is_refused(settings: Settings) -> None:
     with demo_lock(settings), pytest.raises(DemoBusy), demo_lock(settings):
         pass
     with demo_lock(settings):
@@ -80,7 +80,7 @@ def test_fresh_stops_the_streams_then_removes_everything(settings: Settings) -> 
 
 
 @pytest.mark.parametrize("strange", ["thesis.tex", "Documents/x", ".git/config", "ledger.sqlite/x"])
-def test_fresh_refuses_a_folder_with_strange_things(settings: Settings, strange: str) -> None:
+def test_fresh_refuses_a_folder_with_foreign_files(settings: Settings, strange: str) -> None:
     state = made_state(settings)
     if strange.startswith("ledger"):
         (state / "ledger.sqlite").unlink()
@@ -104,13 +104,13 @@ def test_fresh_does_not_follow_links_out_of_the_folder(settings: Settings, tmp_p
         require_own_state(settings)
 
 
-def test_fresh_refuses_a_ledger_that_would_stay_behind(tmp_path: Path) -> None:
+def test_fresh_refuses_an_external_ledger(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, ledger_url="postgresql://x@y/z")
     with pytest.raises(ExternalLedger):
         require_own_state(settings)
 
 
-def test_an_interrupted_removal_is_known_and_goes_on(settings: Settings) -> None:
+def test_interrupted_removal_is_detected_and_continues(settings: Settings) -> None:
     made_state(settings)
 
     def interrupted() -> None:
@@ -183,7 +183,7 @@ def test_both_runs_are_sent_once(settings: Settings, topics: Topics) -> None:
     assert read_ends(settings, FLIGHTS) == {0: 10, 1: 0}
 
 
-def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: Topics) -> None:
+def test_stopped_run_is_unfinished_and_continues(settings: Settings, topics: Topics) -> None:
     topics.hold = threading.Event()
     first = FeedSender(settings, (WEATHER, FLIGHTS))
     first.start()
@@ -196,7 +196,7 @@ def test_a_stopped_run_is_not_finished_and_goes_on(settings: Settings, topics: T
     assert (second.finished, topics.sent) == (True, ["weather", "weather", "flights"])
 
 
-def test_nothing_is_sent_before_there_is_a_broker(settings: Settings, topics: Topics) -> None:
+def test_sender_waits_for_the_broker(settings: Settings, topics: Topics) -> None:
     early = FeedSender(settings, (WEATHER, FLIGHTS))
     early.start()
     early.stop()
@@ -204,7 +204,7 @@ def test_nothing_is_sent_before_there_is_a_broker(settings: Settings, topics: To
     early.raise_error()
 
 
-def test_a_crash_between_manifest_and_ends_is_made_good(settings: Settings, topics: Topics) -> None:
+def test_crash_between_manifest_and_ends_is_recovered(settings: Settings, topics: Topics) -> None:
     fed(settings)
     ends_path(settings, FLIGHTS).unlink()
     assert not FeedSender(settings, (WEATHER, FLIGHTS)).finished
@@ -213,7 +213,7 @@ def test_a_crash_between_manifest_and_ends_is_made_good(settings: Settings, topi
     assert topics.sent == ["weather", "flights"]
 
 
-def test_a_failed_delivery_reaches_the_one_who_watches(settings: Settings, topics: Topics) -> None:
+def test_failed_delivery_is_raised_in_the_main_thread(settings: Settings, topics: Topics) -> None:
     topics.failure = DeliveryFailed("weather", 3, "no broker")
     failed = fed(settings)
     with pytest.raises(DeliveryFailed):
@@ -221,21 +221,21 @@ def test_a_failed_delivery_reaches_the_one_who_watches(settings: Settings, topic
     assert not failed.finished
 
 
-def test_a_topic_with_records_of_somebody_else_is_refused(settings: Settings, topics: Topics) -> None:
+def test_topic_with_foreign_records_is_refused(settings: Settings, topics: Topics) -> None:
     topics.ends["flights"] = {0: 3, 1: 4}
     with pytest.raises(ForeignRecords) as caught:
         require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
     assert (caught.value.topic, caught.value.records) == ("flights", 7)
 
 
-def test_a_begun_run_and_an_empty_topic_are_not_strange(settings: Settings, topics: Topics) -> None:
+def test_unfinished_run_and_empty_topic_are_accepted(settings: Settings, topics: Topics) -> None:
     require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
     topics.ends["flights"] = {0: 3, 1: 4}
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=7, finished=False)
     require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
 
 
-def test_a_run_killed_before_its_manifest_is_known_by_its_journal(settings: Settings, topics: Topics) -> None:
+def test_run_killed_before_its_manifest_is_detected_by_its_journal(settings: Settings, topics: Topics) -> None:
     topics.ends["flights"] = {0: 3, 1: 4}
     journal = Path(f"{manifest_path(settings, FLIGHTS)}.progress")
     journal.parent.mkdir(parents=True)
@@ -243,14 +243,14 @@ def test_a_run_killed_before_its_manifest_is_known_by_its_journal(settings: Sett
     require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
 
 
-def test_a_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
+def test_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     topics.ends["flights"] = {0: 3, 1: 4}
     with pytest.raises(RecordsMissing):
         require_own_records(settings, (FLIGHTS,), "127.0.0.1:9")
 
 
-def test_another_range_is_another_demo(settings: Settings) -> None:
+def test_demo_of_another_range_is_refused(settings: Settings) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     assert finished_records(settings, FLIGHTS) == 10
     with pytest.raises(ManifestMismatch):
@@ -260,7 +260,7 @@ def test_another_range_is_another_demo(settings: Settings) -> None:
 # --- the score ---------------------------------------------------------------------------------------------------
 
 
-def test_only_what_the_demo_sent_is_scored() -> None:
+def test_only_records_of_the_demo_are_scored() -> None:
     places = [(0, 9), (0, 10), (1, 4), (1, 5), (2, 0)]
     rejected = pl.DataFrame(places, schema=["_partition", "_offset"], orient="row")
     assert rejected_of_run(rejected, {0: 10, 1: 5}).rows() == [(0, 9), (1, 4)]
@@ -289,9 +289,7 @@ def telling(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
 
 
 @pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
-def test_the_exit_code_is_the_verdict(
-    command: CliRunner, monkeypatch: pytest.MonkeyPatch, good: bool, code: int
-) -> None:
+def test_exit_code_is_the_verdict(command: CliRunner, monkeypatch: pytest.MonkeyPatch, good: bool, code: int) -> None:
     telling(monkeypatch, good)
     assert command.invoke(app, ["demo"]).exit_code == code
 
@@ -299,7 +297,7 @@ def test_the_exit_code_is_the_verdict(
 @pytest.mark.parametrize(
     ("perfect", "balanced", "good"), [(True, True, True), (False, True, False), (True, False, False)]
 )
-def test_a_good_end_needs_the_score_and_the_audit(
+def test_success_needs_perfect_score_and_balanced_audit(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, good: bool
 ) -> None:
     for chapter in ("_start_streams", "_watch", "_answer", "_suggest"):
@@ -309,7 +307,7 @@ def test_a_good_end_needs_the_score_and_the_audit(
     assert cli._run_steps(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is good
 
 
-def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_printed_and_exits_1(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     telling(monkeypatch, DeliveryFailed("flights", 3, "no [/broker]"))
     result = command.invoke(app, ["demo"])
     assert result.exit_code == 1
@@ -317,12 +315,12 @@ def test_what_goes_wrong_on_the_way_is_said_and_is_one(command: CliRunner, monke
     assert "Traceback" not in result.output
 
 
-def test_a_refusal_goes_on_to_be_two(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_left_to_the_entry_point(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     telling(monkeypatch, ForeignRecords("flights", 7, Path("/s")))
     assert isinstance(command.invoke(app, ["demo"]).exception, DemoRefused)
 
 
-def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_one_line_and_exits_130(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     telling(monkeypatch, KeyboardInterrupt())
     result = command.invoke(app, ["demo"])
     assert result.exit_code == 130
@@ -330,7 +328,7 @@ def test_ctrl_c_says_one_line_and_is_130(command: CliRunner, monkeypatch: pytest
     assert "continues here" in result.output
 
 
-def test_an_unfit_machine_is_refused_before_anything_is_made(
+def test_unfit_machine_is_refused_before_anything_is_created(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     from include.doctor.check_result import failed, warning
@@ -346,9 +344,7 @@ def test_an_unfit_machine_is_refused_before_anything_is_made(
     assert not settings.state.exists()
 
 
-def test_fresh_asks_and_takes_no_for_an_answer(
-    command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
-) -> None:
+def test_fresh_requires_confirmation(command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     telling(monkeypatch, True)
     state = made_state(settings)
     result = command.invoke(app, ["demo", "--fresh"], input="n\n")
@@ -360,7 +356,7 @@ def test_fresh_asks_and_takes_no_for_an_answer(
     assert (demo_folder(settings) / LOCK).exists()
 
 
-def test_a_removal_that_was_interrupted_goes_on_unasked(
+def test_interrupted_removal_continues_without_confirmation(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     telling(monkeypatch, True)

@@ -54,20 +54,20 @@ def snapshot(
     return Snapshot(at, Progress(datetime(2026, 1, 1, tzinfo=UTC), processes, datasets, ()), fed)
 
 
-def test_done_when_all_is_sent_published_and_counted() -> None:
+def test_snapshot_is_done_when_all_is_sent_published_and_counted() -> None:
     assert snapshot(0, flights(100)).done
     assert not snapshot(0, flights(99)).done
     assert not snapshot(0, flights(90, lag=0)).done
     assert not snapshot(0, flights(100), fed={"flights": FeedProgress("flights", 99, 100)}).done
 
 
-def test_what_is_not_known_is_not_done() -> None:
+def test_snapshot_with_unknown_values_is_not_done() -> None:
     dataset = flights(100)
     assert not snapshot(0, replace(dataset, lag=Lag(None, None))).done
     assert not snapshot(0, replace(dataset, rows=dict(dataset.rows) | {"silver": None, "bronze": None})).done
 
 
-def test_other_datasets_do_not_matter() -> None:
+def test_other_datasets_are_ignored() -> None:
     lost = replace(STREAM, name="stream:other", pid=None, state=ProcessState.FAILED)
     other = replace(flights(0, stream=lost), dataset="other")
     seen = snapshot(0, flights(100), other)
@@ -76,7 +76,7 @@ def test_other_datasets_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
-def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
+def test_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
     lost = ProcessStatus("stream:flights", None, state, "because of [/this]")
     with pytest.raises(StreamLost, match="because of") as caught:
         StallDetector(settings).check(snapshot(0, flights(5, stream=lost)))
@@ -84,13 +84,13 @@ def test_a_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: 
     assert "stream-flights.log" in caught.value.remedy
 
 
-def test_a_lost_broker_ends_the_wait(settings: Settings) -> None:
+def test_lost_broker_ends_the_wait(settings: Settings) -> None:
     lost = ProcessStatus("broker", None, ProcessState.CRASHED, "pid 1 is gone")
     with pytest.raises(StreamLost):
         StallDetector(settings).check(snapshot(0, flights(5), broker=lost))
 
 
-def test_refine_may_be_halted_for_a_while(settings: Settings) -> None:
+def test_refine_may_be_halted_for_a_limited_time(settings: Settings) -> None:
     detector = StallDetector(settings, halted_after=45)
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a bug")
     detector.check(snapshot(0, flights(5, stream=halted)))
@@ -101,7 +101,7 @@ def test_refine_may_be_halted_for_a_while(settings: Settings) -> None:
         detector.check(snapshot(105, flights(8, stream=halted)))
 
 
-def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
+def test_stalled_demo_ends_with_the_missing_records(settings: Settings) -> None:
     detector = StallDetector(settings, stalled_after=120)
     detector.check(snapshot(0, flights(5)))
     detector.check(snapshot(119, flights(5)))
@@ -113,7 +113,7 @@ def test_a_standstill_ends_and_says_what_is_missing(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("moved", ["kafka", "bronze", "sent"])
-def test_any_number_counts_as_movement(settings: Settings, moved: str) -> None:
+def test_any_changed_count_is_progress(settings: Settings, moved: str) -> None:
     detector = StallDetector(settings, stalled_after=120)
     fed = {"flights": FeedProgress("flights", 1, 100)}
     detector.check(snapshot(0, flights(5), fed=fed))
@@ -126,7 +126,7 @@ def test_any_number_counts_as_movement(settings: Settings, moved: str) -> None:
     detector.check(replace(now[moved], at=200))
 
 
-def test_watch_shows_every_look_and_returns_the_one_that_is_done(settings: Settings) -> None:
+def test_watch_shows_every_snapshot_and_returns_the_done_one(settings: Settings) -> None:
     snapshots = [
         snapshot(0, flights(5)),
         snapshot(1, flights(50)),
@@ -138,7 +138,7 @@ def test_watch_shows_every_look_and_returns_the_one_that_is_done(settings: Setti
     assert (found, shown) == (snapshots[2], [0, 1, 2])
 
 
-def test_watch_raises_what_the_sending_raised(settings: Settings) -> None:
+def test_watch_raises_the_senders_error(settings: Settings) -> None:
     def failed() -> None:
         raise OSError("no broker")
 
@@ -146,7 +146,7 @@ def test_watch_raises_what_the_sending_raised(settings: Settings) -> None:
         watch([snapshot(0, flights(5))], StallDetector(settings), lambda seen, rates: None, failed)
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_rates_cover_the_last_seconds() -> None:
     recent = RateWindow(seconds=5)
     for second in range(10):
         rates = recent.rates(snapshot(second, flights(10 * second, kafka=100 + second)))
@@ -157,7 +157,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert rates.refined["flights"] == 0
 
 
-def test_what_only_the_driver_knows_yet_is_shown_and_is_movement(settings: Settings) -> None:
+def test_ingested_offsets_of_the_driver_are_shown_and_are_progress(settings: Settings) -> None:
     before = snapshot(0, flights(0, bronze=0))
     after = replace(before, at=119, ingested={"flights": 654_321})
     detector = StallDetector(settings, stalled_after=120)
@@ -174,7 +174,7 @@ def printed(renderable: object) -> str:
     return out.getvalue()
 
 
-def test_the_table_fits_a_narrow_terminal_and_names_what_is_odd() -> None:
+def test_live_table_fits_80_columns_and_names_problems() -> None:
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a [/bug]")
     seen = snapshot(12, flights(1_234_567, kafka=2_000_000, stream=halted))
     text = printed(live_table(seen, Rates({"flights": 1000}, {"flights": 98_765.4}), 12))
@@ -183,7 +183,7 @@ def test_the_table_fits_a_narrow_terminal_and_names_what_is_odd() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_without_a_terminal_a_line_now_and_then_and_a_last_one() -> None:
+def test_progress_without_a_terminal_is_lines_and_a_last_line() -> None:
     out = StringIO()
     with progress_display(Console(file=out, width=80), 0.0, line_every=5) as show:
         for second in range(8):
@@ -193,7 +193,7 @@ def test_without_a_terminal_a_line_now_and_then_and_a_last_one() -> None:
     assert "all published" in out.getvalue()
 
 
-def test_a_line_is_never_markup() -> None:
+def test_progress_line_escapes_markup() -> None:
     seen = snapshot(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
     assert "[/x]" in printed(progress_line(seen, Rates({}, {}), 1))
 
@@ -204,14 +204,14 @@ KINDS = (
 )
 
 
-def test_the_score_is_told_by_reason_and_names_the_kinds_that_were_missed() -> None:
+def test_score_table_groups_by_reason_and_names_missed_kinds() -> None:
     text = printed(score_table({"flights": Score(KINDS, 9, 8, 1, 1, 0, 0, ())}))
     assert [int(cell) for cell in text.split("malformed")[1].split()[:3]] == [9, 7, 2]
     assert "comment" in text
     assert "truncated" not in text
 
 
-def test_the_verdict_of_a_score() -> None:
+def test_verdict_describes_the_score() -> None:
     good = Score(KINDS[:1], 5, 5, 0, 0, 0, 2, ())
     assert "5 injected, 5 found" in verdict("flights", good)
     assert "2 more are in a chunk that was sent twice" in verdict("flights", good)
@@ -256,21 +256,21 @@ def gold() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def test_the_worst_airline_leaves_out_the_small_ones(gold: duckdb.DuckDBPyConnection) -> None:
+def test_worst_airline_excludes_small_ones(gold: duckdb.DuckDBPyConnection) -> None:
     assert gold.sql(WORST_AIRLINE.sql).fetchall() == [("EV", 12000, 15.0, 41.7), ("B6", 20000, 2.0, 0.5)]
 
 
-def test_the_worst_day(gold: duckdb.DuckDBPyConnection) -> None:
+def test_worst_day_is_ordered_by_cancellations(gold: duckdb.DuckDBPyConnection) -> None:
     rows = gold.sql(WORST_DAY.sql).fetchall()
     assert [row[1:] for row in rows] == [(1000, 9000, 11.1), (3, 0, None), (0, 24010, 0.0)]
 
 
-def test_the_worst_departures(gold: duckdb.DuckDBPyConnection) -> None:
+def test_worst_departures_are_ordered_by_delay(gold: duckdb.DuckDBPyConnection) -> None:
     rows = gold.sql(WORST_DEPARTURES.sql).fetchall()
     assert [(row[0], row[4], row[5]) for row in rows] == [("HA 51", 1301, 21.7), ("EV 1", 12, 0.2)]
 
 
-def test_the_destination_that_is_reached_latest(gold: duckdb.DuckDBPyConnection) -> None:
+def test_latest_destination_excludes_small_ones(gold: duckdb.DuckDBPyConnection) -> None:
     assert gold.sql(LATEST_DESTINATION.sql).fetchall() == [("DEN", 2000, 4.0, 2)]
 
 
@@ -278,7 +278,7 @@ def test_rain_joins_by_day_and_airport(gold: duckdb.DuckDBPyConnection) -> None:
     assert gold.sql(RAIN.sql).fetchall() == [("very wet", 1, 20.0, 11.1), ("dry", 1, 2.9, 0.0)]
 
 
-def test_the_questions_are_ones_that_query_takes_and_fit_a_terminal() -> None:
+def test_questions_are_valid_queries_and_fit_80_columns() -> None:
     known = [
         f"gold.{name}" for name in ("carrier_hours", "route_days", "worst_delays", "flight_status", "weather_days")
     ]

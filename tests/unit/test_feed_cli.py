@@ -33,7 +33,7 @@ def test_shares_are_fractions_or_percentages(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.5", "-1%", "101%", "many", "", "nan"])
-def test_a_share_that_is_none_is_refused(text: str) -> None:
+def test_invalid_share_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         share(text)
 
@@ -45,28 +45,26 @@ def test_times_are_utc() -> None:
         utc_time("tomorrow")
 
 
-def test_an_unknown_feed_names_the_known_ones() -> None:
+def test_unknown_feed_names_the_known_ones() -> None:
     code, said = headrace("produce", "trains", *ANYWHERE)
     assert code == 2
     assert "'trains'" in said
     assert "flights, weather" in said
 
 
-def test_a_wrong_option_is_named_with_its_value() -> None:
+def test_wrong_option_is_named_with_its_value() -> None:
     code, said = headrace("produce", "weather", "--late", "150%", *ANYWHERE)
     assert code == 2
     assert "--late" in said
     assert "150%" in said
 
 
-def test_a_range_that_ends_before_it_begins_is_refused_before_the_broker_is_asked() -> None:
+def test_empty_range_is_refused_before_the_broker_is_contacted() -> None:
     words = ["produce", "weather", "--from", "2013-05-01", "--to", "2013-04-30", *ANYWHERE]
     assert isinstance(CliRunner().invoke(app, words).exception, InvalidEventRange)
 
 
-def test_a_broker_that_does_not_answer_is_an_error_and_no_manifest_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_broker_is_an_error_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "ensure_topic", partial(kafka.ensure_topic, timeout=1))
     words = ["produce", "weather", "--quiet", "--manifest", str(tmp_path / "m"), *ANYWHERE]
     result = CliRunner().invoke(app, words)

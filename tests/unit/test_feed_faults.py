@@ -50,9 +50,7 @@ def share() -> st.SearchStrategy[float]:
 @given(
     shares=st.builds(Shares, share(), share(), share(), share()), seed=st.integers(0, 2**32), count=st.integers(0, 400)
 )
-def test_any_faults_leave_every_event_in_once_and_count_what_they_promise(
-    shares: Shares, seed: int, count: int
-) -> None:
+def test_every_event_is_kept_once_and_fault_counts_match_the_shares(shares: Shares, seed: int, count: int) -> None:
     truth = weather().head(count)
     rows = inject_faults(truth, WEATHER, shares, seed)
     assert rows.equals(inject_faults(truth, WEATHER, shares, seed))
@@ -78,13 +76,13 @@ def assert_copies_follow_their_originals(rows: pl.DataFrame) -> None:
     assert (same == (both["fault"] == "duplicate")).all()
 
 
-def test_no_faults_are_no_change() -> None:
+def test_zero_shares_change_nothing() -> None:
     rows = inject_faults(weather(), WEATHER, Shares(), 1)
     assert rows.select("key", "value", "event_id").equals(weather().select("key", "value", "event_id"))
     assert rows["fault"].null_count() == rows.height
 
 
-def test_another_seed_means_other_faults_and_one_share_does_not_move_another() -> None:
+def test_seeds_change_faults_and_shares_are_independent() -> None:
     one, two = (inject_faults(weather(), WEATHER, DEMO, seed) for seed in (1, 2))
     assert not one.equals(two)
     fewer = inject_faults(weather(), WEATHER, Shares(late=DEMO.late, corrupt=DEMO.corrupt), 1)
@@ -112,7 +110,7 @@ def test_reordered_events_move_within_the_window() -> None:
     assert (moved.filter(reordered) > 0).mean() > 0.9
 
 
-def test_duplicates_come_at_once_soon_and_far_and_some_contradict() -> None:
+def test_duplicates_are_immediate_near_or_far_and_some_conflict() -> None:
     rows = inject_faults(weather(), WEATHER, Shares(duplicates=0.1), 3)
     kinds = dict(rows["kind"].drop_nulls().value_counts().rows())
     assert set(kinds) == {"immediate", "near", "far", "other_payload"}
@@ -125,7 +123,7 @@ def test_duplicates_come_at_once_soon_and_far_and_some_contradict() -> None:
     assert (rows["event_id"] == rows["event_id"].shift(1)).filter(at_once).mean() > 0.9
 
 
-def test_every_kind_of_bad_record_takes_its_turn_and_the_large_one_is_rare() -> None:
+def test_every_kind_of_bad_record_occurs_and_the_large_one_is_rare() -> None:
     for feed in FEEDS.values():
         sample = (
             feed.frame(timedelta(0))
@@ -144,7 +142,7 @@ def test_every_kind_of_bad_record_takes_its_turn_and_the_large_one_is_rare() -> 
         assert large.max() < 1_200_000
 
 
-def test_there_are_enough_kinds_and_every_reason_is_covered() -> None:
+def test_kinds_of_bad_record_cover_every_reason() -> None:
     for feed in FEEDS.values():
         kinds = bad_records(feed)
         assert len({bad.kind for bad in kinds}) == len(kinds) >= 30
@@ -152,7 +150,7 @@ def test_there_are_enough_kinds_and_every_reason_is_covered() -> None:
     assert "pattern" in {bad.reason for bad in bad_records(FLIGHTS)}
 
 
-def test_a_bad_record_is_never_a_good_one_and_is_broken_where_its_reason_says() -> None:
+def test_bad_record_violates_its_reason() -> None:
     made = {bad.kind: bad.make(EXAMPLE.decode()) for bad in bad_records(FLIGHTS)}
     assert EXAMPLE not in made.values()
     assert made["tombstone"] is None
@@ -184,7 +182,7 @@ def test_a_bad_record_is_never_a_good_one_and_is_broken_where_its_reason_says() 
         assert f'"{wrong.field}":{wrong.literal}'.encode() in made[wrong.kind]
 
 
-def test_a_field_is_replaced_or_added() -> None:
+def test_with_field_replaces_or_adds_a_field() -> None:
     text = '{"a":"x,y","b":null,"c":-3}'
     assert with_field(text, "a", "7") == '{"a":7,"b":null,"c":-3}'
     assert with_field(text, "b", '"z"') == '{"a":"x,y","b":"z","c":-3}'
@@ -194,7 +192,7 @@ def test_a_field_is_replaced_or_added() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
-def test_a_share_outside_0_and_1_is_refused(wrong: float) -> None:
+def test_share_outside_0_and_1_is_refused(wrong: float) -> None:
     with pytest.raises(InvalidShare) as refused:
         Shares(late=wrong)
     assert refused.value.fault == "late"

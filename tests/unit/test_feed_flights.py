@@ -90,7 +90,7 @@ def test_kinds_of_a_flight_follow_each_other() -> None:
     assert wide["cancelled"].count() + wide["departed"].count() == wide.height
 
 
-def test_a_flight_takes_its_time_in_the_air_and_a_while_on_the_ground() -> None:
+def test_arrival_follows_departure_by_at_least_the_air_time() -> None:
     flown = flights().filter(pl.col("arrived").is_not_null())
     took = (flown["arrived"] - flown["departed"]).dt.total_minutes()
     ground = took - flown["air_time"]
@@ -141,7 +141,7 @@ def test_any_arrival_time_is_the_first_moment_after_departure(minutes: int, cloc
     assert found == first_moment(left, row["arr_time"][0], ZoneInfo(zone))
 
 
-def test_a_time_that_spring_skips_is_read_with_the_offset_before() -> None:
+def test_skipped_spring_time_uses_the_offset_before() -> None:
     skipped = flights().filter(pl.col("departed") == datetime(2013, 3, 10, 4, 6, tzinfo=UTC), pl.col("dest") == "PBI")
     assert skipped["arr_time"].to_list() == [203]
     assert skipped["arrived"].to_list() == [datetime(2013, 3, 10, 7, 3, tzinfo=UTC)]
@@ -160,7 +160,7 @@ def test_from_and_to_are_half_open() -> None:
     assert before.height + found.height + after.height == frame().height
 
 
-def test_an_empty_range_is_refused() -> None:
+def test_empty_range_is_refused() -> None:
     day = datetime(2013, 3, 1, tzinfo=UTC)
     with pytest.raises(InvalidEventRange):
         events(FLIGHTS, day, day)
@@ -168,7 +168,7 @@ def test_an_empty_range_is_refused() -> None:
         events(FLIGHTS, repeat=0)
 
 
-def test_repetitions_follow_each_other_with_ids_of_their_own() -> None:
+def test_repetitions_follow_each_other_with_unique_ids() -> None:
     again = flight_events(REPETITION)
     assert again["occurred_at"].min() > frame()["occurred_at"].max()
     assert again.join(frame(), on="event_id", how="semi").is_empty()

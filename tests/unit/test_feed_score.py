@@ -47,7 +47,7 @@ def rejected(rows: list[Rejected], topic: str = "flights") -> pl.DataFrame:
     return pl.DataFrame([(topic, *row) for row in rows], schema=SCHEMA, orient="row")
 
 
-def test_everything_found_for_its_reason_is_perfect(tmp_path: Path) -> None:
+def test_score_is_perfect_when_all_faults_have_their_reason(tmp_path: Path) -> None:
     found = score(manifest(tmp_path), rejected(RIGHT))
     assert found.perfect
     assert (found.expected, found.found, found.precision, found.recall) == (4, 4, 1.0, 1.0)
@@ -55,7 +55,7 @@ def test_everything_found_for_its_reason_is_perfect(tmp_path: Path) -> None:
     assert found.examples == ()
 
 
-def test_reasons_may_be_as_the_table_of_rejected_records_has_them(tmp_path: Path) -> None:
+def test_score_accepts_reasons_as_structs(tmp_path: Path) -> None:
     facts = [{"rule": "malformed", "column": None, "detail": None}]
     told = rejected(RIGHT[2:3]).with_columns(reasons=pl.Series([facts]))
     found = score(manifest(tmp_path), told)
@@ -70,31 +70,31 @@ def test_missed_records_lower_the_recall(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [(0, 12), (0, 13), (1, 10)])
-def test_good_records_that_were_rejected_lower_the_precision(tmp_path: Path, place: tuple[int, int]) -> None:
+def test_rejected_valid_records_lower_the_precision(tmp_path: Path, place: tuple[int, int]) -> None:
     found = score(manifest(tmp_path), rejected([*RIGHT, (*place, "invalid", ["type"])]))
     assert (found.wrongly_rejected, found.precision, found.recall) == (1, 0.8, 1.0)
     assert found.examples == (("flights", *place),)
 
 
-def test_another_reason_is_not_the_right_one(tmp_path: Path) -> None:
+def test_wrong_reason_is_counted(tmp_path: Path) -> None:
     found = score(manifest(tmp_path), rejected([*RIGHT[:2], (0, 11, "invalid", ["type"]), (1, 5, "duplicate", [])]))
     assert (found.found, found.wrong_reason) == (4, 2)
     assert not found.perfect
 
 
-def test_records_of_another_topic_do_not_count(tmp_path: Path) -> None:
+def test_records_of_another_topic_are_ignored(tmp_path: Path) -> None:
     both = pl.concat([rejected(RIGHT), rejected([(0, 10, "invalid", ["type"]), (0, 77, "invalid", [])], "weather")])
     assert score(manifest(tmp_path), both).perfect
 
 
-def test_a_chunk_sent_twice_excuses_its_range_only(tmp_path: Path) -> None:
+def test_resent_chunk_excuses_only_its_range(tmp_path: Path) -> None:
     resent = {"fault": "resent", "from": 0, "to": 5, "topic": "flights", "partition": 0, "offset": 20, "end": 30}
     more: list[Rejected] = [(0, place, "duplicate", []) for place in (19, 20, 29, 30)]
     found = score(manifest(tmp_path, resent), rejected([*RIGHT, *more]))
     assert (found.excused, found.wrongly_rejected) == (2, 2)
 
 
-def test_nothing_rejected_and_nothing_expected_are_numbers_too(tmp_path: Path) -> None:
+def test_empty_score_has_defined_ratios(tmp_path: Path) -> None:
     none = score(manifest(tmp_path), rejected([]))
     assert (none.missed, none.precision, none.recall) == (4, 1.0, 0.0)
     empty = tmp_path / "empty.jsonl"

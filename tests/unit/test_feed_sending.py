@@ -102,13 +102,13 @@ def test_all_rows_arrive_in_order_of_their_key_and_marked_ones_are_located(broke
         assert found[partition][offset] == (rows["key"][row], rows["value"][row])
 
 
-def test_a_tombstone_and_an_empty_value_stay_different(broker: str) -> None:
+def test_tombstone_and_empty_value_stay_different(broker: str) -> None:
     rows = pl.DataFrame({"key": [b"k", b"k"], "value": [None, b""], "fault": ["corrupt", "corrupt"]})
     produce(broker, "empty", rows)
     assert [values for values in log(broker, "empty").values() if values] == [[(b"k", None), (b"k", b"")]]
 
 
-def test_a_full_queue_is_waited_for(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_waits_for_a_full_queue(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_producer, "QUEUE_RECORDS", 100)
     assert produce(broker, "full", table(3_000)).sent == 3_000
     assert sum(map(len, log(broker, "full").values())) == 3_000
@@ -132,7 +132,7 @@ def test_chunks_are_reported_when_they_are_in_the_topic(broker: str) -> None:
     assert all(chunk.start <= row < chunk.end for chunk, _ in seen for row in chunk.positions)
 
 
-def test_the_rate_is_kept_and_progress_is_told(broker: str) -> None:
+def test_rate_is_kept_and_progress_is_reported(broker: str) -> None:
     told: list[SendProgress] = []
     began = time.monotonic()
     done = produce(broker, "rate", table(600), rate=1_000, on_progress=told.append)
@@ -150,12 +150,12 @@ def test_the_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
-def test_a_rate_that_is_none_is_refused(broker: str, rate: float) -> None:
+def test_invalid_rate_is_refused(broker: str, rate: float) -> None:
     with pytest.raises(InvalidRate):
         produce(broker, "never", table(1), rate=rate)
 
 
-def test_a_record_that_the_broker_cannot_take_surfaces(broker: str) -> None:
+def test_rejected_record_raises_delivery_failed(broker: str) -> None:
     rows = pl.DataFrame({"key": [b"k"], "value": [b"x" * (kafka_producer.LARGEST_MESSAGE + 1)], "fault": ["corrupt"]})
     with pytest.raises(DeliveryFailed) as failed:
         produce(broker, "large", rows)
@@ -163,14 +163,14 @@ def test_a_record_that_the_broker_cannot_take_surfaces(broker: str) -> None:
     assert "large" in failed.value.first_error
 
 
-def test_a_broker_that_is_gone_surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_broker_raises_delivery_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_producer, "DELIVERY_SECONDS", 1)
     with pytest.raises(DeliveryFailed) as failed:
         produce("127.0.0.1:1", "gone", table(20))
     assert failed.value.failed == 20
 
 
-def test_a_run_writes_where_every_fault_landed(broker: str, tmp_path: Path) -> None:
+def test_manifest_holds_the_offset_of_every_fault(broker: str, tmp_path: Path) -> None:
     manifest = tmp_path / "faults of a run.jsonl"
     sent = sender(broker, "whole", manifest)()
     rows = deliveries(RUN, NOW)
@@ -191,7 +191,7 @@ def test_a_run_writes_where_every_fault_landed(broker: str, tmp_path: Path) -> N
     assert not journal_path(manifest).exists()
 
 
-def test_copies_stand_after_their_originals_in_the_topic(broker: str, tmp_path: Path) -> None:
+def test_copies_follow_their_originals_in_the_topic(broker: str, tmp_path: Path) -> None:
     manifest = tmp_path / "m"
     sender(broker, "copies", manifest)()
     found = log(broker, "copies")
@@ -201,7 +201,7 @@ def test_copies_stand_after_their_originals_in_the_topic(broker: str, tmp_path: 
             assert any(f'"event_id":"{line["event_id"]}"'.encode() in (value or b"") for value in before)
 
 
-def test_a_stopped_run_goes_on_without_sending_anything_twice(
+def test_stopped_run_continues_without_sending_twice(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = tmp_path / "m"
@@ -222,7 +222,7 @@ def test_a_stopped_run_goes_on_without_sending_anything_twice(
     assert all(one | {"topic": ""} == other | {"topic": ""} for one, other in pairs)
 
 
-def test_after_a_crash_one_chunk_is_sent_again_and_said_to_be(
+def test_chunk_resent_after_a_crash_is_in_the_manifest(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Crash(Exception):
@@ -262,7 +262,7 @@ def test_after_a_crash_one_chunk_is_sent_again_and_said_to_be(
         assert found[line["partition"]][line["offset"]][1] == value
 
 
-def test_a_finished_manifest_and_one_of_another_run_are_not_touched(broker: str, tmp_path: Path) -> None:
+def test_manifest_of_a_finished_or_other_run_is_not_overwritten(broker: str, tmp_path: Path) -> None:
     manifest = tmp_path / "m"
     sender(broker, "finished", manifest)()
     before = manifest.read_bytes()
@@ -276,7 +276,7 @@ def test_a_finished_manifest_and_one_of_another_run_are_not_touched(broker: str,
     assert sum(ends(broker, "finished").values()) == orjson.loads(before.splitlines()[0])["sent"]
 
 
-def test_a_topic_that_was_made_anew_is_noticed(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recreated_topic_is_refused(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_producer, "BURST", 50)
     manifest = tmp_path / "m"
     stops = iter([False, False])
@@ -285,7 +285,7 @@ def test_a_topic_that_was_made_anew_is_noticed(broker: str, tmp_path: Path, monk
         sender(broker, "old", manifest)(log_ends=lambda *_: {0: 0})
 
 
-def test_a_file_that_is_no_manifest_is_refused(broker: str, tmp_path: Path) -> None:
+def test_invalid_manifest_is_refused(broker: str, tmp_path: Path) -> None:
     manifest = tmp_path / "m"
     manifest.write_text("my thesis\n")
     with pytest.raises(ManifestUnreadable) as refused:
@@ -294,7 +294,7 @@ def test_a_file_that_is_no_manifest_is_refused(broker: str, tmp_path: Path) -> N
     assert manifest.read_text() == "my thesis\n"
 
 
-def test_a_slice_without_events_or_in_the_future_is_refused() -> None:
+def test_empty_or_future_slice_is_refused() -> None:
     with pytest.raises(InvalidEventRange):
         deliveries(Run(WEATHER, since=datetime(2020, 1, 1, tzinfo=UTC)), NOW)
     with pytest.raises(InvalidEventRange):

@@ -43,19 +43,19 @@ def test_values_are_compact_and_numbers_have_two_decimals_at_most() -> None:
     assert nulls["wind_gust"] == 20_778
 
 
-def test_the_hour_that_occurs_twice_is_two_hours_in_utc() -> None:
+def test_repeated_autumn_hour_is_two_hours_in_utc() -> None:
     night = events(WEATHER, datetime(2013, 11, 3, 5, tzinfo=UTC), datetime(2013, 11, 3, 7, tzinfo=UTC))
     assert sorted(night["event_id"])[:2] == ["EWR/2013-11-03T05:00:00Z", "EWR/2013-11-03T06:00:00Z"]
     assert night.height == 6
 
 
-def test_repetitions_have_ids_and_times_of_their_own() -> None:
+def test_repetitions_have_unique_ids_and_times() -> None:
     twice = events(WEATHER, repeat=2)
     assert twice["event_id"].n_unique() == twice.height == 2 * 26_115
     assert twice["occurred_at"].is_sorted()
 
 
-def test_feeds_are_declared_alike_and_an_unknown_one_is_refused_with_the_known() -> None:
+def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     for name, feed in FEEDS.items():
         assert feed.name == feed.topic == name
     assert tuple(weather_events().columns) == EVENT_COLUMNS
@@ -64,6 +64,6 @@ def test_feeds_are_declared_alike_and_an_unknown_one_is_refused_with_the_known()
     assert refused.value.known == ("flights", "weather")
 
 
-def test_less_than_one_repetition_is_refused() -> None:
+def test_repeat_below_1_is_refused() -> None:
     with pytest.raises(InvalidEventRange):
         events(WEATHER, repeat=-1)

@@ -95,7 +95,7 @@ LEAVES = [leaf for name, declared in COMMANDS.items() for leaf in leaves(declare
 
 
 @pytest.mark.parametrize(("words", "command"), LEAVES, ids=[" ".join(words) for words, _ in LEAVES])
-def test_a_hostile_value_is_used_or_refused_without_a_traceback(
+def test_hostile_value_is_used_or_refused_without_a_traceback(
     words: tuple[str, ...], command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = [found for line in command_lines(words, command) if (found := traceback_of(line, monkeypatch))]

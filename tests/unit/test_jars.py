@@ -48,14 +48,14 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return contents
 
 
-def test_the_committed_lock_covers_exactly_the_wanted_coordinates() -> None:
+def test_committed_lock_covers_exactly_the_coordinates_of_jars_in() -> None:
     locked = [(jar.folder, jar.coordinate) for jar in read_jar_list(LOCK, hashed=True)]
     wanted = [(jar.folder, jar.coordinate) for jar in read_jar_list(JARS_IN, hashed=False)]
     assert locked == wanted
     assert len(set(locked)) == len(locked)
 
 
-def test_the_versions_that_fit_each_other() -> None:
+def test_locked_versions_are_compatible() -> None:
     spark = {jar.coordinate for jar in read_jar_list(LOCK, hashed=True) if jar.folder == "spark"}
     broker = {jar.coordinate for jar in read_jar_list(LOCK, hashed=True) if jar.folder == "broker"}
     assert "io.delta:delta-spark_4.2_2.13:4.4.0" in spark
@@ -65,7 +65,7 @@ def test_the_versions_that_fit_each_other() -> None:
     assert not any("kafka_2.13" in one for one in spark), "broker jars on Spark's class path break it"
 
 
-def test_no_address_is_committed_with_the_jars() -> None:
+def test_jar_files_contain_no_address() -> None:
     for path in (LOCK, JARS_IN, SETTINGS):
         assert "://" not in path.read_text()
 
@@ -81,7 +81,7 @@ def test_no_address_is_committed_with_the_jars() -> None:
         "spark org.example:one:1.0 " + "0" * 64 + " more",
     ],
 )
-def test_a_bad_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
+def test_invalid_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "jars.lock"
     path.write_text(f"# comment\n\n{line}\n")
     with pytest.raises(JarLockUnreadable) as refused:
@@ -89,7 +89,7 @@ def test_a_bad_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
     assert refused.value.line == 3
 
 
-def test_a_wrong_hash_is_refused_with_both_hashes(tmp_path: Path) -> None:
+def test_wrong_hash_is_refused_with_both_hashes(tmp_path: Path) -> None:
     path = tmp_path / "one-1.0.jar"
     path.write_bytes(CONTENT + b"!")
     with pytest.raises(JarMismatch) as refused:
@@ -106,7 +106,7 @@ def test_missing_jars_name_the_command(tmp_path: Path) -> None:
     assert refused.value.remedy == "make setup"
 
 
-def test_fetched_once_then_taken_from_the_cache(tmp_path: Path, registry: dict[str, bytes]) -> None:
+def test_jar_is_fetched_once_then_copied_from_the_cache(tmp_path: Path, registry: dict[str, bytes]) -> None:
     cache, locked = tmp_path / "cache", [jar("one"), jar("two", folder="broker")]
     registry.update({one.coordinate: CONTENT for one in locked})
     fetch(locked, tmp_path / "first clone", cache)
@@ -116,7 +116,7 @@ def test_fetched_once_then_taken_from_the_cache(tmp_path: Path, registry: dict[s
         assert [one.path_in(tmp_path / clone).read_bytes() for one in locked] == [CONTENT, CONTENT]
 
 
-def test_a_wrong_download_is_neither_cached_nor_placed(tmp_path: Path, registry: dict[str, bytes]) -> None:
+def test_wrong_download_is_neither_cached_nor_placed(tmp_path: Path, registry: dict[str, bytes]) -> None:
     registry[jar().coordinate] = b"something else"
     with pytest.raises(JarMismatch):
         fetch([jar()], tmp_path / "jars", tmp_path / "cache")
@@ -142,14 +142,14 @@ def test_the_folder_is_verified_every_time(tmp_path: Path) -> None:
     assert placed.read_bytes() == b"changed", "nothing is removed before somebody looked at it"
 
 
-def test_what_arrived_before_a_failure_is_kept(tmp_path: Path, registry: dict[str, bytes]) -> None:
+def test_downloads_before_a_failure_stay_in_the_cache(tmp_path: Path, registry: dict[str, bytes]) -> None:
     registry[jar("one").coordinate] = CONTENT
     with pytest.raises(JarsUnavailable):
         fetch([jar("one"), jar("two")], tmp_path / "jars", tmp_path / "cache")
     assert cached_path(tmp_path / "cache", jar("one")).read_bytes() == CONTENT
 
 
-def test_a_jar_that_the_lock_does_not_name_goes(tmp_path: Path, registry: dict[str, bytes]) -> None:
+def test_unlisted_jar_is_removed(tmp_path: Path, registry: dict[str, bytes]) -> None:
     registry[jar().coordinate] = CONTENT
     stranger = tmp_path / "jars" / "spark" / "one-0.9.jar"
     stranger.parent.mkdir(parents=True)

@@ -17,7 +17,7 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(PIN.findall(lock.read_text()))
 
 
-def test_the_groups_are_there() -> None:
+def test_every_group_has_a_lock() -> None:
     assert {lock.stem for lock in LOCKS} >= {"runtime", "dev", "quality", "airflow", "build"}
 
 
@@ -41,7 +41,7 @@ def test_a_package_has_one_version_in_all_groups() -> None:
         ("quality", "great-expectations", r"1\.24\.\d+"),
     ],
 )
-def test_the_pins_that_matter(group: str, package: str, version: str) -> None:
+def test_important_versions_are_pinned(group: str, package: str, version: str) -> None:
     assert re.fullmatch(version, pins(REQUIREMENTS / f"{group}.lock")[package])
 
 
