@@ -64,7 +64,7 @@ def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Pat
 
 
 def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
-    """Rows that a plan has done again, beside the release's tables and unseen by readers."""
+    """Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
     return release_path(settings, dataset, release) / "plans" / plan
 
 
@@ -89,7 +89,7 @@ def quality_path(settings: Settings, dataset: str) -> Path:
 
 
 def docs_path(settings: Settings, dataset: str) -> Path:
-    """The site of Data Docs, anew with each `headrace quality run`."""
+    """The site of Data Docs; each `headrace quality run` replaces it."""
     return quality_path(settings, dataset) / "docs"
 
 
@@ -99,7 +99,7 @@ def docs_page(settings: Settings, dataset: str) -> Path:
 
 
 def publication_path(settings: Settings, dataset: str) -> Path:
-    """The file that says which versions readers see."""
+    """The publication: the versions that readers see."""
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
 
 
@@ -129,7 +129,7 @@ def active_releases_path(settings: Settings, dataset: str) -> Path:
 
 
 def request_path(settings: Settings, dataset: str) -> Path:
-    """What is asked of the owner of a dataset's publication; beside it lies the answer."""
+    """The pending request to a dataset's owner; the response is the file next to it."""
     return settings.state / "requests" / f"{dataset}.json"
 
 
@@ -149,7 +149,7 @@ def run_path(settings: Settings, process: str) -> Path:
 
 
 def status_path(settings: Settings, process: str) -> Path:
-    """What a driver says of itself, about once a second."""
+    """A driver's status, written about once a second."""
     return settings.state / "run" / f"{process.replace(':', '-')}.status.json"
 
 

@@ -47,8 +47,10 @@ class Slice:
         return any(mine.overlaps(its) for mine in self.spans for its in other.spans)
 
 
-def parsed_slice(said: Mapping[str, Any]) -> Slice:
-    """Return the slice that `dataclasses.asdict` and JSON made `said` of."""
-    spans = [Span(**span) for span in said["spans"]]
-    since, until = (None if said[name] is None else datetime.fromisoformat(said[name]) for name in ("since", "until"))
-    return Slice(spans, since, until, said.get("reference"))
+def parsed_slice(stored: Mapping[str, Any]) -> Slice:
+    """Return the slice that was stored as the JSON of `dataclasses.asdict`."""
+    spans = [Span(**span) for span in stored["spans"]]
+    since, until = (
+        None if stored[name] is None else datetime.fromisoformat(stored[name]) for name in ("since", "until")
+    )
+    return Slice(spans, since, until, stored.get("reference"))

@@ -54,16 +54,16 @@ class TopicMissing(Terminal):
 class PartitionsNotReady(Transient):
     """The topic is there, but a partition has no leader that answers yet: just made, or just restarted."""
 
-    def __init__(self, doing: str, bootstrap: str, said: str) -> None:
-        super().__init__(f"{doing} at {bootstrap}: {said}; the partition is still settling", "try again in a moment")
+    def __init__(self, doing: str, bootstrap: str, reason: str) -> None:
+        super().__init__(f"{doing} at {bootstrap}: {reason}; the partition is still settling", "try again in a moment")
         self.bootstrap = bootstrap
 
 
 class KafkaRefused(Terminal):
     """The broker answered with an error; `code` is Kafka's name of it."""
 
-    def __init__(self, doing: str, bootstrap: str, code: str, said: str) -> None:
-        super().__init__(f"{doing} at {bootstrap} was refused: {code}: {said}")
+    def __init__(self, doing: str, bootstrap: str, code: str, reason: str) -> None:
+        super().__init__(f"{doing} at {bootstrap} was refused: {code}: {reason}")
         self.bootstrap, self.code = bootstrap, code
 
 

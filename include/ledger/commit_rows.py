@@ -106,13 +106,13 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
         Row(runs, run | values),
         *(Row(reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
         # Commits of before rules could warn have none.
-        *(_warning(key, name, said) for name, said in sorted(meta.get("warnings", {}).items())),
+        *(_warning(key, name, counts) for name, counts in sorted(meta.get("warnings", {}).items())),
     ]
 
 
-def _warning(key: Values, rule: str, said: Mapping[str, Any]) -> Row:
-    partition, offset = said["first"] or (None, None)
-    counted: Values = {"judged": int(said["judged"]), "broken": int(said["broken"])}
+def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
+    partition, offset = counts["first"] or (None, None)
+    counted: Values = {"judged": int(counts["judged"]), "broken": int(counts["broken"])}
     return Row(warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
 
 

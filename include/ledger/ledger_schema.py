@@ -31,7 +31,7 @@ from include.paths import ledger_url
 from include.settings import Settings
 
 SCHEMA_VERSION = "4"
-# A driver waits this long for another writer, then goes on without the ledger.
+# A driver waits this long for another writer, then continues without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
 ADVISORY_LOCK = 0x68647263
@@ -177,7 +177,7 @@ def _server(url: URL) -> Engine:
 
 
 def lock_for_writing(connection: Connection, *, alone: bool = False) -> None:
-    """Let writers in beside each other and a rebuild only `alone`, until the transaction ends.
+    """Lock the ledger until the transaction ends: shared by writers, exclusive (`alone`) for a rebuild.
 
     SQLite has one writer at a time anyway (`begin immediate`).
     """

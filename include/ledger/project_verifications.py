@@ -1,4 +1,4 @@
-"""Which ranges a backfill did again and found equal, from the files that it left beside the tables."""
+"""Projects the ranges that backfills verified, from their files next to the tables."""
 
 from __future__ import annotations
 

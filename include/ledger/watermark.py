@@ -1,6 +1,6 @@
 """The boundary of a dataset: up to which event time its data is taken as complete, after each refine run.
 
-Per partition the max_event_times event time seen, less the lateness; of all partitions the least. It never moves back.
+Per partition the greatest event time less the lateness; of all partitions the least. It never moves back.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WatermarkProgress:
     def advance(self, batch: int, text: str) -> Watermark:
         """Take in the next run: its last batch, its greatest event times as JSON by partition."""
         before = self.watermark
-        for partition, said in json.loads(text or "{}").items():
-            seen = datetime.fromisoformat(said)
-            self.max_event_times[partition] = max(self.max_event_times.get(partition, seen), seen)
+        for partition, latest in json.loads(text or "{}").items():
+            event_time = datetime.fromisoformat(latest)
+            self.max_event_times[partition] = max(self.max_event_times.get(partition, event_time), event_time)
         if self.max_event_times:
             reached = min(self.max_event_times.values()) - self.lateness
             self.watermark = reached if before is None else max(before, reached)

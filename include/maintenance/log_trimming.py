@@ -1,7 +1,7 @@
 """What processes have logged: cut where it is long, removed where it is old.
 
 Reads / Writes: `logs/` and Airflow's own logs in the state folder.
-Guarantee: the end of a log that is cut stays, beside it (`….log.1`); a process goes on writing into the same file.
+Guarantee: the end of a trimmed log is saved as `….log.1`; a process continues writing into the same file.
 After a crash: the next time does the rest.
 Does not: remove the log of a plan that is open.
 """
@@ -63,7 +63,7 @@ def _age(path: Path, now: datetime) -> timedelta:
 
 
 def _cut(path: Path) -> None:
-    """Keep the end in a file beside it. The writer appends, so it goes on at the new end."""
+    """Save the end in a second file. The writer appends, so it continues at the new end."""
     with path.open("rb") as log:
         log.seek(-TRIM_TO, os.SEEK_END)
         path.with_name(f"{path.name}.1").write_bytes(log.read())

@@ -1,9 +1,9 @@
-"""A dataset's tables kept small: asked of their owner, between two plans.
+"""Requests compaction of a dataset's tables from their owner, between two plans.
 
 Reads: the plans.  Writes: what the owner does (`spark_jobs/engine/compact_tables.py`).
 Guarantee: the rows are the same, and what readers see stays readable.
 After a crash: the next time does the rest.
-Does not: decide which files; interrupt a plan, whose versions might be removed under it.
+Does not: choose files, or run while a plan is open, whose table versions might be removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from include.state.owner_requests import OwnerRequest, RequestKind
 
 
 class PlanOpen(Transient):
-    """A plan of the dataset is open, and looks at versions of its tables."""
+    """A plan of the dataset is open and reads versions of its tables."""
 
     def __init__(self, dataset: str, plan: str, stage: str) -> None:
         super().__init__(
@@ -43,9 +43,9 @@ class TableMaintenance:
 
 
 def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
-    """Have small files put together and old ones removed, in the tables that are kept up; NothingPublished.
+    """Compact small files and remove old ones in the tables of active releases. Raises NothingPublished.
 
-    PlanUnderWay; RequestPending, OrderRefused, NoAnswer, JobFailed, JobDied as of any order.
+    PlanUnderWay; RequestPending, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
     """
     seen = read_publication(settings, dataset)
     for record in all_plans(settings):

@@ -1,8 +1,8 @@
-"""Days that are complete, told to whoever waits for the tables: one asset event for each table and day.
+"""Reports complete days to consumers of the tables: one asset event for each table and day.
 
-Reads: the boundary of what readers see.  Writes: in Airflow, up to which day was told (the asset's state).
-Guarantee: each day is told after its boundary has passed and the audit before this task was balanced.
-After a crash: a retry of the run tells the same days again; consumers see a day at least once.
+Reads: the watermark of the publication. Writes: in Airflow, the last reported day (the asset's state).
+Guarantee: a day is reported after the watermark has passed it and the preceding audit was balanced.
+After a crash: a retry reports the same days again; consumers see a day at least once.
 Does not: tell a day again that was corrected later (the correcting plan's own task does).
 """
 
@@ -53,7 +53,7 @@ class ReportCompleteDays(BaseOperator):
 
 
 def last_reported_before(remembered: Any, run: str) -> date | None:
-    """Return the last day that a run before this one has told; None before the first."""
+    """Return the last day that an earlier run reported; None before the first."""
     if not isinstance(remembered, dict):
         return None
     last = remembered["before"] if remembered["run"] == run else remembered["upto"]

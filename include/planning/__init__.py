@@ -1,1 +1,1 @@
-"""Changes of history as plans: planned, built beside production, compared, approved, applied, undone."""
+"""Plans: a change of a release or of history is planned, built, compared, approved, applied, rolled back."""

@@ -1,4 +1,4 @@
-"""The life of rejected records: fixed, discarded, or done again with what is decided about them (a plan).
+"""Decisions about rejected records: fix, discard, or reinstate by a plan that validates them again.
 
 A decision is written down before it acts. Reinstating is a replay of exactly these offsets from bronze, with the
 release that readers see: what keeps the contract now is appended, what does not stays, with its reasons of now.
@@ -42,11 +42,11 @@ class NotRejected(Terminal):
 
 
 class NothingSelected(Terminal):
-    """No rejected record is what was asked for."""
+    """No rejected record matches the request."""
 
     def __init__(self, dataset: str) -> None:
         super().__init__(
-            f"{dataset}: no rejected record is what was asked for; nothing was done",
+            f"{dataset}: no rejected record matches; nothing was done",
             f"headrace rejected summary --dataset {dataset}",
         )
         self.dataset = dataset
@@ -70,9 +70,9 @@ class Author:
 
 
 def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes], who: Author) -> int:
-    """Give records a payload that is judged instead of their own; return how many fixes are new.
+    """Give records a payload that is validated instead of their own; return how many fixes are new.
 
-    They are judged when they are reinstated, and whenever else they are judged again. NotRejected; FixRefused.
+    It is used when the records are reinstated or validated again. Raises NotRejected, FixRefused.
     """
     for place, payload in payloads.items():
         if not payload or len(payload) > LARGEST:
@@ -85,7 +85,7 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes],
 
 
 def discard(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author) -> int:
-    """Decide that records stay out, whatever later code says of them; return how many decisions are new."""
+    """Decide that records stay rejected, whatever later code accepts; return how many decisions are new."""
     places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
     return append_decisions(
         settings, dataset, [decision(DISCARD, place, batch, who) for place, batch in places.items()]

@@ -99,11 +99,11 @@ def terminate_orphans() -> None:
 
 def terminate_all() -> None:
     """Ask every process of the session to end; after ASK_WITHIN seconds they are killed."""
-    asked = list(session_processes())
-    for process in asked:
+    processes = list(session_processes())
+    for process in processes:
         with suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(asked, TERMINATE_WITHIN)
+    psutil.wait_procs(processes, TERMINATE_WITHIN)
     for process in session_processes():
         with suppress(psutil.Error):
             log_line(f"pid {process.pid}: did not end within {TERMINATE_WITHIN:.0f} s, killed")

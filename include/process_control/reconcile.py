@@ -118,12 +118,12 @@ class ClearRunFile(Action):
     verb = "has ended"
 
 
-def reconcile(seen: Observation, before: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+def reconcile(observed: Observation, before: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     """Return the updated attempts and the action for a process."""
-    tries = _with_desired(before, seen.desired_since)
-    if seen.status.pid is None:
-        return _gone(seen, tries, policy, now)
-    return _there(seen, _with_observation(tries, seen, policy, now), policy, now)
+    tries = _with_desired(before, observed.desired_since)
+    if observed.status.pid is None:
+        return _gone(observed, tries, policy, now)
+    return _there(observed, _with_observation(tries, observed, policy, now), policy, now)
 
 
 def _with_desired(tries: Attempts, desired_since: datetime | None) -> Attempts:
@@ -133,19 +133,19 @@ def _with_desired(tries: Attempts, desired_since: datetime | None) -> Attempts:
     return replace(tries, desired_since=desired_since, failures=0, error="", next_try=None, given_up=False)
 
 
-def _with_observation(tries: Attempts, seen: Observation, policy: Policy, now: float) -> Attempts:
+def _with_observation(tries: Attempts, observed: Observation, policy: Policy, now: float) -> Attempts:
     """A process that is there: since when, and whether that is long enough to forget how it ended before."""
-    state = seen.status.state
+    state = observed.status.state
     at_work = _since(tries.at_work, state in WORKING_STATES, now)
     silent = _since(tries.silent, state is ProcessState.UNKNOWN, now)
     healthy = at_work is not None and now - at_work >= policy.healthy_after
-    brought_on = None not in (seen.batch, tries.batch) and (seen.batch or 0) > (tries.batch or 0)
+    brought_on = None not in (observed.batch, tries.batch) and (observed.batch or 0) > (tries.batch or 0)
     return replace(
         tries,
         started=now if tries.started is None else tries.started,
         at_work=at_work,
         silent=silent,
-        batch=tries.batch if seen.batch is None else max(seen.batch, tries.batch or 0),
+        batch=tries.batch if observed.batch is None else max(observed.batch, tries.batch or 0),
         failures=0 if healthy or brought_on else tries.failures,
         next_try=None,
         given_up=False,
@@ -158,34 +158,34 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
     return now if before is None else before
 
 
-def _there(seen: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+def _there(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     if tries.drain_requested is not None:
         if now - tries.drain_requested < policy.drain_within:
             return tries, Nothing("it was told to end")
         return _killed(tries, f"did not end within {policy.drain_within:.0f} s and was killed")
-    if seen.desired_since is None:
+    if observed.desired_since is None:
         return replace(tries, drain_requested=now), Drain("it is not wanted")
     if tries.silent is not None and now - tries.silent >= policy.silent_within:
         return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
-    return tries, Nothing(seen.status.state.meaning)
+    return tries, Nothing(observed.status.state.meaning)
 
 
 def _killed(tries: Attempts, why: str) -> tuple[Attempts, Action]:
     return replace(tries, killed=why), Kill(why)
 
 
-def _gone(seen: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
-    if seen.status.state is ProcessState.UNKNOWN:
+def _gone(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+    if observed.status.state is ProcessState.UNKNOWN:
         # Its record cannot be read: it may be there, and there must not be two.
-        return tries, Nothing(seen.status.detail)
-    if seen.desired_since is None:
+        return tries, Nothing(observed.status.detail)
+    if observed.desired_since is None:
         done = Attempts(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
-        return done, ClearRunFile("it is not wanted") if seen.recorded else Nothing("it is not wanted")
+        return done, ClearRunFile("it is not wanted") if observed.recorded else Nothing("it is not wanted")
     if tries.drain_requested is not None:
-        return _due(seen, _reset_for_next_start(tries), now)
+        return _due(observed, _reset_for_next_start(tries), now)
     if tries.started is not None:
-        return _ended(seen, _reset_for_next_start(tries), tries.killed or seen.error, policy, now)
-    return _due(seen, tries, now)
+        return _ended(observed, _reset_for_next_start(tries), tries.killed or observed.error, policy, now)
+    return _due(observed, tries, now)
 
 
 def _reset_for_next_start(tries: Attempts) -> Attempts:
@@ -193,10 +193,10 @@ def _reset_for_next_start(tries: Attempts) -> Attempts:
     return replace(tries, started=None, at_work=None, silent=None, drain_requested=None, killed="")
 
 
-def _ended(seen: Observation, tries: Attempts, error: str, policy: Policy, now: float) -> tuple[Attempts, Action]:
+def _ended(observed: Observation, tries: Attempts, error: str, policy: Policy, now: float) -> tuple[Attempts, Action]:
     """It ended, or could not be started, although it is requested."""
     tries = replace(tries, failures=tries.failures + 1, error=error)
-    if seen.terminal:
+    if observed.terminal:
         return replace(tries, given_up=True), GiveUp(error)
     if tries.failures >= policy.tries:
         return replace(tries, given_up=True), GiveUp(f"it ended {tries.failures} times in a row: {error}")
@@ -204,15 +204,15 @@ def _ended(seen: Observation, tries: Attempts, error: str, policy: Policy, now: 
     return replace(tries, next_try=now + pause), Nothing(f"{error}; tried again in {pause:g} s")
 
 
-def _due(seen: Observation, tries: Attempts, now: float) -> tuple[Attempts, Action]:
+def _due(observed: Observation, tries: Attempts, now: float) -> tuple[Attempts, Action]:
     """Start it, unless there is a reason not to."""
     if tries.given_up:
         return tries, Nothing(tries.error)
     if tries.next_try is not None and now < tries.next_try:
         return tries, Nothing(tries.error)
-    if seen.refused:
-        return replace(tries, error=seen.refused, given_up=True), GiveUp(seen.refused)
-    if not seen.ready:
+    if observed.refused:
+        return replace(tries, error=observed.refused, given_up=True), GiveUp(observed.refused)
+    if not observed.ready:
         return tries, Nothing("it waits for the broker, or for another process to let its lease go")
     again = tries.next_try is not None
     reason = f"again: {tries.error}" if again else "it is wanted"

@@ -157,8 +157,8 @@ def _psi(database: Any, column: str, bin_of: str) -> Iterator[DriftWarning]:
         shares = [counts[worst].get(side, 0) / totals[side] for side in (False, True)]
         place = worst.replace("'", "''") if isinstance(worst, str) else worst
         first = _first(database, f"({bin_of}) = '{place}'")
-        said = f"PSI {sum(parts.values()):.2f}, most more of {_named(worst)}: {shares[1]:.1%}"
-        yield DriftWarning(column, "psi", f"{shares[0]:.1%}", said, first)
+        detail = f"PSI {sum(parts.values()):.2f}, most more of {_named(worst)}: {shares[1]:.1%}"
+        yield DriftWarning(column, "psi", f"{shares[0]:.1%}", detail, first)
 
 
 def psi_term(counts: Mapping[bool, int], totals: Mapping[bool, int]) -> float:

@@ -1,6 +1,6 @@
-"""What people have decided about rejected records: a payload to judge instead, or that a record stays out.
+"""Decisions about rejected records: a payload to validate instead, or that a record stays rejected.
 
-One file a dataset, beside its tables, shared by all releases: one line a decision, oldest first. The record stays in
+One file per dataset, next to its tables, for all releases; one line per decision, oldest first. The record stays in
 bronze as it came. A line that a crash cut off was not written. (adr-0001)
 """
 
@@ -31,7 +31,7 @@ class AmendmentsUnreadable(Terminal):
 
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
-            f"{path}: line {line} is no decision about a record ({why}); nothing was judged",
+            f"{path}: line {line} is no decision about a record ({why}); nothing was validated",
             "restore the file from a backup, or correct the line",
         )
         self.path, self.line = path, line
@@ -64,13 +64,13 @@ class Amendment:
 
     @property
     def payload(self) -> bytes | None:
-        """What is judged instead of the record's own payload; None without a fix."""
-        return next((said.payload for said in reversed(self.decisions) if said.act == FIX), None)
+        """The payload that replaces the record's own; None without a fix."""
+        return next((decision.payload for decision in reversed(self.decisions) if decision.act == FIX), None)
 
     @property
     def is_discarded(self) -> bool:
         """Whether the record is to stay out, whatever it says: nobody has reinstated it since that was decided."""
-        acts = [said.act for said in self.decisions if said.act != FIX]
+        acts = [decision.act for decision in self.decisions if decision.act != FIX]
         return bool(acts) and acts[-1] == DISCARD
 
 
@@ -86,8 +86,8 @@ def amendments(settings: Settings, dataset: str, until: int | None = None) -> di
     With `until` only what was when the list reached so far (`decided_until`).
     """
     found: dict[Coordinates, list[Decision]] = defaultdict(list)
-    for said in _decisions(amendments_path(settings, dataset), until):
-        found[said.partition, said.offset].append(said)
+    for decision in _decisions(amendments_path(settings, dataset), until):
+        found[decision.partition, decision.offset].append(decision)
     return {place: Amendment(decisions) for place, decisions in found.items()}
 
 
@@ -100,20 +100,24 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path), path.open("ab") as file:
         known = {place: amendment.decisions[-1] for place, amendment in amendments(settings, dataset).items()}
-        fresh = [said for said in decisions if not _is_same(known.get((said.partition, said.offset)), said)]
+        fresh = [
+            decision
+            for decision in decisions
+            if not _is_same(known.get((decision.partition, decision.offset)), decision)
+        ]
         text = path.read_bytes()
         kept = text.rfind(b"\n") + 1
         whole = bool(text[kept:]) and _is_whole(text[kept:])
         file.truncate(len(text) if whole else kept)
         file.write(b"\n" if whole else b"")
-        file.write("".join(f"{_line(said)}\n" for said in fresh).encode())
+        file.write("".join(f"{_line(decision)}\n" for decision in fresh).encode())
         file.flush()
         os.fsync(file.fileno())
     return len(fresh)
 
 
-def _is_same(last: Decision | None, said: Decision) -> bool:
-    return last is not None and (last.act, last.payload) == (said.act, said.payload)
+def _is_same(last: Decision | None, decision: Decision) -> bool:
+    return last is not None and (last.act, last.payload) == (decision.act, decision.payload)
 
 
 @contextmanager
@@ -123,9 +127,9 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _line(said: Decision) -> str:
-    payload = None if said.payload is None else base64.b64encode(said.payload).decode("ascii")
-    return json.dumps({**said.__dict__, "at": said.at.isoformat(), "payload": payload})
+def _line(decision: Decision) -> str:
+    payload = None if decision.payload is None else base64.b64encode(decision.payload).decode("ascii")
+    return json.dumps({**decision.__dict__, "at": decision.at.isoformat(), "payload": payload})
 
 
 def _decisions(path: Path, until: int | None) -> Iterator[Decision]:
@@ -147,10 +151,10 @@ def _is_whole(line: bytes) -> bool:
         return False
 
 
-def _decision(said: Mapping[str, str]) -> Decision:
-    if said["act"] not in (FIX, DISCARD, REINSTATE):
-        raise ValueError(f"act {said['act']!r}")
-    payload = None if said["payload"] is None else base64.b64decode(said["payload"], validate=True)
-    place = {name: int(said[name]) for name in ("partition", "offset", "batch")}
-    at = datetime.fromisoformat(said["at"])
-    return Decision(act=said["act"], **place, at=at, by=said["by"], why=said["why"], payload=payload)
+def _decision(stored: Mapping[str, str]) -> Decision:
+    if stored["act"] not in (FIX, DISCARD, REINSTATE):
+        raise ValueError(f"act {stored['act']!r}")
+    payload = None if stored["payload"] is None else base64.b64decode(stored["payload"], validate=True)
+    place = {name: int(stored[name]) for name in ("partition", "offset", "batch")}
+    at = datetime.fromisoformat(stored["at"])
+    return Decision(act=stored["act"], **place, at=at, by=stored["by"], why=stored["why"], payload=payload)

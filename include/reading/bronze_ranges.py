@@ -1,4 +1,4 @@
-"""What bronze's commits say of Kafka's offsets: which batch holds which of them, and how many rows that makes."""
+"""Kafka offsets by batch, from the metadata of bronze's commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from include.clients.delta_log import commits
 
 @dataclass(frozen=True)
 class BatchOffsets:
-    """What one batch's commit says of one partition: offsets [start, end), the rows in them, and the topic's id."""
+    """One batch's offsets [start, end) of one partition, its rows, and the topic's id."""
 
     batch: int
     partition: int
@@ -26,7 +26,7 @@ class BatchOffsets:
 def batch_offsets(bronze: Path, batch: int) -> list[BatchOffsets]:
     """Return the tiles of all batches up to `batch` of a bronze table, in the order of its commits."""
     named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
-    return [tile for said in named for tile in _tiles(said) if tile.batch <= batch]
+    return [tile for metadata in named for tile in _tiles(metadata) if tile.batch <= batch]
 
 
 def first_batch_since(bronze: Path, since: datetime) -> int | None:
@@ -36,9 +36,9 @@ def first_batch_since(bronze: Path, since: datetime) -> int | None:
     return next((int(s["batches"][0]) for s in named if s["timestamps"] and s["timestamps"][1] >= since_ms), None)
 
 
-def _tiles(said: Mapping[str, Any]) -> Iterator[BatchOffsets]:
-    counted, batch = said["rows_by_partition"], int(said["batches"][0])
-    for partition, (start, end) in said["offsets"].items():
+def _tiles(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
+    counted, batch = metadata["rows_by_partition"], int(metadata["batches"][0])
+    for partition, (start, end) in metadata["offsets"].items():
         yield BatchOffsets(
-            batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(said["topic_id"])
+            batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(metadata["topic_id"])
         )

@@ -138,9 +138,9 @@ def publish(settings: Settings, publication: Publication) -> None:
     Only the owner of the dataset's tables may call this; PublicationAhead refuses one who was and slept.
     After a crash: call it again, the same is written.
     """
-    seen = find_publication(settings, publication.dataset)
-    if seen is not None and seen.release == publication.release and seen.batch > publication.batch:
-        raise PublicationAhead(publication.dataset, seen.batch, publication.batch)
+    current = find_publication(settings, publication.dataset)
+    if current is not None and current.release == publication.release and current.batch > publication.batch:
+        raise PublicationAhead(publication.dataset, current.batch, publication.batch)
     path = publication_path(settings, publication.dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".publication.{os.getpid()}.tmp")

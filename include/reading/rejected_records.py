@@ -53,7 +53,7 @@ class RejectedRecord:
 
 @dataclass(frozen=True)
 class RejectedFilter:
-    """Which rejected records are meant: all that is said must hold.
+    """A selection of rejected records: all given conditions must hold.
 
     `reason` is a rule's name, `column` one it was broken in; [`since`, `until`) are times in Kafka; `offsets` ranges
     [start, end) by partition; `status` is one of STATUSES.
@@ -147,9 +147,9 @@ def _chosen(reading: PinnedTables, dataset: str, wanted: RejectedFilter) -> pl.L
     rows = reading.read(f"rejected.{dataset}")
     if wanted.disposition is not None:
         rows = rows.filter(pl.col("disposition") == wanted.disposition)
-    for name, said in (("rule", wanted.reason), ("column", wanted.column)):
-        if said is not None:
-            rows = rows.filter(pl.col("reasons").list.eval(pl.element().struct.field(name) == said).list.any())
+    for name, value in (("rule", wanted.reason), ("column", wanted.column)):
+        if value is not None:
+            rows = rows.filter(pl.col("reasons").list.eval(pl.element().struct.field(name) == value).list.any())
     if wanted.since is not None:
         rows = rows.filter(pl.col("first_seen") >= wanted.since)
     if wanted.until is not None:

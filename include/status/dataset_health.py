@@ -59,15 +59,15 @@ class StreamObserver:
     def observe(self) -> StreamHealth:
         """Return how the stream is now."""
         settings, dataset, notes = self.settings, self.dataset, list[str]()
-        said = value_or_note(notes, lambda: desired_stream(settings, dataset))
+        desired = value_or_note(notes, lambda: desired_stream(settings, dataset))
         totals = totals_of(value_or_note(notes, self._ledger.totals), dataset)
         bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
         process = observe_stream(settings, dataset)
         seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
         return StreamHealth(
             dataset=dataset,
-            desired=said is not None and said.desired,
-            requested_by=said.by if said else None,
+            desired=desired is not None and desired.desired,
+            requested_by=desired.by if desired else None,
             state=process.state,
             batch=seen.batches.published,
             lag_records=seen.lag.offsets,

@@ -84,10 +84,10 @@ def _observe_stream(
 def _desired_since(settings: Settings, dataset: str) -> datetime | None:
     """When the stream was requested; None when it is not requested or the request is unreadable."""
     try:
-        said = desired_stream(settings, dataset)
+        desired = desired_stream(settings, dataset)
     except StateFileUnreadable:
         return None
-    return said.since if said is not None and said.desired else None
+    return desired.since if desired is not None and desired.desired else None
 
 
 def _broker_desired_since(settings: Settings) -> datetime | None:

@@ -136,10 +136,10 @@ def observe_dataset(
     notes: list[str],
 ) -> DatasetProgress:
     """Look at one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
-    said = stream_status(settings, dataset)
+    reported = stream_status(settings, dataset)
     publication = value_or_note(notes, lambda: find_publication(settings, dataset))
     extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
-    release = running_release(said, publication)
+    release = running_release(reported, publication)
     refined = totals.releases.get(release) if totals and release else None
     differs = (
         None if release is None else content_hash(settings.datasets / dataset) != code_hash(settings, dataset, release)
@@ -150,20 +150,20 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        shadows=said.shadows,
-        batches=current_batches(said, totals, refined, publication),
-        rates=current_rates(said, process),
-        lag=current_lag(said, process, extent, publication),
+        shadows=reported.shadows,
+        batches=current_batches(reported, totals, refined, publication),
+        rates=current_rates(reported, process),
+        lag=current_lag(reported, process, extent, publication),
         rows=rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
-        last_batch=said.last_batch,
+        last_batch=reported.last_batch,
     )
 
 
-def running_release(said: DriverStatus, publication: Publication | None) -> str | None:
+def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:
     """Return the release that the driver feeds, or else that readers see."""
-    return said.release or (publication.release if publication else None)
+    return reported.release or (publication.release if publication else None)
 
 
 def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
@@ -177,37 +177,37 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
 
 
 def current_batches(
-    said: DriverStatus,
+    reported: DriverStatus,
     totals: DatasetTotals | None,
     refined: ReleaseTotals | None,
     publication: Publication | None,
 ) -> Batches:
     """The driver's own numbers where it gave any, the ledger's otherwise; -1 means none yet."""
     return Batches(
-        ingested=_batch(said.ingested_batch, totals.last_batch if totals else None),
-        refined=_batch(said.refined_batch, refined.last_batch if refined else None),
+        ingested=_batch(reported.ingested_batch, totals.last_batch if totals else None),
+        refined=_batch(reported.refined_batch, refined.last_batch if refined else None),
         published=publication.batch if publication else None,
     )
 
 
-def _batch(said: int, entered: int | None) -> int | None:
-    found = entered if said < 0 else said
+def _batch(reported: int, entered: int | None) -> int | None:
+    found = entered if reported < 0 else reported
     return None if found is None or found < 0 else found
 
 
-def current_rates(said: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
+def current_rates(reported: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
     """Rows/s; 0 when the driver is gone, None when it has not reported."""
-    return {kind: (said.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
+    return {kind: (reported.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
 
 
 def current_lag(
-    said: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
+    reported: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
     """Offsets from Kafka and the publication; seconds from the driver while it runs."""
     behind = None if extent is None else sum(offsets_behind(extent, publication).values())
     if behind == 0:
         return Lag(0, 0.0)
-    return Lag(behind, said.lag_seconds if process.pid else None)
+    return Lag(behind, reported.lag_seconds if process.pid else None)
 
 
 def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:
@@ -279,6 +279,6 @@ def blocking_process(needed: list[ProcessStatus]) -> str | None:
     for process in needed:
         # A process that only the runner would start stays down when the runner is gone.
         if process.name != RUNNER and process.state.terminal:
-            said = f": {process.detail}" if process.detail else ""
-            return f"{process.name} is {process.state.label}{said}"
+            reported = f": {process.detail}" if process.detail else ""
+            return f"{process.name} is {process.state.label}{reported}"
     return None

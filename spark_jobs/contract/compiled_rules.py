@@ -114,19 +114,19 @@ ON_VALUES: Mapping[str, Callable[[Column, Arguments], Column]] = {
     "expect_column_values_to_be_null": lambda value, _: value.isNull(),
     "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
     "expect_column_values_to_be_between": _between,
-    "expect_column_values_to_be_in_set": lambda value, said: value.isin(*said["value_set"]),
-    "expect_column_values_to_not_be_in_set": lambda value, said: ~value.isin(*said["value_set"]),
-    "expect_column_values_to_match_regex": lambda value, said: _matches(value, said["regex"]),
-    "expect_column_values_to_not_match_regex": lambda value, said: ~_matches(value, said["regex"]),
+    "expect_column_values_to_be_in_set": lambda value, arguments: value.isin(*arguments["value_set"]),
+    "expect_column_values_to_not_be_in_set": lambda value, arguments: ~value.isin(*arguments["value_set"]),
+    "expect_column_values_to_match_regex": lambda value, arguments: _matches(value, arguments["regex"]),
+    "expect_column_values_to_not_match_regex": lambda value, arguments: ~_matches(value, arguments["regex"]),
     "expect_column_values_to_match_regex_list": _matches_list,
-    "expect_column_values_to_not_match_regex_list": lambda value, said: ~_matches_list(value, said),
-    "expect_column_value_lengths_to_be_between": lambda value, said: _between(F.length(value), said),
-    "expect_column_value_lengths_to_equal": lambda value, said: F.length(value) == said["value"],
+    "expect_column_values_to_not_match_regex_list": lambda value, arguments: ~_matches_list(value, arguments),
+    "expect_column_value_lengths_to_be_between": lambda value, arguments: _between(F.length(value), arguments),
+    "expect_column_value_lengths_to_equal": lambda value, arguments: F.length(value) == arguments["value"],
     "expect_column_values_to_be_json_parseable": _is_json,
 }
 ON_PAIRS: Mapping[str, Callable[[Column, Column, Arguments], Column]] = {
     "expect_column_pair_values_to_be_equal": lambda one, other, _: one == other,
     "expect_column_pair_values_a_to_be_greater_than_b": (
-        lambda one, other, said: one >= other if said["or_equal"] else one > other
+        lambda one, other, arguments: one >= other if arguments["or_equal"] else one > other
     ),
 }

@@ -66,7 +66,7 @@ class Patch:
 
 
 def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
-    """Correct a release's tables, all of them at `batch`; MovedOn changes nothing."""
+    """Patch a release's tables, all of them at `batch`. Raises PatchOutdated; then nothing is changed."""
     writer, app_id = release.writer, patch.app_id(release)
     if not is_started(release, patch):
         refuse_outdated(release, patch, batch)
@@ -110,7 +110,7 @@ def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
 
 
 def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
-    """Raise MovedOn unless the rows to take are there, and no later batch has to do with them."""
+    """Raise PatchOutdated unless the rows to remove exist and no later batch depends on them."""
     writer, plan = release.writer, patch.plan
     for table in (writer.silver, writer.rejected):
         with duckdb_session() as duck:
@@ -119,7 +119,7 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
             if duck.count("select * from taken except all select * from there"):
                 raise PatchOutdated(table.spec.name, plan, "rows have changed")
             if duck.count(COME_IN):
-                raise PatchOutdated(table.spec.name, plan, "records have come in")
+                raise PatchOutdated(table.spec.name, plan, "records have arrived")
     _refuse_second_winner(release, patch)
     if batch > patch.built:
         _refuse_later_records(release, patch)
@@ -133,7 +133,7 @@ def _refuse_second_winner(release: Release, patch: Patch) -> None:
         near = candidate_files(writer, parquet_files(patch.place(writer.silver, taken=False)))
         duck.view_table("silver", writer.silver, near)
         if duck.count(SECOND_WINNERS.format(identity=identity)):
-            raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has come in")
+            raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
 
 
 def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
@@ -142,7 +142,7 @@ def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
 
 
 def _refuse_later_records(release: Release, patch: Patch) -> None:
-    """A later record of an identity that the correction is about may win or lose by it."""
+    """A later record with an identity of the patch may win or lose by it."""
     writer, identity = release.writer, identity_columns(release.dataset)
     with duckdb_session() as duck:
         _view_patch_rows(duck, writer.silver, patch)
@@ -160,7 +160,7 @@ def _later_files(table: Table, batch: int) -> list[DataFile]:
 
 
 def _files_at(table: Table, patch: Patch) -> list[DataFile]:
-    """The table's files that may hold a record of the correction."""
+    """Return the table's files that may hold a record of the patch."""
     columns = (*PLACE, "_batch_id")
     spans = [bounds for path in patch.files(table) for bounds in bounds_of(path, columns)]
     return [

@@ -1,4 +1,4 @@
-"""Grains of gold computed again from silver, whatever the kind of table: for what is done again, and for corrections.
+"""Rebuild of gold grains from silver, for every kind of table: for slices and for patches.
 
 A grain is what a row of gold depends on: a window and keys, or (latest) the keys. All of its silver rows are read.
 """
@@ -142,7 +142,7 @@ def patched_rows(
 ) -> tuple[DataFrame, list[DataFile]]:
     """Return the rows with which `grains`, which stand in the files `written`, are computed again from all of silver.
 
-    With them, the files of the table whose place they take.
+    Also return the files of the table that they replace.
     """
     spark, gold, table = target.spark, target.gold, target.table
     old = files_within(table, *grain_spans(gold, written))

@@ -1,10 +1,10 @@
-"""A slice of history done again: judged anew, each identity once, widened until nothing outside contradicts it.
+"""Rebuild of a slice of history: validated again, deduplicated, extended by its duplicate closure.
 
-Reads: the slice's bronze rows as they are given; silver and rejected as published at batch `batch`.
-Writes: rows as they are and as they come out now, into a folder of the plan's own (`Folder`).
-Guarantee: the slice, put in the place of what is there, is what one pass over all of bronze would have given.
-After a crash: done again from the start; nothing of production was touched.
-Does not: apply anything (correct.py).
+Reads: the slice's bronze rows from files; silver and rejected as published at batch `batch`.
+Writes: rows before and after the rebuild, into the plan's folder (`PlanFolder`).
+Guarantee: the rebuilt slice equals what one pass over all of bronze would give.
+After a crash: repeated from the start; production was not touched.
+Does not: apply anything (apply_patch.py).
 
 Closure (docs/architecture.md §6): a record outside that shares an identity with an accepted one inside belongs to it,
 be it the winner in silver or a duplicate that lost to it: who wins is decided among all of them.
@@ -51,9 +51,9 @@ class PlanFolder:
 
 @dataclass(frozen=True)
 class RebuiltSlice:
-    """How many records a slice has: `core` as asked, `kin` by closure; and of each table the rows that differ.
+    """How many records a slice has: `core` as requested, `closure` in addition; `differing` rows by table.
 
-    `decided_until`: how far the list of decisions about rejected records reached that they were judged by.
+    `decided_until`: length of the list of decisions about rejected records that were applied.
     """
 
     core: int
@@ -63,7 +63,7 @@ class RebuiltSlice:
 
 
 def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, folder: PlanFolder) -> RebuiltSlice:
-    """Judge the slice's records (files with the columns of bronze) again; write silver and rejected before and after.
+    """Validate the slice's records (files with bronze's columns) again; write silver and rejected before and after.
 
     `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
     closure is not in bronze, or when the rows do not add up.
@@ -73,16 +73,16 @@ def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, fold
     until = writer.decisions.until()
     core = validate_files(writer, records, batches_in(records), folder.staging("core"), until)
     _write_chosen(writer, core, wanted, folder)
-    asked = rows_in_folder(folder.staging("chosen")) + rows_in_files(core.invalid)
+    core_rows = rows_in_folder(folder.staging("chosen")) + rows_in_files(core.invalid)
     closure = _validate_closure(writer, core, wanted, folder, until)
     _write_after(writer, core, closure, folder)
     differing = {table.spec.name: _write_before(writer, table, folder) for table in (writer.silver, writer.rejected)}
-    came_out = sum(rows_in_folder(folder.rows("after", table.spec.name)) for table in (writer.silver, writer.rejected))
-    total = asked + rows_in_folder(folder.staging("closure_places"))
-    if came_out != total:
-        why = f"{total} records were done again, {came_out} rows came out"
+    rows_out = sum(rows_in_folder(folder.rows("after", table.spec.name)) for table in (writer.silver, writer.rejected))
+    total = core_rows + rows_in_folder(folder.staging("closure_places"))
+    if rows_out != total:
+        why = f"{total} records were rebuilt into {rows_out} rows"
         raise RowsUnaccounted(writer.silver.spec.name, (0, 0), why)
-    return RebuiltSlice(asked, total - asked, differing, until)
+    return RebuiltSlice(core_rows, total - core_rows, differing, until)
 
 
 def in_spans(wanted: Slice, rows: str, partition: str, offset: str) -> str:
@@ -133,7 +133,7 @@ def _write_chosen(writer: SilverWriter, core: ValidatedFiles, wanted: Slice, fol
 def _validate_closure(
     writer: SilverWriter, core: ValidatedFiles, wanted: Slice, folder: PlanFolder, until: int
 ) -> ValidatedFiles:
-    """The records outside that share an identity with a chosen one, judged as well."""
+    """Validate the records outside the slice that share an identity with a chosen one."""
     silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
     with duckdb_session() as duck:
         duck.view_folder("chosen", folder.staging("chosen"), silver.spec.data_schema)
@@ -145,7 +145,7 @@ def _validate_closure(
         count, first, last = _span_of(duck, places, PLACES_AND_BATCH)
     beginning = writer.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
-        why = f"records of the slice share identities with batch {first}, which this release has not judged"
+        why = f"records of the slice share identities with batch {first}, which this release has not validated"
         raise RowsUnaccounted(writer.silver.spec.name, (first, last), why)
     if not count:
         return ValidatedFiles((), ())

@@ -46,7 +46,7 @@ def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: s
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
-    """Make table `duplicates`: coordinates of the rows of `fresh` whose identity stands earlier there or in `known`.
+    """Make table `duplicates`: coordinates of rows of `fresh` whose identity occurs earlier there or in `known`.
 
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). A hash of the identity finds
     the few suspects; they alone are compared in full, so a collision costs time and nothing else.

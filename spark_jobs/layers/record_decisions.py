@@ -1,4 +1,4 @@
-"""Records as people have amended them: a fixed payload is judged, not the record's own; a discarded record stays out.
+"""Decisions about records: a fixed payload replaces the record's own, a discarded record stays rejected.
 
 Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where the record stays as it came.
 """
@@ -41,7 +41,7 @@ class RecordDecisions:
 def validate_with_decisions(
     validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, Amendment]
 ) -> DataFrame:
-    """Judge records (columns of bronze) as `Validator.validated` does, with what is decided about them."""
+    """Validate records (columns of bronze) as `Validator.validated` does, with the decisions about them."""
     if not decisions:
         return validator.validated(records)
     rows = [(*place, one.payload, one.is_discarded) for place, one in decisions.items()]

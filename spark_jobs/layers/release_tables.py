@@ -22,7 +22,7 @@ from spark_jobs.storage.delta_table import Table, read_files
 
 @dataclass(frozen=True)
 class Release:
-    """A release, ready to refine: what judges, and what it brings on."""
+    """An open release: its silver writer and its gold tables."""
 
     writer: SilverWriter
     gold: tuple[GoldTable, ...]
@@ -42,7 +42,7 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
 
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
-    """Return what the release has still to take over; DeclarationRefused when a column has another type now."""
+    """Return what the release has still to inherit; DeclarationRefused when a column has another type now."""
     beginning, writer = release.dataset.release_start, release.writer
     if beginning is None or writer.rejected.committed(release.writer.app_id("rejected")) >= beginning.batch - 1:
         return None
@@ -53,7 +53,7 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     old, new = before.silver.spec.schema, writer.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
-            why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are to be taken over"
+            why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are inherited"
             raise DeclarationRefused([Problem(settings.datasets / base.name / "silver.py", 1, name, why)])
     return Inheritance(before.silver, before.rejected, beginning.batch)
 

@@ -1,4 +1,4 @@
-"""`_first_batch, _last_batch, _revision`: which batches made a gold row, and how often it was made anew."""
+"""`_first_batch, _last_batch, _revision`: which batches wrote a gold row, and its number of revisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROVENANCE = ("_first_batch", "_last_batch", "_revision")
 
 
 def batch_number(batch: int, anchor: str) -> Column:
-    """Return `batch` (long) for every row; `beside` is any column of the rows.
+    """Return `batch` (long) for every row; `column` is any column of the rows.
 
     A plain literal would stand in the code that Spark generates, so that each batch had all its classes compiled and
     warmed up anew (170 of them, two thirds of a young driver's work). An array is handed over as an object, and an
@@ -23,7 +23,7 @@ def batch_number(batch: int, anchor: str) -> Column:
 
 
 def first_provenance(batch: int, anchor: str) -> list[Column]:
-    """Return the history of a row that `batch` made; `beside` is any column of the rows."""
+    """Return the history of a row that `batch` made; `column` is any column of the rows."""
     number = batch_number(batch, anchor)
     return [number.alias("_first_batch"), number.alias("_last_batch"), F.lit(1).cast("long").alias("_revision")]
 

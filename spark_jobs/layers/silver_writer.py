@@ -1,4 +1,4 @@
-"""A refinery: what it takes to judge batches of one release, and what its silver and rejected tables are."""
+"""SilverWriter: contract, transformation and tables with which one release validates batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
-"""What `dated` makes of a time, for rows that DuckDB puts in place."""
+"""The month of a time as `dated` computes it, in DuckDB's SQL."""
 PLACE = ("_partition", "_offset")
 COORDINATES = ["_topic", *PLACE, "_timestamp", "_batch_id"]
 REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())
@@ -46,7 +46,7 @@ PLACES = StructType([REJECTED[name] for name in PLACE])
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a release takes over instead of judging: silver and rejected of another, of the batches before `until`."""
+    """Silver and rejected rows of another release that are copied for batches before `until`, not validated."""
 
     silver: Table
     rejected: Table
@@ -55,7 +55,7 @@ class Inheritance:
 
 @dataclass(frozen=True)
 class SilverWriter:
-    """What it takes to judge batches of one release; `bench` is its folder for unfinished work."""
+    """What validates and writes batches of one release; `staging` is its folder for unfinished work."""
 
     spark: SparkSession
     dataset: Dataset
@@ -92,7 +92,7 @@ def open_silver_writer(
 ) -> SilverWriter:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
-    What it inherits is not opened: see `release.py`.
+    Inherited tables are not opened: see `release_tables.py`.
     """
     validator = compiled_validator(dataset.contract)
     empty = validator.validated(no_rows(spark, BRONZE))
@@ -113,7 +113,7 @@ def open_silver_writer(
 def silver_of_nothing(
     spark: SparkSession, dataset: Dataset, transform: Transformation, reference: ReferenceVersions
 ) -> DataFrame:
-    """Return what `silver.py` makes of no records: silver's columns."""
+    """Return silver.py's result for no records: an empty frame with silver's columns."""
     accepted = compiled_validator(dataset.contract).validated(no_rows(spark, BRONZE)).drop("_reasons")
     return transform(accepted, **reference.frames({}))
 

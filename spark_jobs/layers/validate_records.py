@@ -1,9 +1,9 @@
-"""Bronze records judged: those that keep the contract as rows of silver, the others as rows of rejected.
+"""Validation of bronze records: valid ones become rows of silver, the others rows of rejected.
 
-Reads: files with the columns of bronze. Writes: files in a folder for unfinished work.
+Reads: files with the columns of bronze. Writes: files in a staging folder.
 Guarantee: a record is among the accepted or among the invalid, or RowsUnaccounted is raised.
-After a crash: the folder is written anew.
-Does not: know whether another record has the same identity (identity.py).
+After a crash: the folder is replaced.
+Does not: compare identities (find_duplicates.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
 @dataclass(frozen=True)
 class ValidatedFiles:
-    """Records that keep the contract as rows of silver, month included; the others with their reasons, as judged.
+    """Valid records as rows of silver, month included; the others with their reasons.
 
-    Of the accepted, records of one identity still stand beside each other. `warnings`: counted among them.
+    The accepted may still contain duplicates. `warnings`: counted among the accepted.
     """
 
     accepted: tuple[Path, ...]
@@ -46,10 +46,10 @@ class ValidatedFiles:
 def validate_files(
     writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
 ) -> ValidatedFiles:
-    """Judge the records in these files, of `batches`; write the verdicts into `folder`, in the place of what is there.
+    """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
 
-    `until`: how far the list of decisions reaches that they are judged by. Those in plain form that keep the contract
-    are told apart in one go; what is left is written down, and judged in full.
+    `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
+    only the others are parsed in full.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if not records:
@@ -64,17 +64,17 @@ def validate_files(
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
     if left:
         _validate_others(writer, decisions, folder)
-    good = parquet_files(folder / "judged" / f"_verdict={ACCEPTED}")
+    good = parquet_files(folder / "validated" / f"_verdict={ACCEPTED}")
     for versions in ranges if good else ():
         accepted = read_files(writer.spark, writer.validated_schema, good).drop("_reasons")
         counts.append(_write_accepted(writer, _within(accepted, versions, ranges), versions, folder))
-    invalid = parquet_files(folder / "judged" / f"_verdict={INVALID}")
+    invalid = parquet_files(folder / "validated" / f"_verdict={INVALID}")
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
     return ValidatedFiles(tuple(parquet_files(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
 
 
 def _version_ranges(writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
-    """Return the stretches in which records lie; each is a job of its own."""
+    """Return the version ranges that have records; each needs its own Spark job."""
     ranges = writer.reference.version_ranges(*batches)
     if len(ranges) == 1:
         return ranges
@@ -91,18 +91,18 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
 
 
 def _write_accepted(writer: SilverWriter, accepted: DataFrame, versions: VersionRange, folder: Path) -> Counts:
-    """Let the dataset make rows of silver of the records that keep the contract; return what the warnings counted."""
-    seen, counts = writer.counting.observed(accepted)
-    rows = dated(writer.transform(seen, **versions.frames), writer.dataset)
+    """Transform valid records into rows of silver and write them; return a function for the warnings' counts."""
+    observed, counts = writer.counting.observed(accepted)
+    rows = dated(writer.transform(observed, **versions.frames), writer.dataset)
     chosen = rows.select(*writer.silver.spec.schema.fieldNames())
     validate_types(writer.silver.spec, chosen.schema)
-    # Read once and written anew: looking for equal values would cost more than it saves.
+    # Read once and rewritten: a dictionary would cost more than it saves.
     chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / ACCEPTED))
     return counts()
 
 
 def _write_others(records: Sequence[Path], folder: Path) -> int:
-    """Write down the records that are not among the accepted, if there are any; return how many."""
+    """Write the records that were not accepted, if there are any; return how many."""
     with duckdb_session() as duck:
         duck.view_files("records", records, RECORD)
         duck.view_folder("accepted", folder / ACCEPTED, PLACES)
@@ -118,15 +118,15 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
 
 
 def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, Amendment], folder: Path) -> None:
-    """Judge in full what is no plain record that keeps the contract; write it by verdict."""
+    """Validate in full the records that the plain form did not accept; write them by verdict."""
     rows = read_files(writer.spark, RECORD, parquet_files(folder / OTHERS))
-    judged = validate_with_decisions(writer.validator, rows, decisions)
+    validated = validate_with_decisions(writer.validator, rows, decisions)
     verdict = F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict")
-    judged.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "judged"))
+    validated.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "validated"))
 
 
-def _refuse_unaccounted(writer: SilverWriter, batches: tuple[int, int], came: int, told_apart: int) -> None:
+def _refuse_unaccounted(writer: SilverWriter, batches: tuple[int, int], came: int, classified: int) -> None:
     """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
-    if came != told_apart:
-        why = f"{came} records came in, {told_apart} were told apart: silver.py must make one row of each"
+    if came != classified:
+        why = f"{came} records, {classified} rows: silver.py must return exactly one row per record"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
