@@ -1,7 +1,7 @@
-"""What 20 row rules cost: one batch refined without and with them, in turn, in one process.
+"""Measures the cost of 20 row rules: refines one batch without and with them, in turn, in one process.
 
-Ten rules reject and ten only warn, so both ways are paid for: verdicts in the judge, counts on the way to the files.
-Every refine is of a new release, with tables of its own; bronze is the same. Prints the ratio of the medians.
+Ten rules reject and ten only warn, to include both costs: verdicts in validation, counts while writing files.
+Every refine is of a new release with new tables; bronze is the same. Prints the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 5
 
 
 def kinds_of_rule() -> list[tuple[str, dict[str, Any]]]:
-    """Ten rules that good events keep, over all types and with conditions."""
+    """Ten rules that valid events satisfy, over all types and with conditions."""
     departed = {"type": "comparison", "column": {"name": "kind"}, "operator": "==", "parameter": "departed"}
     return [
         ("expect_column_values_to_not_be_null", {"column": "departure_delay", "row_condition": departed}),
@@ -66,13 +66,13 @@ def rules() -> list[dict[str, Any]]:
 
 
 def folder_with(place: Path, found: list[dict[str, Any]], number: int) -> Path:
-    """A folder of flights with these rules and no others; `number` makes it a release of its own."""
+    """Return a folder of flights with exactly these rules; `number` makes it a distinct release."""
     folder = place / f"flights {len(found)} {number}"
     shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "contract.yaml"
-    said = yaml.safe_load(path.read_text("utf-8"))
-    said["schema"] = [said["schema"][0] | {"quality": found}]
-    path.write_text(f"# {number}\n{yaml.safe_dump(said, sort_keys=False)}", "utf-8")
+    contract = yaml.safe_load(path.read_text("utf-8"))
+    contract["schema"] = [contract["schema"][0] | {"quality": found}]
+    path.write_text(f"# {number}\n{yaml.safe_dump(contract, sort_keys=False)}", "utf-8")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The benchmark: figures follow from what was seen, only its own folder is touched, and it cannot flatter."""
+"""The benchmarks: figures, targets, the temporary state folder, exit codes."""
 
 from __future__ import annotations
 

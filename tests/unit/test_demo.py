@@ -1,4 +1,4 @@
-"""The demo: one at a time, nothing sent twice, nothing removed that is not ours, and never an endless wait."""
+"""The demo: one at a time, nothing sent twice, no foreign file removed, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching ends: when all is published, when a process is lost, when refine stays halted, when nothing moves."""
+"""The demo's wait: it ends when all is published, a process is lost, refine stays halted, or progress stalls."""
 
 from __future__ import annotations
 

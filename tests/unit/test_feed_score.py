@@ -1,4 +1,4 @@
-"""The score of what was rejected against what was put in."""
+"""The score of rejected records against injected faults."""
 
 from __future__ import annotations
 
