@@ -113,7 +113,6 @@ def _measure(
     steady: tuple[float, float],
     keep: bool,
 ) -> Report:
-
     def log(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -145,7 +144,6 @@ def _audit(settings: Settings, bootstrap: str, log: Callable[[str], None]) -> bo
 
 
 def _print_report(console: Console, report: Report, json_file: Path | None) -> None:
-
     console.print(as_text(report), highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(report), indent=1) + "\n")

@@ -77,7 +77,7 @@ def measure_latency(
     after = readable_end_offsets(bootstrap, DATASET)
     follower.follow(lambda: follower.reached(after))
     waited = waiting_seconds(appended(settings, before, after), follower.publications)
-    moved = sum(sum(seen.ends.values()) > sum(before.values()) for seen in follower.publications)
+    moved = sum(sum(each.ends.values()) > sum(before.values()) for each in follower.publications)
     return Latency(rate, seconds, len(waited), moved, quantiles(waited), sender.done.behind)
 
 
@@ -92,15 +92,15 @@ def appended(settings: Settings, before: Ends, after: Ends) -> pl.DataFrame:
     return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
 
 
-def waiting_seconds(records: pl.DataFrame, seen: Sequence[ObservedPublication]) -> NDArray[np.float64]:
+def waiting_seconds(records: pl.DataFrame, publications: Sequence[ObservedPublication]) -> NDArray[np.float64]:
     """Return for each record the seconds from its timestamp to the first publication that holds it.
 
     Every record must be in one of the publications.
     """
-    at = np.array([publication.at for publication in seen])
+    at = np.array([publication.at for publication in publications])
     parts = []
     for (partition,), rows in records.group_by("partition"):
-        ends = np.array([publication.ends.get(int(str(partition)), 0) for publication in seen])
+        ends = np.array([publication.ends.get(int(str(partition)), 0) for publication in publications])
         first = np.searchsorted(ends, rows["offset"].to_numpy(), side="right")
         parts.append(at[first] - rows["timestamp"].to_numpy())
     return np.concatenate(parts) if parts else np.array([])

@@ -48,7 +48,6 @@ def audit(
 
 
 def _bootstrap(settings: Settings) -> str:
-
     run = read_run_file(settings, "broker")
     if run is None:
         raise AuditUnavailable("no broker has been started for this state folder")

@@ -117,7 +117,6 @@ def _record_filter(
 
 
 def _author(why: str) -> Author:
-
     return Author(*current_user(), why)
 
 

@@ -19,7 +19,7 @@ STATES = ("open", "closed", "corrected", "verified")
 
 
 def grains(
-    dataset: Annotated[str, typer.Option("--dataset", help="The dataset whose gold it is.")],
+    dataset: Annotated[str, typer.Option("--dataset", help="The dataset.")],
     table: Annotated[str | None, typer.Option("--table", help="Only this gold table, window by window.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Only open, closed, corrected or verified.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 20,

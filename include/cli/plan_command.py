@@ -279,14 +279,12 @@ def approver(yes: bool) -> Confirm:
 
 
 def _verdict(record: PlanRecord) -> str:
-
     compared = record.find(Compared)
     return "" if compared is None else compared.verdict
 
 
 @contextmanager
 def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
-
     settings = load_settings()
     with plan_lock(settings, plan):
         yield Console(), settings, load_plan(settings, plan)
@@ -301,6 +299,5 @@ def _print_stage(console: Console, record: PlanRecord) -> None:
 
 
 def _warn_unreadable(settings: Settings) -> None:
-
     for found in unreadable_plans(settings):
         Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(found)), highlight=False, markup=False)

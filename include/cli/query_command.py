@@ -122,7 +122,6 @@ def _distinct(columns: tuple[str, ...]) -> Iterator[str]:
 
 
 def _layer_order(name: str) -> tuple[int, str]:
-
     layer = name.split(".", 1)[0]
     return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)
 

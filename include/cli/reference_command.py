@@ -17,7 +17,7 @@ from include.reference.reference_tables import current_versions, load_reference,
 from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Reference tables that events are joined with: list, load.")
-DATASET = typer.Option("--dataset", help="The dataset whose table it is.")
+DATASET = typer.Option("--dataset", help="The dataset of the table.")
 
 
 @app.command("list")

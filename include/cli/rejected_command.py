@@ -117,7 +117,6 @@ def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None
 
 
 def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
-
     if only is None:
         return rejected_datasets(reading)
     reading.table(f"rejected.{only}")
@@ -139,7 +138,6 @@ def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 def _record_lines(record: RejectedRecord) -> list[str]:
-
     position = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
     lines = [f"{position}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
     lines += [f"  {reason.rule} {reason.column}: {reason.detail or ''}" for reason in record.reasons]
@@ -148,7 +146,6 @@ def _record_lines(record: RejectedRecord) -> list[str]:
 
 
 def _records_table(records: list[RejectedRecord]) -> Table:
-
     table = Table(header_style="bold")
     for name in ("topic/partition/offset", "status", "reasons", "first seen", "payload"):
         table.add_column(name, overflow="fold")

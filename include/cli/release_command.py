@@ -13,9 +13,9 @@ from include.planning.release_plan import ReleaseParameters, plan_release
 from include.strict_values import MAX_OFFSET
 
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
-DATASET = typer.Option("--dataset", help="The dataset whose folder was changed.")
+DATASET = typer.Option("--dataset", help="The dataset with the changed folder.")
 BATCH = typer.Option(
-    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch that is done anew. [default: all]"
+    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch to recompute. [default: all]"
 )
 SINCE = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="The same, by Kafka time, UTC.")
 
@@ -51,6 +51,5 @@ def run(
 
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-
     parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
     return lambda settings: plan_release(settings, dataset, parameters, *current_user())

@@ -13,7 +13,7 @@ from include.settings import CLONE, load_settings
 
 
 def repair(
-    dataset: Annotated[str, typer.Argument(help="the dataset whose driver refuses to start")],
+    dataset: Annotated[str, typer.Argument(help="the dataset with the damaged checkpoint")],
     yes: Annotated[bool, typer.Option("--yes", help="repair without a confirmation")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show the diagnosis and the repair")] = False,
 ) -> None:

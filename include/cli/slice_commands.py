@@ -15,7 +15,7 @@ from include.strict_values import BatchRange
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
 replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
-DATASET = typer.Option("--dataset", help="The dataset whose history it is.")
+DATASET = typer.Option("--dataset", help="The dataset.")
 SINCE = typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
 UNTIL = typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC.")
 AFTER = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="First time in Kafka, UTC.")
@@ -104,7 +104,6 @@ def run_replay(
 
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
-
     parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
     return lambda settings: plan_backfill(settings, dataset, parameters, *current_user())
 
@@ -116,7 +115,6 @@ def _replay(
     batches: BatchRange | None,
     **options: Any,
 ) -> Planner:
-
     given = {"offsets": offsets, "time": times[0] or times[1], "batches": batches}
     by = [name for name, value in given.items() if value is not None]
     if len(by) != 1:

@@ -22,7 +22,7 @@ from include.process_control.start_stop import up as bring_up
 from include.settings import Settings, load_settings
 from include.state.process_states import ProcessState
 
-NAMES = typer.Argument(help="Datasets whose streams to run. [default: all]", show_default=False)
+NAMES = typer.Argument(help="Datasets. [default: all]", show_default=False)
 
 
 def print_progress(console: Console, line: str) -> None:

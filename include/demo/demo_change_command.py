@@ -72,7 +72,6 @@ def _chapter(console: Console, title: str) -> None:
 
 
 def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
-
     _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
     _print_answer(console, settings)
@@ -140,7 +139,6 @@ class StoryReporter:
 
 
 def _replay_three_days(console: Console, settings: Settings) -> None:
-
     _chapter(
         console,
         f"4  The records of three days, {DAYS[0]:%d %B} and following, are replayed; Kafka has deleted half of them",
@@ -196,7 +194,6 @@ def _running_driver(settings: Settings, killed: Sequence[int]) -> int | None:
 
 
 def _print_answer(console: Console, settings: Settings) -> None:
-
     answer = single_number(pinned(settings), NIGHT_DEPARTURES)
     console.print(f"  {escape(NIGHT_DEPARTURES.words)}  [bold]{answer:,}[/]", highlight=False, soft_wrap=True)
 

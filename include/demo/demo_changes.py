@@ -58,7 +58,7 @@ class DayOffsets:
 
 
 def settings_with_wrong_rule(settings: Settings) -> Settings:
-    """Return settings whose datasets are a copy with the wrong rule: local time where UTC belongs."""
+    """Return settings whose datasets are a copy with the wrong rule: local time instead of UTC."""
     folder = demo_folder(settings) / "datasets"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(settings.datasets, folder, ignore=shutil.ignore_patterns("__pycache__"))

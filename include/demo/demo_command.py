@@ -74,7 +74,6 @@ def demo(
 
 
 def _run_demo(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> bool:
-
     began, settings = time.monotonic(), load_settings()
     require_fit_machine()
     removing = fresh or removal_interrupted(settings)
@@ -96,14 +95,12 @@ def _run_demo(console: Console, fresh: bool, yes: bool, runs: Sequence[Run]) -> 
 
 
 def _confirm_removal(settings: Settings, yes: bool) -> None:
-
     require_own_state(settings)
     if settings.state.exists() and not yes:
         typer.confirm(f"Stop the streams of {settings.state} and remove everything in it?", abort=True)
 
 
 def _remove(console: Console, settings: Settings) -> None:
-
     def report(line: str) -> None:
         print_progress(console, line)
 
@@ -181,7 +178,6 @@ def _sending(sender: FeedSender) -> Iterator[None]:
 
 
 def _answer(console: Console, reading: PinnedTables) -> None:
-
     for question, answer in answer_questions(reading):
         console.print(f"\n[bold]{escape(question.words)}[/]", highlight=False)
         console.print(escape(question.sql), style="dim", highlight=False, soft_wrap=True)
@@ -189,7 +185,6 @@ def _answer(console: Console, reading: PinnedTables) -> None:
 
 
 def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: PinnedTables) -> bool:
-
     found = scores(settings, runs, reading)
     console.print(score_table(found))
     for feed, score in found.items():
@@ -198,7 +193,6 @@ def _score(console: Console, settings: Settings, runs: Sequence[Run], reading: P
 
 
 def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
-
     with console.status("audit") as shown:
         found = audits(settings, runs, bootstrap_servers(settings), shown.update)
     print_audits(found)
@@ -206,6 +200,5 @@ def _audit(console: Console, settings: Settings, runs: Sequence[Run]) -> bool:
 
 
 def _suggest(console: Console, settings: Settings) -> None:
-
     for command, why in suggestions(settings):
         console.print(f"  [bold]{escape(command)}[/]", f"[dim]{escape(why)}[/]", sep="\n      ", soft_wrap=True)

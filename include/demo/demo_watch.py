@@ -165,7 +165,7 @@ class StallDetector:
         self._halted: dict[str, float] = {}
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise StreamLost, RefineHalted or NothingMoves when waiting cannot help."""
+        """Raise StreamLost, RefineHalted or DemoStalled when waiting cannot help."""
         for process in snapshot.processes:
             self._check_process(process, snapshot.at)
         numbers = progress_counts(snapshot)

@@ -54,7 +54,7 @@ class Feed:
 def events(feed: Feed, since: datetime | None = None, until: datetime | None = None, repeat: int = 1) -> pl.DataFrame:
     """Return the feed's events with `since <= occurred_at < until`, `repeat` times in a row, in order of occurrence.
 
-    Repetition i is moved by i x 371 days, times and ids alike. EventsRefused when the range is empty.
+    Repetition i is moved by i x 371 days, times and ids alike. InvalidEventRange when the range is empty.
     """
     validate_range(since, until, repeat)
     frame = pl.concat([feed.frame(REPETITION * i) for i in range(repeat)])
@@ -65,7 +65,7 @@ def events(feed: Feed, since: datetime | None = None, until: datetime | None = N
 
 
 def validate_range(since: datetime | None, until: datetime | None, repeat: int) -> None:
-    """Raise EventsRefused when no event can be in the range, or it is to be sent less than once."""
+    """Raise InvalidEventRange when no event can be in the range, or it is to be sent less than once."""
     if since and until and since >= until:
         raise InvalidEventRange(f"--from {since.isoformat()} is not before --to {until.isoformat()}")
     if repeat < 1:

@@ -90,7 +90,7 @@ def refuse_other_run(manifest: Path, run: Line) -> None:
 def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
     """Begin the run, or return its progress; `ends` are the current end offsets.
 
-    ManifestExists when the progress belongs to another run, TopicReplaced when the log is shorter than recorded.
+    ManifestExists when the progress belongs to another run, TopicRecreated when the log is shorter than recorded.
     """
     path = journal_path(manifest)
     entries = list(_whole_lines(path))

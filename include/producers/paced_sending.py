@@ -37,7 +37,7 @@ LogEnds = Callable[[str, str], Ends]
 class Run:
     """What to send: a slice of a feed (`since <= time < until`), repeated, with faults drawn by `seed`.
 
-    EventsRefused when the slice cannot hold an event.
+    InvalidEventRange when the slice cannot hold an event.
     """
 
     feed: Feed
@@ -74,9 +74,9 @@ class Sent:
 
 
 def deliveries(run: Run, now: datetime) -> pl.DataFrame:
-    """Return everything the run delivers, in order (columns as `faults.injected`).
+    """Return everything the run delivers, in order (columns as `inject_faults`).
 
-    EventsRefused when the slice is empty, or a repetition would be in the future, after `now`.
+    InvalidEventRange when the slice is empty, or a repetition would be in the future, after `now`.
     """
     selected = events(run.feed, run.since, run.until, run.repeat)
     if not selected.height:

@@ -82,7 +82,6 @@ def produce(
 
 
 def _own_broker() -> str:
-
     return bootstrap_servers(load_settings())
 
 

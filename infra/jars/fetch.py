@@ -121,10 +121,10 @@ def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: JarPr
 
 def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
     """Remove jars that the lock does not name: two versions on a class path conflict."""
-    wanted = {jar.path_in(jars) for jar in locked}
+    listed = {jar.path_in(jars) for jar in locked}
     for folder in FOLDERS:
         for found in (jars / folder).glob("*.jar"):
-            if found not in wanted:
+            if found not in listed:
                 print(f"  jars: removing {folder}/{found.name}, which the lock does not name")
                 found.unlink()
 
@@ -146,9 +146,9 @@ def relock(cache: Path) -> None:
     known = (
         {(jar.folder, jar.coordinate): jar.sha256 for jar in read_jar_list(LOCK, hashed=True)} if LOCK.is_file() else {}
     )
-    wanted = read_jar_list(JARS_IN, hashed=False)
+    listed = read_jar_list(JARS_IN, hashed=False)
     lines: dict[Jar, str] = {}
-    progress = JarProgress(len(wanted))
+    progress = JarProgress(len(listed))
 
     def arrived(jar: Jar, path: Path) -> None:
         found = replace(jar, sha256=sha256_of(path))
@@ -161,8 +161,8 @@ def relock(cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".ivy-") as workspace:
         for folder in FOLDERS:
-            download(java, [jar for jar in wanted if jar.folder == folder], Path(workspace) / folder, arrived)
-    LOCK.write_text("".join(lines[jar] for jar in wanted))
+            download(java, [jar for jar in listed if jar.folder == folder], Path(workspace) / folder, arrived)
+    LOCK.write_text("".join(lines[jar] for jar in listed))
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from include.state.process_states import ProcessState, ProcessStatus
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-# --- a place of its own ------------------------------------------------------------------------------------------
+# --- temporary state ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_started_processes_are_stopped(settings: Settings, monkeypatch: pytest.M
     assert calls == ["up", "down"]
 
 
-# --- what is sent ------------------------------------------------------------------------------------------------
+# --- sent events -------------------------------------------------------------------------------------------------
 
 
 def test_event_supply_continues_across_years_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_wrong_event_count_fails_the_benchmark(settings: Settings) -> None:
         require_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
 
 
-# --- what is seen ------------------------------------------------------------------------------------------------
+# --- observed publications ---------------------------------------------------------------------------------------
 
 
 def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
@@ -126,11 +126,11 @@ def test_each_publication_is_observed_once(settings: Settings, monkeypatch: pyte
     assert not follower.reached({0: 5, 1: 7})
     published(settings, 2, {0: 5, 1: 7})
     follower.poll()
-    assert [seen.ends for seen in follower.publications] == [{0: 5, 1: 6}, {0: 5, 1: 7}]
+    assert [publication.ends for publication in follower.publications] == [{0: 5, 1: 6}, {0: 5, 1: 7}]
     assert follower.publications[0].at <= follower.publications[1].at
 
 
-def say_run(settings: Settings, rows: int, seconds: float) -> None:
+def write_run_status(settings: Settings, rows: int, seconds: float) -> None:
     path = status_path(settings, "stream:flights")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"last_batch": {"rows": rows, "seconds": seconds, "steps": {"silver": seconds}}}))
@@ -143,7 +143,7 @@ def test_each_run_is_recorded_once_and_runs_can_be_cleared(settings: Settings, m
     )
     follower = PublicationFollower(settings)
     for rows in (100, 100, 200, 200, 300):
-        say_run(settings, rows, 1.0)
+        write_run_status(settings, rows, 1.0)
         follower.poll()
         if rows == 100:
             follower.runs.clear()
@@ -174,7 +174,7 @@ def test_cpu_is_the_difference_of_two_measurements() -> None:
     assert used_between(before, after) == {"broker": 1.5, "driver: JVM": 2.0}
 
 
-# --- the latency -------------------------------------------------------------------------------------------------
+# --- latency -----------------------------------------------------------------------------------------------------
 
 
 def test_latency_ends_at_the_first_publication_with_the_record() -> None:
@@ -183,12 +183,12 @@ def test_latency_ends_at_the_first_publication_with_the_record() -> None:
         schema=["partition", "offset", "timestamp"],
         orient="row",
     )
-    seen = [
+    publications = [
         ObservedPublication(99.0, {0: 10, 1: 5}),
         ObservedPublication(102.0, {0: 12, 1: 5}),
         ObservedPublication(104.0, {0: 13, 1: 6}),
     ]
-    assert sorted(waiting_seconds(records, seen)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
+    assert sorted(waiting_seconds(records, publications)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
 
 
 def test_quantiles_are_not_interpolated() -> None:
@@ -197,7 +197,7 @@ def test_quantiles_are_not_interpolated() -> None:
     assert quantiles(np.array([1.0, 9.0]))["p50"] == 1.0
 
 
-# --- how it is told ----------------------------------------------------------------------------------------------
+# --- report ------------------------------------------------------------------------------------------------------
 
 MACHINE = Machine(2, 23.5, "Linux", "17.0.15", "3.11.7", "4.2.0", 0.1, {})
 SENDING = SendCost(1000, 0.01, 0.004)
@@ -206,15 +206,15 @@ LATENCY = Latency(2_000, 120, 240_000, 90, {"p50": 1.2, "p95": 3.0, "p99": 3.5, 
 REPORT = Report("again", MACHINE, AT, WarmUp(1000, 2.0, SENDING), THROUGHPUT, LATENCY, True)
 
 
-def told(report: Report) -> str:
+def rendered(report: Report) -> str:
     out = StringIO()
     Console(file=out, width=80).print(as_text(report))
     return out.getvalue()
 
 
 def test_report_shows_met_targets() -> None:
-    assert told(REPORT).count("met") == 2
-    assert "missed" not in told(REPORT)
+    assert rendered(REPORT).count("met") == 2
+    assert "missed" not in rendered(REPORT)
     targets = as_json(REPORT)["targets"]
     assert targets == {
         "events_per_second": {"target": 80_000, "met": True},
@@ -226,7 +226,7 @@ def test_report_shows_missed_targets() -> None:
     slow = replace(THROUGHPUT, seconds=10.1)
     late = replace(LATENCY, quantiles=LATENCY.quantiles | {"p95": 3.01})
     report = replace(REPORT, throughput=slow, latency=late)
-    assert told(report).count("missed") == 2
+    assert rendered(report).count("missed") == 2
     assert [target["met"] for target in as_json(report)["targets"].values()] == [False, False]
 
 
@@ -239,12 +239,12 @@ def test_unmeasured_part_has_no_figure_and_no_target() -> None:
 
 def test_another_rate_has_no_target() -> None:
     report = replace(REPORT, throughput=None, latency=replace(LATENCY, rate=100))
-    assert "met" not in told(report)
+    assert "met" not in rendered(report)
     assert as_json(report)["targets"] == {}
 
 
 def test_report_warns_of_busy_machine_and_unbalanced_audit() -> None:
-    text = told(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
+    text = rendered(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
     assert "the machine is busy" in text.replace("\n", " ")
     assert "NOT BALANCED" in text
 

@@ -50,7 +50,7 @@ FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
 FLIGHTS, WEATHER = demo_runs(FROM, TO, weather=True)
 
 
-# --- the place ---------------------------------------------------------------------------------------------------
+# --- state folder ------------------------------------------------------------------------------------------------
 
 
 def made_state(settings: Settings) -> Path:
@@ -79,19 +79,19 @@ def test_fresh_stops_the_streams_then_removes_everything(settings: Settings) -> 
     assert not removal_interrupted(settings)
 
 
-@pytest.mark.parametrize("strange", ["thesis.tex", "Documents/x", ".git/config", "ledger.sqlite/x"])
-def test_fresh_refuses_a_folder_with_foreign_files(settings: Settings, strange: str) -> None:
+@pytest.mark.parametrize("foreign", ["thesis.tex", "Documents/x", ".git/config", "ledger.sqlite/x"])
+def test_fresh_refuses_a_folder_with_foreign_files(settings: Settings, foreign: str) -> None:
     state = made_state(settings)
-    if strange.startswith("ledger"):
+    if foreign.startswith("ledger"):
         (state / "ledger.sqlite").unlink()
-    (state / strange).parent.mkdir(exist_ok=True)
-    (state / strange).write_text("dear to somebody")
+    (state / foreign).parent.mkdir(exist_ok=True)
+    (state / foreign).write_text("not ours")
     stopped: list[bool] = []
     with pytest.raises(ForeignFiles) as caught:
         remove_state(settings, lambda: stopped.append(True))
-    assert caught.value.found == [strange.split("/")[0]]
+    assert caught.value.found == [foreign.split("/")[0]]
     assert not stopped
-    assert (state / strange).read_text() == "dear to somebody"
+    assert (state / foreign).read_text() == "not ours"
     assert (state / "kafka/data/x.log").exists()
 
 
@@ -124,11 +124,11 @@ def test_interrupted_removal_is_detected_and_continues(settings: Settings) -> No
     assert not (settings.state / "kafka").exists()
 
 
-# --- the feeding -------------------------------------------------------------------------------------------------
+# --- sender ------------------------------------------------------------------------------------------------------
 
 
 class Topics:
-    """Topics' ends as a test wants them, and a `send` that only notes what it was asked for."""
+    """Configurable end offsets of topics, and a `send` that only records its calls."""
 
     def __init__(self) -> None:
         self.ends = {"weather": {0: 0, 1: 0}, "flights": {0: 0, 1: 0}}
@@ -167,7 +167,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     return found
 
 
-def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> FeedSender:
+def send_all(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> FeedSender:
     found = FeedSender(settings, runs)
     found.start()
     found.open("127.0.0.1:9")
@@ -176,9 +176,9 @@ def fed(settings: Settings, runs: tuple[Run, ...] = (WEATHER, FLIGHTS)) -> FeedS
 
 
 def test_both_runs_are_sent_once(settings: Settings, topics: Topics) -> None:
-    first = fed(settings)
+    first = send_all(settings)
     assert (first.finished, first.sent, topics.sent) == (True, 20, ["weather", "flights"])
-    second = fed(settings)
+    second = send_all(settings)
     assert (second.finished, second.sent, topics.sent) == (True, 20, ["weather", "flights"])
     assert read_ends(settings, FLIGHTS) == {0: 10, 1: 0}
 
@@ -192,7 +192,7 @@ def test_stopped_run_is_unfinished_and_continues(settings: Settings, topics: Top
     first.stop()
     assert (first.finished, topics.sent) == (False, ["weather"])
     topics.hold = None
-    second = fed(settings)
+    second = send_all(settings)
     assert (second.finished, topics.sent) == (True, ["weather", "weather", "flights"])
 
 
@@ -205,17 +205,17 @@ def test_sender_waits_for_the_broker(settings: Settings, topics: Topics) -> None
 
 
 def test_crash_between_manifest_and_ends_is_recovered(settings: Settings, topics: Topics) -> None:
-    fed(settings)
+    send_all(settings)
     ends_path(settings, FLIGHTS).unlink()
     assert not FeedSender(settings, (WEATHER, FLIGHTS)).finished
-    assert fed(settings).finished
+    assert send_all(settings).finished
     assert ends_path(settings, FLIGHTS).exists()
     assert topics.sent == ["weather", "flights"]
 
 
 def test_failed_delivery_is_raised_in_the_main_thread(settings: Settings, topics: Topics) -> None:
     topics.failure = DeliveryFailed("weather", 3, "no broker")
-    failed = fed(settings)
+    failed = send_all(settings)
     with pytest.raises(DeliveryFailed):
         failed.raise_error()
     assert not failed.finished
@@ -257,7 +257,7 @@ def test_demo_of_another_range_is_refused(settings: Settings) -> None:
         finished_records(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
 
 
-# --- the score ---------------------------------------------------------------------------------------------------
+# --- score -------------------------------------------------------------------------------------------------------
 
 
 def test_only_records_of_the_demo_are_scored() -> None:
@@ -267,7 +267,7 @@ def test_only_records_of_the_demo_are_scored() -> None:
     assert rejected_of_run(rejected, {}).height == 0
 
 
-# --- the command -------------------------------------------------------------------------------------------------
+# --- command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli
     load_settings.cache_clear()
 
 
-def telling(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
+def stub_steps(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
     def run_steps(*_: object) -> bool:
         if isinstance(end, BaseException):
             raise end
@@ -288,27 +288,29 @@ def telling(monkeypatch: pytest.MonkeyPatch, end: bool | BaseException) -> None:
     monkeypatch.setattr(cli, "_run_steps", run_steps)
 
 
-@pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
-def test_exit_code_is_the_verdict(command: CliRunner, monkeypatch: pytest.MonkeyPatch, good: bool, code: int) -> None:
-    telling(monkeypatch, good)
+@pytest.mark.parametrize(("success", "code"), [(True, 0), (False, 1)])
+def test_exit_code_is_the_verdict(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch, success: bool, code: int
+) -> None:
+    stub_steps(monkeypatch, success)
     assert command.invoke(app, ["demo"]).exit_code == code
 
 
 @pytest.mark.parametrize(
-    ("perfect", "balanced", "good"), [(True, True, True), (False, True, False), (True, False, False)]
+    ("perfect", "balanced", "success"), [(True, True, True), (False, True, False), (True, False, False)]
 )
 def test_success_needs_perfect_score_and_balanced_audit(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, good: bool
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, perfect: bool, balanced: bool, success: bool
 ) -> None:
     for chapter in ("_start_streams", "_watch", "_answer", "_suggest"):
         monkeypatch.setattr(cli, chapter, lambda *_: None)
     monkeypatch.setattr(cli, "_score", lambda *_: perfect)
     monkeypatch.setattr(cli, "_audit", lambda *_: balanced)
-    assert cli._run_steps(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is good
+    assert cli._run_steps(Console(quiet=True), settings, (WEATHER, FLIGHTS), 0.0) is success
 
 
 def test_failure_is_printed_and_exits_1(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling(monkeypatch, DeliveryFailed("flights", 3, "no [/broker]"))
+    stub_steps(monkeypatch, DeliveryFailed("flights", 3, "no [/broker]"))
     result = command.invoke(app, ["demo"])
     assert result.exit_code == 1
     assert "no [/broker]" in result.stderr
@@ -316,12 +318,12 @@ def test_failure_is_printed_and_exits_1(command: CliRunner, monkeypatch: pytest.
 
 
 def test_refusal_is_left_to_the_entry_point(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling(monkeypatch, ForeignRecords("flights", 7, Path("/s")))
+    stub_steps(monkeypatch, ForeignRecords("flights", 7, Path("/s")))
     assert isinstance(command.invoke(app, ["demo"]).exception, DemoRefused)
 
 
 def test_ctrl_c_prints_one_line_and_exits_130(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling(monkeypatch, KeyboardInterrupt())
+    stub_steps(monkeypatch, KeyboardInterrupt())
     result = command.invoke(app, ["demo"])
     assert result.exit_code == 130
     assert result.output.count("\n") == 1
@@ -336,7 +338,7 @@ def test_unfit_machine_is_refused_before_anything_is_created(
     monkeypatch.setattr(
         "include.demo.demo_state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
     )
-    telling(monkeypatch, True)
+    stub_steps(monkeypatch, True)
     result = command.invoke(app, ["demo"])
     assert isinstance(result.exception, DemoRefused)
     assert "java: no" in str(result.exception)
@@ -345,7 +347,7 @@ def test_unfit_machine_is_refused_before_anything_is_created(
 
 
 def test_fresh_requires_confirmation(command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    telling(monkeypatch, True)
+    stub_steps(monkeypatch, True)
     state = made_state(settings)
     result = command.invoke(app, ["demo", "--fresh"], input="n\n")
     assert result.exit_code == 1
@@ -359,7 +361,7 @@ def test_fresh_requires_confirmation(command: CliRunner, monkeypatch: pytest.Mon
 def test_interrupted_removal_continues_without_confirmation(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    telling(monkeypatch, True)
+    stub_steps(monkeypatch, True)
     state = made_state(settings)
     (demo_folder(settings) / "removing").touch()
     assert command.invoke(app, ["demo"]).exit_code == 0

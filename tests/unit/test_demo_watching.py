@@ -38,7 +38,7 @@ ALL_SENT = {"flights": FeedProgress("flights", 100, 100, finished=True)}
 def flights(
     silver: int, kafka: int = 100, stream: ProcessStatus = STREAM, bronze: int = 100, lag: int | None = None
 ) -> DatasetProgress:
-    """A dataset of which `silver` of 100 records are in silver, the others not judged yet."""
+    """A dataset of which `silver` of 100 records are in silver, the others not validated yet."""
     rows: dict[str, int | None] = {"kafka": kafka, "bronze": bronze, "silver": silver, "rejected": 0, "gold.x": 7}
     behind = kafka - silver if lag is None else lag
     rates: dict[str, float | None] = {}
@@ -70,9 +70,9 @@ def test_snapshot_with_unknown_values_is_not_done() -> None:
 def test_other_datasets_are_ignored() -> None:
     lost = replace(STREAM, name="stream:other", pid=None, state=ProcessState.FAILED)
     other = replace(flights(0, stream=lost), dataset="other")
-    seen = snapshot(0, flights(100), other)
-    assert seen.done
-    StallDetector(Settings()).check(seen)
+    observed = snapshot(0, flights(100), other)
+    assert observed.done
+    StallDetector(Settings()).check(observed)
 
 
 @pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
@@ -134,7 +134,7 @@ def test_watch_shows_every_snapshot_and_returns_the_done_one(settings: Settings)
         snapshot(3, flights(100)),
     ]
     shown: list[float] = []
-    found = watch(snapshots, StallDetector(settings), lambda seen, rates: shown.append(seen.at), lambda: None)
+    found = watch(snapshots, StallDetector(settings), lambda observed, rates: shown.append(observed.at), lambda: None)
     assert (found, shown) == (snapshots[2], [0, 1, 2])
 
 
@@ -143,7 +143,7 @@ def test_watch_raises_the_senders_error(settings: Settings) -> None:
         raise OSError("no broker")
 
     with pytest.raises(OSError, match="no broker"):
-        watch([snapshot(0, flights(5))], StallDetector(settings), lambda seen, rates: None, failed)
+        watch([snapshot(0, flights(5))], StallDetector(settings), lambda observed, rates: None, failed)
 
 
 def test_rates_cover_the_last_seconds() -> None:
@@ -176,8 +176,8 @@ def printed(renderable: object) -> str:
 
 def test_live_table_fits_80_columns_and_names_problems() -> None:
     halted = ProcessStatus("stream:flights", 2, ProcessState.HALTED, "a [/bug]")
-    seen = snapshot(12, flights(1_234_567, kafka=2_000_000, stream=halted))
-    text = printed(live_table(seen, Rates({"flights": 1000}, {"flights": 98_765.4}), 12))
+    observed = snapshot(12, flights(1_234_567, kafka=2_000_000, stream=halted))
+    text = printed(live_table(observed, Rates({"flights": 1000}, {"flights": 98_765.4}), 12))
     for wanted in ("1,234,567", "98,765", "bad_ts", "765,433", "halted, a [/bug]", "after 12 s"):
         assert wanted in text
     assert max(map(len, text.splitlines())) <= 80
@@ -194,8 +194,8 @@ def test_progress_without_a_terminal_is_lines_and_a_last_line() -> None:
 
 
 def test_progress_line_escapes_markup() -> None:
-    seen = snapshot(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
-    assert "[/x]" in printed(progress_line(seen, Rates({}, {}), 1))
+    observed = snapshot(1, flights(5, stream=replace(STREAM, state=ProcessState.HALTED, detail="[/x]")))
+    assert "[/x]" in printed(progress_line(observed, Rates({}, {}), 1))
 
 
 KINDS = (

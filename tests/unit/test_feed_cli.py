@@ -1,4 +1,4 @@
-"""`headrace produce`: what it takes, and what it says to what it does not take."""
+"""`headrace produce`: option values and their errors."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def test_times_are_utc() -> None:
 
 
 def test_unknown_feed_names_the_known_ones() -> None:
-    code, said = headrace("produce", "trains", *ANYWHERE)
+    code, output = headrace("produce", "trains", *ANYWHERE)
     assert code == 2
-    assert "'trains'" in said
-    assert "flights, weather" in said
+    assert "'trains'" in output
+    assert "flights, weather" in output
 
 
 def test_wrong_option_is_named_with_its_value() -> None:
-    code, said = headrace("produce", "weather", "--late", "150%", *ANYWHERE)
+    code, output = headrace("produce", "weather", "--late", "150%", *ANYWHERE)
     assert code == 2
-    assert "--late" in said
-    assert "150%" in said
+    assert "--late" in output
+    assert "150%" in output
 
 
 def test_empty_range_is_refused_before_the_broker_is_contacted() -> None:

@@ -1,4 +1,4 @@
-"""Faults put into a feed: a pure function of events, shares and seed, that leaves every good event in."""
+"""Injected faults: a pure function of events, shares and seed that keeps every valid event."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def weather() -> pl.DataFrame:
     return events(WEATHER)
 
 
-def good(rows: pl.DataFrame) -> pl.DataFrame:
+def valid_events(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("reason").is_null())
 
 
@@ -56,7 +56,7 @@ def test_every_event_is_kept_once_and_fault_counts_match_the_shares(shares: Shar
     assert rows.equals(inject_faults(truth, WEATHER, shares, seed))
     assert rows.schema == pl.Schema(DELIVERY)
     kept = ("key", "value", "event_id")
-    assert good(rows).select(kept).sort("event_id").equals(truth.select(kept).sort("event_id"))
+    assert valid_events(rows).select(kept).sort("event_id").equals(truth.select(kept).sort("event_id"))
     counts = dict(rows["fault"].value_counts().rows())
     assert counts.get("duplicate", 0) + counts.get("conflict", 0) == round(count * shares.duplicates)
     assert counts.get("corrupt", 0) == round(count * shares.corrupt)
@@ -68,7 +68,7 @@ def test_every_event_is_kept_once_and_fault_counts_match_the_shares(shares: Shar
 def assert_copies_follow_their_originals(rows: pl.DataFrame) -> None:
     rows = rows.with_row_index("place")
     copies = rows.filter(pl.col("reason") == "duplicate")
-    both = copies.join(good(rows), on="event_id", suffix="_first")
+    both = copies.join(valid_events(rows), on="event_id", suffix="_first")
     assert both.height == copies.height
     assert (both["place"] > both["place_first"]).all()
     assert both["key"].equals(both["key_first"].alias("key"))

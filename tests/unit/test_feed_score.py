@@ -57,8 +57,8 @@ def test_score_is_perfect_when_all_faults_have_their_reason(tmp_path: Path) -> N
 
 def test_score_accepts_reasons_as_structs(tmp_path: Path) -> None:
     facts = [{"rule": "malformed", "column": None, "detail": None}]
-    told = rejected(RIGHT[2:3]).with_columns(reasons=pl.Series([facts]))
-    found = score(manifest(tmp_path), told)
+    records = rejected(RIGHT[2:3]).with_columns(reasons=pl.Series([facts]))
+    found = score(manifest(tmp_path), records)
     assert (found.found, found.wrong_reason) == (1, 0)
 
 

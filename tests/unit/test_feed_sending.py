@@ -115,30 +115,30 @@ def test_produce_waits_for_a_full_queue(broker: str, monkeypatch: pytest.MonkeyP
 
 
 def test_chunks_are_reported_when_they_are_in_the_topic(broker: str) -> None:
-    seen: list[tuple[SentChunk, int]] = []
+    reported: list[tuple[SentChunk, int]] = []
     produce(
         broker,
         "chunks",
         table(2_500),
         start_at=500,
         chunk_rows=900,
-        on_chunk=lambda chunk: seen.append((chunk, sum(ends(broker, "chunks").values()))),
+        on_chunk=lambda chunk: reported.append((chunk, sum(ends(broker, "chunks").values()))),
     )
-    assert [(chunk.start, chunk.end, total) for chunk, total in seen] == [
+    assert [(chunk.start, chunk.end, total) for chunk, total in reported] == [
         (500, 1_400, 900),
         (1_400, 2_300, 1_800),
         (2_300, 2_500, 2_000),
     ]
-    assert all(chunk.start <= row < chunk.end for chunk, _ in seen for row in chunk.positions)
+    assert all(chunk.start <= row < chunk.end for chunk, _ in reported for row in chunk.positions)
 
 
 def test_rate_is_kept_and_progress_is_reported(broker: str) -> None:
-    told: list[SendProgress] = []
+    reported: list[SendProgress] = []
     began = time.monotonic()
-    done = produce(broker, "rate", table(600), rate=1_000, on_progress=told.append)
+    done = produce(broker, "rate", table(600), rate=1_000, on_progress=reported.append)
     assert 0.55 < time.monotonic() - began < 3
-    assert told[-1].sent == told[-1].total == 600
-    assert len(told) >= 4
+    assert reported[-1].sent == reported[-1].total == 600
+    assert len(reported) >= 4
     assert done.behind < 1
 
 
