@@ -1,7 +1,7 @@
-"""What Airflow's page has more of ours: a plan's comparison, a dataset's Data Docs, and the links to them from tasks.
+"""Pages in Airflow's web server: a plan's comparison, a dataset's Data Docs, and the links to them from tasks.
 
 Reads: the plan's folder, the site of Data Docs.  Writes: nothing.
-Guarantee: only for who is logged in; no script of a page is run, and data in it is text.
+Guarantee: login is required; no script of a page runs, and data in it is text.
 After a crash: as before.
 Does not: change a plan; tasks do.
 """

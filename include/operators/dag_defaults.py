@@ -1,6 +1,6 @@
-"""What the DAG files are generated from: the dataset folders, their tables as assets, and the house's defaults.
+"""Inputs of the DAG files: the dataset folders, their tables as assets, and the defaults of all DAGs.
 
-Reads: the datasets' YAML, nothing else: every DAG file is imported again and again.
+Reads: the datasets' YAML, nothing else: Airflow imports every DAG file every few seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeclaredDataset:
 
 
 def declared_datasets() -> list[DeclaredDataset]:
-    """Return every dataset folder; one whose pipeline cannot be read has no gold, and its first task says why."""
+    """Return every dataset folder; one with an invalid pipeline has no gold, and its first task fails."""
     return [_declared(name) for name in dataset_names(load_settings())]
 
 

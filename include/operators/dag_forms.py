@@ -1,4 +1,4 @@
-"""Trigger forms of the DAGs; `run_parameters.py` validates what was given."""
+"""Trigger forms of the DAGs; `run_parameters.py` validates the values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream_form() -> Form:
 
 
 def release_form() -> Form:
-    """What every plan asks."""
+    """Fields of every plan's form."""
     return {
         "threshold": Param(
             0,
@@ -36,7 +36,7 @@ def release_form() -> Form:
             minimum=0,
             maximum=1,
             title="Differing keys that need no approval",
-            description="Share of the keys of each table, 0 to 1. 0: whatever differs is asked about.",
+            description="Share of the keys of each table, 0 to 1. 0: any difference needs approval.",
             examples=[0, 0.001, 0.01],
         ),
         "dry_run": Param(
@@ -95,7 +95,7 @@ def replay_form() -> Form:
 
 
 def rollback_form() -> Form:
-    """Which plan to take back."""
+    """Which plan to roll back."""
     return {
         "plan": Param(
             "",

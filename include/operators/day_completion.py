@@ -3,7 +3,7 @@
 Reads: the watermark of the publication. Writes: in Airflow, the last reported day (the asset's state).
 Guarantee: a day is reported after the watermark has passed it and the preceding audit was balanced.
 After a crash: a retry reports the same days again; consumers see a day at least once.
-Does not: tell a day again that was corrected later (the correcting plan's own task does).
+Does not: report a day again that was patched later (the plan's own task does).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ AT_FIRST = 31
 
 
 class ReportCompleteDays(BaseOperator):
-    """Tell the days that have become complete since the last time; skipped when there are none."""
+    """Report the days that became complete since the last run; skipped when there are none."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context) -> list[str]:
-        """Tell, and return the days."""
+        """Report the complete days and return them."""
         from include.status.dataset_health import stream_health
 
         if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
@@ -61,7 +61,7 @@ def last_reported_before(remembered: Any, run: str) -> date | None:
 
 
 def complete_days(after: date | None, boundary: datetime) -> Iterator[date]:
-    """Yield the days after `after` that lie before the boundary as a whole; the last AT_FIRST when `after` is None."""
+    """Yield the days after `after` that end before the watermark; the last AT_FIRST when `after` is None."""
     end = boundary.astimezone(UTC).date()
     day = end - timedelta(days=AT_FIRST) if after is None else after + timedelta(days=1)
     while day < end:

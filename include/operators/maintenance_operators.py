@@ -1,7 +1,7 @@
-"""Tables and logs kept small, as tasks.
+"""Compaction of tables and trimming of logs, as tasks.
 
 Reads / Writes: what `include.maintenance` does.
-Guarantee: the rows are the same, and what readers see stays readable.
+Guarantee: rows are unchanged, and published versions stay readable.
 After a crash: the next run does the rest.
 Does not: touch the tables of a dataset with an open plan: that task is skipped.
 """
@@ -19,7 +19,7 @@ from include.settings import load_settings
 
 
 class MaintainTables(BaseOperator):
-    """Have the owner of a dataset's tables put small files together and remove old ones; returns what it did."""
+    """Request compaction and removal of old files from the tables' owner; returns its result by table."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -41,7 +41,7 @@ class MaintainTables(BaseOperator):
 
 
 class TrimLogs(BaseOperator):
-    """Cut long logs and remove old ones; returns how many."""
+    """Trim long logs and remove old ones; returns how many."""
 
     def execute(self, context: Context) -> dict[str, int]:
         """Trim."""

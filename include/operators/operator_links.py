@@ -28,7 +28,7 @@ class ComparisonLink(BaseOperatorLink):
 
 
 class DataDocsLink(BaseOperatorLink):
-    """A button to what the dataset's published tables answered last."""
+    """A button to the dataset's last Data Docs."""
 
     name = "Data Docs"
 

@@ -38,7 +38,7 @@ class ServiceLevelMonitor:
     def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:
         """Return the result that ends the watch, None while there is none."""
         if not health.desired:
-            return WatchResult(RELEASED, f"{health.dataset} is not wanted any more, says {health.requested_by}")
+            return WatchResult(RELEASED, f"{health.dataset} is not requested any more, says {health.requested_by}")
         if health.state is ProcessState.FAILED:
             return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
         breaches = self._breaches(health)

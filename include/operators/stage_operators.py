@@ -3,7 +3,7 @@
 Reads / Writes: what `include.planning.plan_stages` does.
 Guarantee: completed stages are not executed again; a stage that another process executes is waited for; a task succeeds
 when the tables confirm it.
-After a crash: a build's process ends with its task; the next try continues the build, or builds anew.
+After a crash: a build's process ends with its task; the next try continues or repeats the build.
 Does not: decide anything about history; `include.planning` does.
 """
 
@@ -124,7 +124,7 @@ class RunPlan(BaseOperator):
 
 
 class BuildPlan(RunPlan):
-    """Build the plan beside production, by a job that is a process of this task."""
+    """Build the plan without touching production, by a job that is a process of this task."""
 
     upto = "built"
 
@@ -157,7 +157,7 @@ class ApplyPlan(RunPlan):
     operator_extra_links = (ComparisonLink(),)
 
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
-        """Return what the tables say of the applied plan."""
+        """Return the confirmation from the tables."""
         return confirmed(settings, record)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -173,14 +173,14 @@ class ApplyPlan(RunPlan):
 
 
 def confirmed(settings: Settings, record: PlanRecord) -> dict[str, Any]:
-    """Return what the tables say of an applied or rolled back plan. Raises NotConfirmed."""
+    """Return the confirmation of an applied or rolled back plan, from the tables. Raises NotConfirmed."""
     from include.planning.plan_stages import confirm
 
     return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}
 
 
 class RollBack(BaseOperator):
-    """Roll back an applied plan: publish the state from before it, as current as it is now."""
+    """Roll back an applied plan: publish the previous state, advanced to the current batch."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,8 +1,8 @@
-"""A run of `stream__<dataset>`: while it lasts, the stream is wanted and watched.
+"""A run of `stream__<dataset>`: while it lasts, the stream is requested and watched.
 
-Reads: the stream's health.  Writes: that the stream is wanted.
-Guarantee: the stream is a process of the runner's: what happens to Airflow does not happen to it.
-After a crash: the run is still deferred; the triggerer looks again. A retry says once more that the stream is wanted.
+Reads: the stream's health.  Writes: the request for the stream.
+Guarantee: the stream is a process of the runner: a failure of Airflow does not affect it.
+After a crash: the run is still deferred; the triggerer watches again. A retry repeats the request.
 Does not: start or stop a process.
 """
 
@@ -19,14 +19,14 @@ from include.settings import load_settings
 
 
 class RunStream(BaseOperator):
-    """Say that the stream is wanted, then watch it, deferred, until it fails or is let go."""
+    """Request the stream, then watch it, deferred, until it fails or is released."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dataset = dataset
 
     def execute(self, context: Context) -> None:
-        """Want the stream; ParamsRefused, DatasetUnknown."""
+        """Request the stream. Raises ParamsRefused, DatasetUnknown."""
         from include.operators.run_parameters import StreamParameters, validated_params
         from include.state.desired_streams import request_stream
 
@@ -40,7 +40,7 @@ class RunStream(BaseOperator):
         self.defer(trigger=trigger, method_name="ended")
 
     def ended(self, context: Context, event: dict[str, Any]) -> str:
-        """The watch is over: the run fails unless somebody let the stream go."""
+        """End the run: it fails unless the stream was released."""
         from include.operators.service_levels import RELEASED
 
         if event["outcome"] != RELEASED:

@@ -1,9 +1,9 @@
 """What deferred tasks wait for, in the triggerer: a stream's health, and the end of a plan.
 
-Reads: what supervision and planning read.  Writes: nothing, but that a stream is not wanted any more (on_kill).
-Guarantee: a restart of the triggerer changes nothing: a trigger begins to look again.
+Reads: streams' health and plans.  Writes: the release of a stream (on_kill).
+Guarantee: a restart of the triggerer changes nothing: triggers watch again.
 After a crash: as after a restart.
-Does not: start, stop or judge anything by itself (health.py judges).
+Does not: start or stop a process, or define health (service_levels.py does).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class PlanClosed(BaseTrigger):
 
 
 class StreamWatch(BaseTrigger):
-    """Fires when the stream has failed, breaks its service level, or is not wanted any more.
+    """Fires when the stream has failed, breaches its service level, or was released.
 
-    Meanwhile it writes the stream's health into the task's log. Stopped by a person (marked, or cleared): the stream
-    is not wanted any more, so that it drains, unless somebody said after `since` that it is.
+    It writes the stream's health into the task's log. When a person stops the run (marks or clears it), the stream is
+    released, so that it drains, unless it was requested again after `since`.
     """
 
     def __init__(self, dataset: str, wish: str, since: str, lag_seconds: float, grace_seconds: float) -> None:
@@ -84,9 +84,9 @@ class StreamWatch(BaseTrigger):
         await asyncio.to_thread(self.let_drain)
 
     def let_drain(self) -> None:
-        """Say that the stream is not wanted any more, unless a run of the DAG has wanted it since.
+        """Release the stream, unless a run of the DAG has requested it since.
 
-        That `headrace up` has wanted it since changes nothing: who stops the run stops the stream.
+        A later request of `headrace up` does not count: stopping the run stops the stream.
         """
         from include.state.desired_streams import desired_stream, release_stream
 
@@ -95,4 +95,4 @@ class StreamWatch(BaseTrigger):
         by_a_run = said is not None and said.by.startswith(f"stream__{self.dataset}/")
         if said is None or not by_a_run or said.since <= datetime.fromisoformat(self.since):
             release_stream(settings, self.dataset, f"{self.wish}, stopped")
-            self.log.info("%s: not wanted any more, it drains", self.dataset)
+            self.log.info("%s: not requested any more, it drains", self.dataset)

@@ -1,8 +1,8 @@
-"""The parts of Airflow under one process: what `airflow standalone` runs, but each part is started again when it dies.
+"""The parts of Airflow under one process: those of `airflow standalone`, each restarted when it dies (adr-0002).
 
-Reads: the environment (airflow.py made it).  Writes: Airflow's database schema; starts and ends processes.
+Reads: the environment, from airflow_process.py.  Writes: Airflow's database schema; starts and ends processes.
 Guarantee: SIGTERM ends every process of this session; a part does not outlive this process.
-After a crash: the parts are told to end by the kernel; `headrace up --airflow` starts all anew.
+After a crash: the kernel sends SIGTERM to the parts; `headrace up --airflow` starts them again.
 Does not: import Airflow.
 
 Usage: python -m include.process_control.airflow_parts
@@ -39,7 +39,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Part:
-    """A part of Airflow: its process, when that was started, and how long to wait after its next death (seconds)."""
+    """A part of Airflow: its process, its start, and the pause after its next exit (seconds)."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -60,12 +60,12 @@ def start_part(name: str) -> Part:
 
 
 def terminate_with_parent() -> None:
-    """Have the kernel send SIGTERM to the process that comes of this one when its parent is gone (Linux)."""
+    """Have the kernel send SIGTERM to this process when its parent is gone (Linux); inherited by exec."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def restart_if_exited(part: Part, stop: threading.Event) -> Part:
-    """Return the part as it is, or started again after a pause that doubles while it does not live long."""
+    """Return the part, restarted if it exited, after a pause that doubles while it exits early."""
     code = part.process.poll()
     if code is None:
         return part
@@ -79,7 +79,7 @@ def restart_if_exited(part: Part, stop: threading.Event) -> Part:
 
 
 def session_processes() -> Iterator[psutil.Process]:
-    """Yield the processes of this session but this one."""
+    """Yield the other processes of this session."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0):
@@ -87,7 +87,7 @@ def session_processes() -> Iterator[psutil.Process]:
 
 
 def terminate_orphans() -> None:
-    """End what a part that died has left behind: nobody hears it. Only a worker that has a task finishes that first."""
+    """End the children of a part that died; a worker with a task finishes it first."""
     for process in session_processes():
         with suppress(psutil.Error, ProcessLookupError):
             parent, line = process.parent(), " ".join(process.cmdline())
@@ -98,7 +98,7 @@ def terminate_orphans() -> None:
 
 
 def terminate_all() -> None:
-    """Ask every process of the session to end; after ASK_WITHIN seconds they are killed."""
+    """Send SIGTERM to every process of the session; after TERMINATE_WITHIN seconds, SIGKILL."""
     processes = list(session_processes())
     for process in processes:
         with suppress(psutil.Error):

@@ -1,9 +1,9 @@
-"""Airflow as a process of the state folder: its settings, its start, how it is, and how to log in.
+"""Airflow as a process of the state folder: settings, start, health and login.
 
 Reads: Airflow's own health page.  Writes: `airflow/` in the state folder, the run file.
 Guarantee: everything is set by the environment, so nothing that Airflow finds elsewhere changes it.
 After a crash: `headrace up --airflow` starts it again on the same database; streams and plans do not notice.
-Does not: say what Airflow runs (dags/).
+Does not: define DAGs (dags/).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEALTHY = "healthy"
 
 
 class AirflowMissing(Terminal):
-    """Airflow's packages are a group of their own, and were not installed."""
+    """Airflow's packages, a group of their own, are not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class AirflowMissing(Terminal):
 
 
 class AirflowNotStarted(Terminal):
-    """Airflow ended, or was not ready in time; broker and streams go on."""
+    """Airflow ended, or was not ready in time; broker and streams continue."""
 
     def __init__(self, why: str, log: Path, tail: str) -> None:
         super().__init__(f"Airflow {why}\n{tail}", f'read "{log}"; headrace up --airflow tries again')
@@ -60,7 +60,7 @@ class AirflowNotStarted(Terminal):
 
 @dataclass(frozen=True)
 class AirflowKeys:
-    """What is kept about Airflow between starts; anyone who has it can do all that Airflow can."""
+    """Airflow's port and keys, kept between starts; whoever has them can do all that Airflow can."""
 
     port: int
     password: str
@@ -70,13 +70,13 @@ class AirflowKeys:
 
 
 def new_keys() -> AirflowKeys:
-    """Random ones, and no port yet."""
+    """Return random keys, without a port."""
     fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     return AirflowKeys(0, secrets.token_urlsafe(12), fernet, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
 
 
 def load_or_create_keys(settings: Settings) -> AirflowKeys:
-    """Return the kept keys with a port that is free now, made the first time; only their owner may read them."""
+    """Return the stored keys with a free port; created at the first start, readable by their owner only."""
     home = airflow_path(settings)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
@@ -97,15 +97,15 @@ def keys_file(settings: Settings) -> JsonFile[AirflowKeys]:
     return JsonFile(path, AirflowKeys, remedy=remedy, consequence="Airflow was not started")
 
 
-def choose_port(kept: int, asked: int) -> int:
-    """Return the port that was asked for (PortInUse), else that of the last start where it is free, else a new one."""
-    if asked and not is_free(asked):
-        raise PortInUse(asked, holder_of(asked), "Airflow", "HEADRACE_AIRFLOW_PORT")
-    return asked or (kept if kept and is_free(kept) else free_ports(1)[0])
+def choose_port(stored: int, requested: int) -> int:
+    """Return the requested port (PortInUse), else that of the last start if it is free, else a new one."""
+    if requested and not is_free(requested):
+        raise PortInUse(requested, holder_of(requested), "Airflow", "HEADRACE_AIRFLOW_PORT")
+    return requested or (stored if stored and is_free(stored) else free_ports(1)[0])
 
 
 def password_path(settings: Settings) -> Path:
-    """Where the password stands, as Airflow wants it: a JSON object by user."""
+    """The file of Airflow's passwords: a JSON object by user."""
     return airflow_path(settings) / "passwords.json"
 
 
@@ -196,7 +196,7 @@ def down_airflow(settings: Settings, report: Reporter) -> bool:
 
 
 def end_session(run: RunFile) -> None:
-    """Kill what is left of Airflow's session: parts of one that was killed may take their time."""
+    """Kill what is left of Airflow's session."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if (
@@ -235,7 +235,7 @@ def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
 
 
 def await_healthy(settings: Settings, run: RunFile, since: int) -> None:
-    """Return when every part of Airflow says that it is healthy; AirflowNotStarted when it ends or is late."""
+    """Wait until every part of Airflow reports healthy. Raises AirflowNotStarted when it ends or is late."""
     end, log = time.monotonic() + READY_WITHIN, log_path(settings, AIRFLOW)
     while unhealthy := unhealthy_parts(run):
         if not is_alive(run):
@@ -247,7 +247,7 @@ def await_healthy(settings: Settings, run: RunFile, since: int) -> None:
 
 
 def unhealthy_parts(run: RunFile) -> list[str]:
-    """Return the parts that Airflow's health page does not call healthy; the page itself when it does not answer."""
+    """Return the parts that Airflow's health page does not report healthy; the page itself when it does not answer."""
     try:
         with urllib.request.urlopen(f"{run.extra['page']}/api/v2/monitor/health", timeout=5) as answer:
             parts = json.loads(answer.read())
@@ -257,5 +257,5 @@ def unhealthy_parts(run: RunFile) -> list[str]:
 
 
 def login_hint(settings: Settings, run: RunFile) -> str:
-    """Return where Airflow's page is and how a person comes in."""
+    """Return the address of Airflow's page, user and password file."""
     return f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'

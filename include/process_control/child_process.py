@@ -1,6 +1,6 @@
 """Processes that outlive the command that started them: started, recognised, stopped.
 
-A process is its run file: pid and start time. A pid alone is never trusted, the system hands pids out again.
+A process is its run file: pid and start time. A pid alone is never trusted: the system reuses pids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def spawn(
     environ: Mapping[str, str],
     extra: Mapping[str, Any] | None = None,
 ) -> RunFile:
-    """Start a process and write its run file; it does not run on when that cannot be written (OSError)."""
+    """Start a process and write its run file; it is killed when that cannot be written (OSError)."""
     with deferred_interrupts():
         child = launch(settings, name, argv, cwd, environ)
         run = RunFile(name, child.pid, started_at(child.pid), list(argv), dict(extra or {}))
@@ -61,7 +61,7 @@ def launch(
 
 
 def tethered(argv: Sequence[str]) -> list[str]:
-    """Return the command so that the kernel ends it with this process, whatever that dies of."""
+    """Return the command wrapped so that the kernel kills it when this process dies."""
     return [sys.executable, "-m", "include.host.process_tether", str(os.getpid()), *argv]
 
 
@@ -85,7 +85,7 @@ def exit_code(run: RunFile) -> int | None:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM: between a process and its run file there must be no gap to die in."""
+    """Delay Ctrl-C and SIGTERM: a process must not exist without its run file."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

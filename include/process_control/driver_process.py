@@ -1,4 +1,4 @@
-"""How the driver of a dataset is started, and what keeps it from being started at all."""
+"""Starts the driver of a dataset, or names what prevents it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def driver_environment(settings: Settings) -> dict[str, str]:
 def start_blocker(settings: Settings, dataset: str) -> str:
     """Return why the dataset's driver must not be started, "" when it may be.
 
-    What was published once goes on with its own snapshot, whatever becomes of the folder.
+    A published release runs from its own snapshot, so an invalid folder does not prevent it.
     """
     try:
         if find_publication(settings, dataset) is None:

@@ -47,16 +47,16 @@ class BrokerDataMissing(Terminal):
 
 
 class StorageNotFormatted(Terminal):
-    """Kafka's own format tool failed; `said` is what it printed."""
+    """Kafka's own format tool failed; `output` is what it printed."""
 
-    def __init__(self, folder: Path, said: str) -> None:
-        super().__init__(f"Kafka could not format its storage in {folder}; the broker was not started\n{said}")
-        self.folder, self.said = folder, said
+    def __init__(self, folder: Path, output: str) -> None:
+        super().__init__(f"Kafka could not format its storage in {folder}; the broker was not started\n{output}")
+        self.folder, self.output = folder, output
 
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """What is kept about the broker between starts; the ports are those of the last start, 0 before the first."""
+    """The broker's cluster id and ports, kept between starts; ports are 0 before the first."""
 
     cluster_id: str
     port: int = 0
@@ -77,7 +77,7 @@ def start_broker(settings: Settings) -> RunFile:
 
 
 def check_broker_prerequisites(settings: Settings) -> tuple[Java, BrokerNode]:
-    """Return what the broker would be started with; nothing is done.
+    """Return the node and Java with which the broker would start; nothing is changed.
 
     Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing.
     """
@@ -98,7 +98,7 @@ def data_path(settings: Settings) -> Path:
 
 
 def read_node(settings: Settings) -> BrokerNode:
-    """Return the kept node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
+    """Return the stored node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
     node = node_file(settings).read() or BrokerNode(new_cluster_id())
     if node.formatted and not (data_path(settings) / "meta.properties").exists():
         raise BrokerDataMissing(data_path(settings), node_file(settings).path)
@@ -106,7 +106,7 @@ def read_node(settings: Settings) -> BrokerNode:
 
 
 def write_node(settings: Settings, node: BrokerNode) -> None:
-    """Keep the node for the next start."""
+    """Store the node for the next start."""
     node_file(settings).write(node)
 
 
@@ -116,12 +116,12 @@ def new_cluster_id() -> str:
     return new_cluster_id() if text.startswith("-") else text
 
 
-def assign_ports(node: BrokerNode, asked: int) -> BrokerNode:
-    """Choose ports: the one asked for (PortInUse), else those of the last start where free, else new ones."""
-    if asked and not is_free(asked):
-        raise PortInUse(asked, holder_of(asked))
+def assign_ports(node: BrokerNode, requested: int) -> BrokerNode:
+    """Choose ports: the requested one (PortInUse), else those of the last start if free, else new ones."""
+    if requested and not is_free(requested):
+        raise PortInUse(requested, holder_of(requested))
     fresh = iter(free_ports(2))
-    port = asked or (node.port if node.port and is_free(node.port) else next(fresh))
+    port = requested or (node.port if node.port and is_free(node.port) else next(fresh))
     kept = node.controller_port and node.controller_port != port and is_free(node.controller_port)
     return replace(node, port=port, controller_port=node.controller_port if kept else next(fresh))
 
@@ -134,7 +134,7 @@ def write_properties(settings: Settings, node: BrokerNode) -> None:
 
 
 def format_storage(settings: Settings, java: Java, node: BrokerNode) -> BrokerNode:
-    """Format Kafka's storage the first time; a format that was interrupted is done again with the same cluster id."""
+    """Format Kafka's storage the first time; an interrupted format is repeated with the same cluster id."""
     if node.formatted:
         return node
     existing = existing_cluster_id(settings)
@@ -171,7 +171,7 @@ def broker_command(settings: Settings, java: Java) -> list[str]:
 
 
 def answers(run: RunFile) -> bool:
-    """Tell whether this very broker answers at its address, and not another one that took the port."""
+    """Whether this broker answers at its address, not another one that took the port."""
     if not is_open(int(run.extra["port"])):
         return False
     try:

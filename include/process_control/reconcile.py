@@ -17,8 +17,8 @@ class Policy:
     """Restart policy; seconds, except `tries`.
 
     A process that exits is restarted after `first_pause`, then after twice that, up to `longest_pause`. It is given
-    up when it ended `tries` times in a row without having been at work for `healthy_after`, or having brought the
-    tables on. One that was told to end is killed after `drain_within`, one that gives no sign after `silent_within`.
+    up when it ended `tries` times in a row without working for `healthy_after` or advancing the tables. It is
+    killed `drain_within` after SIGTERM, or when it was silent for `silent_within`.
     """
 
     first_pause: float = 1.0
@@ -37,9 +37,8 @@ class Policy:
 class Observation:
     """One process as observed now: its own `status`, and when it was requested (None: not requested).
 
-    `recorded`: it has a run file; `error` is why it is not there, `terminal` whether it said that trying again cannot
-    help; `refused` is what keeps it from being started at all, `ready` whether what it needs is there; `batch` how far
-    it brought the tables.
+    `recorded`: it has a run file. `error`: why it exited. `terminal`: the error is final. `refused`: what prevents a
+    start. `ready`: what it needs is available. `batch`: the last published batch.
     """
 
     status: ProcessStatus
@@ -54,10 +53,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Attempts:
-    """How it went so far with one process, for the wish of `wish`; moments are seconds of a clock that never goes back.
+    """Earlier attempts of one process, for the request of `wish`; times are seconds of a monotonic clock.
 
-    `started`: it was there since, and its end is not counted yet; `at_work` and `silent`: since when without a break;
-    `told`: when it was told to end; `failures`: ends in a row; `killed`: why the runner killed it.
+    `started`: since when it runs, its exit not counted yet. `at_work`, `silent`: since when without interruption.
+    `told`: when SIGTERM was sent. `failures`: exits in a row. `killed`: why the runner killed it.
     """
 
     desired_since: datetime | None = None
@@ -97,11 +96,11 @@ class Start(Action):
 class Drain(Action):
     """Send SIGTERM: the process finishes its batch and exits."""
 
-    verb = "told to end"
+    verb = "stopping"
 
 
 class Kill(Action):
-    """Send SIGKILL: it ignored SIGTERM, or it does not report."""
+    """Send SIGKILL: the process ignored SIGTERM or does not report."""
 
     verb = "killed"
 
@@ -134,7 +133,7 @@ def _with_desired(tries: Attempts, desired_since: datetime | None) -> Attempts:
 
 
 def _with_observation(tries: Attempts, observed: Observation, policy: Policy, now: float) -> Attempts:
-    """A process that is there: since when, and whether that is long enough to forget how it ended before."""
+    """Note a running process; forget earlier failures when it has worked long enough."""
     state = observed.status.state
     at_work = _since(tries.at_work, state in WORKING_STATES, now)
     silent = _since(tries.silent, state is ProcessState.UNKNOWN, now)
@@ -161,10 +160,10 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
 def _there(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     if tries.drain_requested is not None:
         if now - tries.drain_requested < policy.drain_within:
-            return tries, Nothing("it was told to end")
+            return tries, Nothing("it is stopping")
         return _killed(tries, f"did not end within {policy.drain_within:.0f} s and was killed")
     if observed.desired_since is None:
-        return replace(tries, drain_requested=now), Drain("it is not wanted")
+        return replace(tries, drain_requested=now), Drain("it is not requested")
     if tries.silent is not None and now - tries.silent >= policy.silent_within:
         return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
     return tries, Nothing(observed.status.state.meaning)
@@ -180,7 +179,7 @@ def _gone(observed: Observation, tries: Attempts, policy: Policy, now: float) ->
         return tries, Nothing(observed.status.detail)
     if observed.desired_since is None:
         done = Attempts(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
-        return done, ClearRunFile("it is not wanted") if observed.recorded else Nothing("it is not wanted")
+        return done, ClearRunFile("it is not requested") if observed.recorded else Nothing("it is not requested")
     if tries.drain_requested is not None:
         return _due(observed, _reset_for_next_start(tries), now)
     if tries.started is not None:
@@ -189,12 +188,12 @@ def _gone(observed: Observation, tries: Attempts, policy: Policy, now: float) ->
 
 
 def _reset_for_next_start(tries: Attempts) -> Attempts:
-    """Nothing of what was noted about a process holds for the next one."""
+    """Reset what belongs to the process that exited."""
     return replace(tries, started=None, at_work=None, silent=None, drain_requested=None, killed="")
 
 
 def _ended(observed: Observation, tries: Attempts, error: str, policy: Policy, now: float) -> tuple[Attempts, Action]:
-    """It ended, or could not be started, although it is requested."""
+    """Count a failure: a requested process exited or could not be started."""
     tries = replace(tries, failures=tries.failures + 1, error=error)
     if observed.terminal:
         return replace(tries, given_up=True), GiveUp(error)
@@ -205,7 +204,7 @@ def _ended(observed: Observation, tries: Attempts, error: str, policy: Policy, n
 
 
 def _due(observed: Observation, tries: Attempts, now: float) -> tuple[Attempts, Action]:
-    """Start it, unless there is a reason not to."""
+    """Start the process unless a pause or a missing prerequisite prevents it."""
     if tries.given_up:
         return tries, Nothing(tries.error)
     if tries.next_try is not None and now < tries.next_try:

@@ -49,7 +49,7 @@ Reporter = Callable[[str], None]
 
 
 class StateBusy(Transient):
-    """Another `up` or `down` is at work on the state folder; `holder` is what it wrote into the lock."""
+    """Another `up` or `down` works on the state folder; `holder` is what it wrote into the lock."""
 
     def __init__(self, state: Path, holder: str) -> None:
         super().__init__(
@@ -59,16 +59,16 @@ class StateBusy(Transient):
 
 
 class NotStarted(Terminal):
-    """A process was given up, or was not at work in time; what runs goes on. `tail` is the end of its log."""
+    """A process was given up, or did not work in time; the others continue. `tail` is the end of its log."""
 
     def __init__(self, settings: Settings, name: str, why: str, since: int) -> None:
         log, tail = log_path(settings, name), log_tail(settings, name, since)
-        super().__init__(f"{name} {why}\n{tail}", f'read "{log}"; what runs goes on running; headrace up tries again')
+        super().__init__(f"{name} {why}\n{tail}", f'read "{log}"; running processes continue; headrace up tries again')
         self.name, self.log, self.tail = name, log, tail
 
 
 class StateSuspended(Terminal):
-    """A process is there but gives no sign, so that nothing can be started in its place."""
+    """A process exists but does not respond, so no other can be started."""
 
     def __init__(self, status: ProcessStatus) -> None:
         super().__init__(
@@ -96,10 +96,10 @@ def up(
 ) -> list[ProcessStatus]:
     """Request the datasets' streams, ensure a runner, wait until broker and streams work; return their status.
 
-    `with_broker` is called as soon as there is a broker, before the streams are.
+    `with_broker` is called as soon as the broker answers, before the streams work.
 
     Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `refuse_unstartable`, and NotStarted
-    for the first process that did not come (the other streams are waited for first).
+    for the first process that did not start (after waiting for the others).
     """
     for problem in misnamed_folders(settings):
         report(f"left out: {problem}")
@@ -146,7 +146,7 @@ def raise_first(failures: Sequence[NotStarted | None]) -> None:
 
 
 def require_responsive(before: Sequence[ProcessStatus]) -> None:
-    """Raise StateSuspended for the first process of which nobody knows how it is."""
+    """Raise StateSuspended for the first process with unknown state."""
     for status in before:
         if status.state is ProcessState.UNKNOWN:
             raise StateSuspended(status)
@@ -172,7 +172,7 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
 
 
 def settings_difference(settings: Settings) -> str:
-    """What to say of a runner whose drivers inherit other settings than this command has; "" when they are the same."""
+    """Return a note when the runner's drivers have other settings than this command; "" when they are the same."""
     run, here = read_run_file(settings, RUNNER), environment_settings()
     there = (run.extra.get("settings") if run else None) or here
     differing = [f"{name}={there.get(name)} (here {value})" for name, value in here.items() if there.get(name) != value]
@@ -180,7 +180,7 @@ def settings_difference(settings: Settings) -> str:
 
 
 def await_drained(settings: Settings, report: Reporter) -> None:
-    """Wait for a runner that is on its way out, so that another can take its place; NotStarted."""
+    """Wait until a stopping runner has exited, so that another can start. Raises NotStarted."""
     run = read_run_file(settings, RUNNER)
     report(f"{RUNNER}: is draining, waiting for it to end …")
     if run is not None and not wait_gone(run, DOWN_WITHIN):
@@ -188,7 +188,7 @@ def await_drained(settings: Settings, report: Reporter) -> None:
 
 
 def await_working(settings: Settings, before: ProcessStatus, since: int, report: Reporter) -> NotStarted | None:
-    """Wait until the runner has brought a process to work; return what went wrong when it has not."""
+    """Wait until a process works; return the error when it does not."""
     name, began = before.name, time.monotonic()
     report(f"{name}: is there already, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
     status, told = observe_process(settings, name), before.next_try
@@ -220,15 +220,15 @@ def is_working(settings: Settings, status: ProcessStatus) -> bool:
 
 
 def restart_note(before: ProcessStatus) -> str:
-    """What to say of a start that is not the first."""
+    """Return a note about a restart."""
     return "again after a crash " if before.state is ProcessState.CRASHED else ""
 
 
 def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
-    """Want no stream any more (or not these `datasets`): they drain at their next batch boundary.
+    """Release all streams (or these `datasets`): they drain at their next batch boundary.
 
-    Without `datasets` the broker and the runner end too, in this order. Returns what was there before. A process that
-    does not go is killed. Errors: DatasetUnknown, StateBusy.
+    Without `datasets` the broker and the runner end too, in this order. Returns the processes before. A process that
+    does not exit is killed. Errors: DatasetUnknown, StateBusy.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
     for name in datasets:
@@ -253,7 +253,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
 
 
 def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
-    """Whether a run of `stream__<dataset>` has wanted the stream last."""
+    """Whether the last request for the stream came from a run of `stream__<dataset>`."""
     with suppress(StateFileUnreadable):
         said = desired_stream(settings, dataset)
         return said is not None and said.desired and said.by.startswith("stream__")
@@ -261,7 +261,7 @@ def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
 
 
 def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Reporter) -> None:
-    """Have the runner end these processes; where there is none, or it is not able to, do its work here."""
+    """Have the runner end these processes; without a working runner, end them here."""
     runner = read_run_file(settings, RUNNER)
     if runner is not None and is_alive(runner):
         listens = observe_runner(settings).state is not ProcessState.UNKNOWN
@@ -284,7 +284,7 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
 
 
 def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Reporter) -> bool:
-    """Report each process as it ends; `step` is done between two looks. Tell whether all have ended in time."""
+    """Report each process as it exits, calling `step` in between; return whether all exited in time."""
     began, left = time.monotonic(), [run for run in runs if is_alive(run)]
     for run in runs:
         asked = "draining …" if run.name.startswith(STREAM) else "stopping …"
@@ -299,7 +299,7 @@ def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], 
 
 
 def exit_summary(settings: Settings, run: RunFile) -> str:
-    """What became of a process that was told to end."""
+    """Return how a process ended after SIGTERM."""
     word = read_reported_status(settings, run)
     if word is not None and word.process_state is ProcessState.FAILED:
         return f"failed while it stopped ({word.reason or ''})"

@@ -21,11 +21,11 @@ AT_MOST = 300.0
 
 
 class Refused(AssertionError):
-    """The API answered with an error; `code` is the HTTP status, `said` the body."""
+    """The API answered with an error; `code` is the HTTP status, `answer` the body."""
 
-    def __init__(self, method: str, path: str, code: int, said: str) -> None:
-        super().__init__(f"{method} {path}: {code} {said[:1000]}")
-        self.code, self.said = code, said
+    def __init__(self, method: str, path: str, code: int, answer: str) -> None:
+        super().__init__(f"{method} {path}: {code} {answer[:1000]}")
+        self.code, self.answer = code, answer
 
 
 @dataclass
@@ -49,8 +49,8 @@ class AirflowPage:
 
     def log_in(self) -> None:
         """Get a token."""
-        said = self._send("POST", "/auth/token", {"username": USER, "password": self.password})
-        self.token = said["access_token"]
+        answer = self._send("POST", "/auth/token", {"username": USER, "password": self.password})
+        self.token = answer["access_token"]
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call `/api/v2…` and return the JSON; Refused. A page that is being started again is waited for."""

@@ -18,8 +18,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     place = Stack(Settings(state=tmp_path_factory.mktemp("stack ground") / "state"))
     parts: list[Process] = []
     try:
-        said = place.said("up", "--airflow", "--no-streams")
-        assert "password" in said
+        answer = place.output_of("up", "--airflow", "--no-streams")
+        assert "password" in answer
         parts = place.session()
         assert len(parts) > len(PARTS)
         yield place

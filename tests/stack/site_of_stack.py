@@ -56,7 +56,7 @@ class Stack:
             timeout=within, check=False,
         )  # fmt: skip
 
-    def said(self, *words: str) -> str:
+    def output_of(self, *words: str) -> str:
         """Run `headrace …`, which must succeed, and return what it printed."""
         ended = self.command(*words)
         assert ended.returncode == 0, f"headrace {' '.join(words)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}"
@@ -64,8 +64,8 @@ class Stack:
 
     def feed(self, since: str, until: str) -> None:
         """Send real flights of some days, and wait until readers see them."""
-        self.said("produce", DATASET, "--from", since, "--to", until)
-        self.said("wait", "--caught-up", "--dataset", DATASET)
+        self.output_of("produce", DATASET, "--from", since, "--to", until)
+        self.output_of("wait", "--caught-up", "--dataset", DATASET)
 
     def publication(self) -> Publication:
         """What readers see."""
@@ -148,8 +148,8 @@ class Stack:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the processes as `headrace status` shows them, by name."""
-        said = json.loads(self.said("status", "--json"))
-        return {process["name"]: process for process in said["processes"]}
+        answer = json.loads(self.output_of("status", "--json"))
+        return {process["name"]: process for process in answer["processes"]}
 
 
 def await_that(holds: Callable[[], bool], what: str, within: float = AT_MOST) -> None:

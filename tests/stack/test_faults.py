@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 @pytest.fixture(scope="module")
 def fed(stack: Stack) -> Stack:
     """Some days of flights, and the stream that has published them."""
-    stack.said("up", DATASET)
+    stack.output_of("up", DATASET)
     stack.feed("2013-01-01", "2013-01-03")
     return stack
 

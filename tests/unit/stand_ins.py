@@ -60,13 +60,13 @@ class StandIns:
 
     settings: Settings
     how: dict[str, str] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     policy: Policy = QUICK
     runner: Runner = field(init=False)
     port: int = 0
 
     def __post_init__(self) -> None:
-        self.runner = Runner(self.settings, self.policy, self.said.append)
+        self.runner = Runner(self.settings, self.policy, self.lines.append)
 
     def command(self, dataset: str) -> list[str]:
         """What is run instead of a driver."""
@@ -88,7 +88,7 @@ class StandIns:
         """Turn after turn until it holds."""
         end = time.monotonic() + within
         while not holds():
-            assert time.monotonic() < end, (what, self.said)
+            assert time.monotonic() < end, (what, self.lines)
             self.step()
             time.sleep(0.02)
 

@@ -62,15 +62,15 @@ def test_broker_starts_first_then_only_requested_streams(settings: Settings, sta
     stand_ins.step()
     assert run_of(settings, BROKER)
     stand_ins.started("flights")
-    assert [line.split(",")[0] for line in stand_ins.said] == ["broker: started", f"{FLIGHTS}: started"]
+    assert [line.split(",")[0] for line in stand_ins.lines] == ["broker: started", f"{FLIGHTS}: started"]
     assert observe_stream(settings, "weather").state is ProcessState.STOPPED
 
 
 def test_turns_change_nothing_when_all_processes_are_healthy(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
-    before, said = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)
+    before, lines = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.lines)
     assert all(stand_ins.step() for _ in range(5))
-    assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.said)) == (before, said)
+    assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.lines)) == (before, lines)
 
 
 def test_only_the_killed_process_is_restarted(settings: Settings, stand_ins: StandIns) -> None:
@@ -126,7 +126,7 @@ def test_process_that_dies_at_once_is_given_up_with_the_last_log_line(
     assert status.detail == "it ended with exit code 1: no such thing (5 times in a row)"
     assert status.restarts == 4
     stand_ins.step()
-    assert sum("started" in line for line in stand_ins.said if line.startswith(FLIGHTS)) == 5
+    assert sum("started" in line for line in stand_ins.lines if line.startswith(FLIGHTS)) == 5
     stand_ins.how["flights"] = "well"
     stand_ins.started()
     assert observe_stream(settings, "flights").last_error == "", "wanted anew: nothing is held against it"
@@ -155,7 +155,7 @@ def test_process_with_a_terminal_error_is_given_up_at_once(
     assert observe_stream(settings, "flights").detail == "the checkpoint is damaged"
     request_stream(settings, "flights", "a test")
     assert observe_stream(settings, "flights").state is ProcessState.PENDING, "the runner has yet to hear of it"
-    assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.said) == 1
+    assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.lines) == 1
 
 
 def test_failed_stream_stays_failed_when_the_runner_is_gone(settings: Settings, stand_ins: StandIns) -> None:
@@ -184,13 +184,13 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
     stand_ins.how["flights"] = "deaf"
     stand_ins.runner.policy = replace(stand_ins.policy, drain_within=0.5)
     runs = [stand_ins.started("flights"), stand_ins.started("weather"), run_of(settings, BROKER)]
-    stand_ins.said.clear()
+    stand_ins.lines.clear()
     stand_ins.runner.stopping = True
     stand_ins.until(stand_ins.step)
     assert not any(is_alive(run) for run in runs)
-    said = [line.split(",")[0] for line in stand_ins.said]
-    assert said.count("broker: told to end") == 1
-    assert said.index(f"{FLIGHTS}: killed") < said.index("broker: told to end"), (
+    lines = [line.split(",")[0] for line in stand_ins.lines]
+    assert lines.count("broker: stopping") == 1
+    assert lines.index(f"{FLIGHTS}: killed") < lines.index("broker: stopping"), (
         "as long as a driver needs it, it is there"
     )
     assert [path.name for path in run_path(settings, "x").parent.glob("*.json")].count("broker.json") == 0
@@ -208,11 +208,11 @@ def test_edited_request_leaves_its_stream_running(settings: Settings, stand_ins:
 
 def test_next_runner_takes_over_running_processes(settings: Settings, stand_ins: StandIns) -> None:
     flights, broker = stand_ins.started(), run_of(settings, BROKER)
-    stand_ins.runner = Runner(settings, stand_ins.policy, stand_ins.said.append)
-    stand_ins.said.clear()
+    stand_ins.runner = Runner(settings, stand_ins.policy, stand_ins.lines.append)
+    stand_ins.lines.clear()
     for _ in range(3):
         assert stand_ins.step()
-    assert (stand_ins.said, is_alive(flights), is_alive(broker)) == ([], True, True)
+    assert (stand_ins.lines, is_alive(flights), is_alive(broker)) == ([], True, True)
 
 
 def test_a_turn_that_fails_does_not_end_the_runner(
