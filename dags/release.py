@@ -1,4 +1,4 @@
-"""Ship a dataset's changed folder: plan, build beside production, compare, request approval, publish.
+"""Ship a dataset's changed folder: plan, build as a shadow, compare, request approval, publish.
 
 The folder `include/datasets/<dataset>/` as it is now becomes a new release, built from bronze while the stream runs.
 Its tables are compared with the published ones at the same batch. No approval is needed if they are equal, only added

@@ -21,7 +21,7 @@ RECORD_COLUMNS = ["offset", "timestamp", "timestamp_type", "key", "value", "head
 
 
 @dataclass(frozen=True)
-class BatchRange:
+class CommittedRange:
     """What one bronze commit says of one partition: batch, half-open range of offsets, rows in it."""
 
     batch: int
@@ -70,15 +70,15 @@ def bronze_commits(table: PublishedTable) -> list[Mapping[str, Any]]:
     return [commit.metadata for commit in known if commit.metadata is not None and "offsets" in commit.metadata]
 
 
-def batch_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[BatchRange]:
+def batch_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[CommittedRange]:
     """Return the ranges that commits name, one for each partition of each batch."""
     return [item for commit in metadata for item in _ranges_of(commit)]
 
 
-def _ranges_of(commit: Mapping[str, Any]) -> Iterator[BatchRange]:
+def _ranges_of(commit: Mapping[str, Any]) -> Iterator[CommittedRange]:
     rows, batch = commit["rows_by_partition"], int(commit["batches"][0])
     for partition, (start, end) in commit["offsets"].items():
-        yield BatchRange(batch, int(partition), int(start), int(end), int(rows.get(partition, 0)))
+        yield CommittedRange(batch, int(partition), int(start), int(end), int(rows.get(partition, 0)))
 
 
 def topic_findings(metadata: Iterable[Mapping[str, Any]], topic: Topic, table: str) -> Iterator[Finding]:
@@ -89,9 +89,9 @@ def topic_findings(metadata: Iterable[Mapping[str, Any]], topic: Topic, table: s
         yield Finding(FindingKind.different, table, 0, detail)
 
 
-def range_findings(ranges: Sequence[BatchRange], ends: Mapping[int, int], table: str) -> Iterator[Finding]:
+def range_findings(ranges: Sequence[CommittedRange], ends: Mapping[int, int], table: str) -> Iterator[Finding]:
     """Yield the holes and overlaps between a partition's ranges, and ranges short of or beyond the published ends."""
-    by_partition: dict[int, list[BatchRange]] = defaultdict(list)
+    by_partition: dict[int, list[CommittedRange]] = defaultdict(list)
     for item in ranges:
         by_partition[item.partition].append(item)
     for partition in sorted(set(by_partition) | set(ends)):
@@ -102,7 +102,7 @@ def range_findings(ranges: Sequence[BatchRange], ends: Mapping[int, int], table:
         yield from _end_findings(partition, max((each.end for each in ranges_), default=0), published, table)
 
 
-def _seams(ranges_: Sequence[BatchRange], table: str) -> Iterator[Finding]:
+def _seams(ranges_: Sequence[CommittedRange], table: str) -> Iterator[Finding]:
     """Compare the ranges of one partition, ascending by start; `last` has the greatest end so far."""
     last = ranges_[0]
     for each in ranges_[1:]:
@@ -126,7 +126,7 @@ def _end_findings(partition: int, reached: int, published: int, table: str) -> I
         yield Finding(FindingKind.surplus, table, reached - published, detail, partition, published, reached)
 
 
-def batch_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) -> Iterator[Finding]:
+def batch_row_findings(database: Any, ranges: Sequence[CommittedRange], table: str) -> Iterator[Finding]:
     """Yield rows of the view `bronze` outside the ranges of their batch, and ranges with another number of rows.
 
     `database` is a DuckDB connection.
@@ -142,7 +142,7 @@ def batch_row_findings(database: Any, ranges: Sequence[BatchRange], table: str) 
         yield Finding(kind, table, abs(counted - found), detail, partition, start, end)
 
 
-def _register_ranges(database: Any, ranges: Sequence[BatchRange]) -> None:
+def _register_ranges(database: Any, ranges: Sequence[CommittedRange]) -> None:
     columns = ("batch", "partition", "start", "end", "rows")
     data = {name: [getattr(item, name) for item in ranges] for name in columns}
     database.register("named_ranges", pl.DataFrame(data, schema=dict.fromkeys(columns, pl.Int64)).to_arrow())

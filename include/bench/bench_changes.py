@@ -57,11 +57,11 @@ class MoveFigures:
 
 @dataclass(frozen=True)
 class ChangeFigures:
-    """All figures; both latencies are at the same rate, `beside` during continuous rebuilds (`rebuilds` of them)."""
+    """All figures. Both latencies are at the same rate; `rebuilding` is during continuous rebuilds (`rebuilds`)."""
 
     rebuild: RebuildFigures
     quiet: Latency
-    beside: Latency
+    rebuilding: Latency
     rebuilds: int
     moves: tuple[MoveFigures, ...]
 
@@ -75,9 +75,9 @@ def measure_changes(
     quiet = measure_latency(settings, bootstrap, supply, rate, seconds, log)
     log("the same during rebuilds …")
     with repeated_rebuilds(settings) as counted:
-        beside = measure_latency(settings, bootstrap, supply, rate, seconds, log)
+        rebuilding = measure_latency(settings, bootstrap, supply, rate, seconds, log)
     log("release: a comment is shipped, promoted and rolled back under a polling reader …")
-    return ChangeFigures(rebuild, quiet, beside, len(counted), tuple(measure_moves(settings)))
+    return ChangeFigures(rebuild, quiet, rebuilding, len(counted), tuple(measure_moves(settings)))
 
 
 def measure_rebuild(settings: Settings) -> RebuildFigures:

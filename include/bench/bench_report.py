@@ -23,7 +23,7 @@ TARGET_P95_SECONDS = 3.0
 TARGET_RATE = 2_000
 BUSY = 0.5
 # Of changing history: times the live rate, times the p95 without a rebuild, seconds of a read, seconds of planning.
-TARGET_REBUILD, TARGET_BESIDE, TARGET_MOVE, TARGET_PLAN = 3.0, 2.0, 1.0, 3.0
+TARGET_REBUILD, TARGET_REBUILDING, TARGET_MOVE, TARGET_PLAN = 3.0, 2.0, 1.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def changing_table(c: ChangeFigures, live: Throughput) -> Table:
     row(
         "  planning it, s", f"{c.rebuild.plan_seconds:.2f}", f"≤ {TARGET_PLAN:g}", c.rebuild.plan_seconds <= TARGET_PLAN
     )
-    quiet, beside = c.quiet.quantiles["p95"], c.beside.quantiles["p95"]
+    quiet, rebuilding = c.quiet.quantiles["p95"], c.rebuilding.quantiles["p95"]
     row(f"p95 at {c.quiet.rate:,.0f} events/s, s", f"{quiet:.2f}")
-    row(f"  with {c.rebuilds} rebuilds meanwhile: times that", f"{beside / quiet:.2f}",
-        f"≤ {TARGET_BESIDE:g}", beside <= TARGET_BESIDE * quiet)  # fmt: skip
+    row(f"  with {c.rebuilds} rebuilds meanwhile: times that", f"{rebuilding / quiet:.2f}",
+        f"≤ {TARGET_REBUILDING:g}", rebuilding <= TARGET_REBUILDING * quiet)  # fmt: skip
     for move in c.moves:
         row(f"{move.name}: longest of {move.reads} reads meanwhile, s", f"{move.longest_read:.2f}",
             f"≤ {TARGET_MOVE:g}", move.longest_read <= TARGET_MOVE)  # fmt: skip

@@ -30,7 +30,7 @@ WRITTEN: Mapping[str, type | tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConditionTerm:
     """`column operator value`; of IN and NOT_IN the value is a tuple."""
 
     column: str
@@ -54,7 +54,7 @@ class Compound:
     parts: tuple[Condition, ...]
 
 
-Condition = Comparison | Nullity | Compound
+Condition = ConditionTerm | Nullity | Compound
 
 
 class _Column(Declared):
@@ -107,7 +107,7 @@ def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condit
     if isinstance(written, _Nullity):
         return Nullity(name, written.is_null)
     with inside("parameter"):
-        return Comparison(name, written.operator, _operand(written, types[name]))
+        return ConditionTerm(name, written.operator, _operand(written, types[name]))
 
 
 def known_column(name: object, types: Mapping[str, str], *key: str) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.planning.grain_states import GrainStates, Window, grain_states
+from include.planning.grain_states import GrainStates, GrainWindow, grain_states
 from include.settings import load_settings
 
 STATES = ("open", "closed", "corrected", "verified")
@@ -61,7 +61,7 @@ def _counted(found: GrainStates, state: str | None) -> Table:
     return table
 
 
-def _listed(windows: list[Window], limit: int) -> Table:
+def _listed(windows: list[GrainWindow], limit: int) -> Table:
     table = Table("window from (UTC)", "state", "grains", "last batch", box=None, header_style="bold")
     for window in windows[:limit]:
         table.add_row(_moment(window.start), window.state, f"{window.grains:,}", str(window.batch))

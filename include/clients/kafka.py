@@ -158,7 +158,7 @@ def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIME
 
 
 def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int], timeout: float = TIMEOUT) -> None:
-    """Delete the records below an offset of each partition, as retention does; there is no way back. TopicMissing."""
+    """Delete the records below an offset of each partition, as retention does; irreversible. Raises TopicMissing."""
     wanted = [TopicPartition(topic, part, end) for part, end in ends.items()]
     for future in admin(bootstrap).delete_records(wanted, request_timeout=timeout).values():
         result_of(future, f"deleting records of {topic}", bootstrap, timeout, topic)

@@ -39,7 +39,7 @@ class ForeignRecords(DemoRefused):
         self.topic, self.records = topic, records
 
 
-class RecordsMissing(DemoRefused):
+class TopicIncomplete(DemoRefused):
     """A topic holds fewer records than the demo's manifest says were sent."""
 
     def __init__(self, topic: str, records: int, sent: int) -> None:
@@ -119,7 +119,7 @@ def require_own_records(settings: Settings, runs: Sequence[Run], bootstrap: str)
         if records and not begun:
             raise ForeignRecords(topic, records, settings.state)
         if finished is not None and records < finished:
-            raise RecordsMissing(topic, records, finished)
+            raise TopicIncomplete(topic, records, finished)
 
 
 class FeedSender:

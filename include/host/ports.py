@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class PortInUse(Terminal):
-    """A port that was asked for is taken; `holder` says by whom, as far as the system tells."""
+    """A requested port is in use; `holder` names the process if the system shows it."""
 
     def __init__(self, port: int, holder: str, process: str = "broker", knob: str = "HEADRACE_KAFKA_PORT") -> None:
         super().__init__(

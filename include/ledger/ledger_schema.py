@@ -97,7 +97,7 @@ corrections = _table(
     "batch epoch version committed_at_ms rows_removed rows_added grains total",
     "dispositions reasons",
 )
-"""One row per commit of a plan's correction; `way` 1: applied, 2: taken back; `total`: rows of the table after it.
+"""One row per commit of a plan's patch; `way` 1: applied, 2: reverted; `total`: rows of the table after it.
 
 `dispositions` and `reasons` (rejected only): JSON name → by how many rows they became more.
 """

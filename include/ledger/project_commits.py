@@ -83,7 +83,7 @@ def _enter_table(
 
 
 def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, versions: list[int]) -> None:
-    """A table made anew under the same path has other commits under the same versions."""
+    """A table that was deleted and created again has other commits under the same versions."""
     if last is None:
         return
     version, committed_at_ms = last

@@ -13,7 +13,7 @@ IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, Process
 
 
 @dataclass(frozen=True)
-class ServiceLevel:
+class LagLimit:
     """A service level: `lag_seconds` behind at most, and no breach for longer than `grace_seconds`."""
 
     lag_seconds: float
@@ -32,7 +32,7 @@ class WatchResult:
 class ServiceLevelMonitor:
     """Evaluates one stream repeatedly; remembers when each breach began (monotonic seconds)."""
 
-    limits: ServiceLevel
+    limits: LagLimit
     since: dict[str, float] = field(default_factory=dict)
 
     def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:

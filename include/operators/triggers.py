@@ -61,11 +61,11 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the stream until there is something to say of it."""
-        from include.operators.service_levels import ServiceLevel, ServiceLevelMonitor, health_line
+        from include.operators.service_levels import LagLimit, ServiceLevelMonitor, health_line
         from include.status.dataset_health import StreamObserver
 
         watch = await asyncio.to_thread(StreamObserver, load_settings(), self.dataset)
-        judge, said, said_at = ServiceLevelMonitor(ServiceLevel(self.lag_seconds, self.grace_seconds)), "", 0.0
+        judge, said, said_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0
         while True:
             health = await asyncio.to_thread(watch.observe)
             verdict = judge.evaluate(health, time.monotonic())

@@ -36,7 +36,7 @@ class JobDied(Transient):
 def run_job(settings: Settings, name: str, job: Sequence[str], say: Reporter, again: str = "") -> Mapping[str, Any]:
     """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
 
-    `name` is the plan that it belongs to, or what it does; `again` the command that goes on with it. It ends with this
+    `name` is its plan or its task; `again` the command that continues it. It ends with this
     process.
     """
     argv = [sys.executable, "-m", *job]

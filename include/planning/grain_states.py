@@ -34,7 +34,7 @@ class GrainState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Window:
+class GrainWindow:
     """The grains of one window of a table that are in one state: `batch` is the last one that changed any of them."""
 
     table: str
@@ -50,7 +50,7 @@ class GrainStates:
 
     dataset: str
     boundary: datetime | None
-    windows: tuple[Window, ...]
+    windows: tuple[GrainWindow, ...]
 
 
 def grain_states(settings: Settings, dataset: str) -> GrainStates:
@@ -61,7 +61,7 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
     runs, verified = open_reader(settings).event_times(dataset, seen.release)
     known = list(watermarks(runs, declared.pipeline.lateness))
     tables = tables_of(settings, seen)
-    windows: list[Window] = []
+    windows: list[GrainWindow] = []
     for gold in declared.pipeline.gold:
         if not isinstance(gold, LatestGold):
             rows = open_dataset(tables[f"gold.{gold.name}"])
@@ -71,7 +71,7 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
 
 def windows_of(
     gold: AdditiveGold | QueryGold, rows: Any, known: list[Watermark], verified: list[Verification]
-) -> list[Window]:
+) -> list[GrainWindow]:
     """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
     database = memory_database()
     database.register("gold", rows)
@@ -86,7 +86,7 @@ def windows_of(
     sql = STATES.format(window=gold.window.name, unit=gold.window.unit, keys=names)
     found = database.execute(sql, [now]).fetchall()
     database.close()
-    return [Window(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
+    return [GrainWindow(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
 
 
 def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) -> None:

@@ -1,7 +1,7 @@
 """The stages of a plan as values, and `run_plan`, which executes the stages that remain.
 
 Reads / Writes: the plan's folder; a build job writes tables or a folder of its own.
-Guarantee: production goes on during a build, and only the owner of the tables changes what is published.
+Guarantee: production continues during a build, and only the owner of the tables changes what is published.
 After a crash: completed stages are recorded; the interrupted one runs again.
 """
 

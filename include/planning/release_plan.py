@@ -1,4 +1,4 @@
-"""Release plans: ship a dataset's changed folder as a release of its own, built beside production."""
+"""Release plans: ship a dataset's changed folder as a new release, built as a shadow of production."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
         await_healthy(settings, run, 0)
         return run
     if run is not None:
-        # Its keeper is dead; what it has left must not work beside the new one.
+        # Its supervisor is dead; the rest of its session must not work next to the new one.
         end_session(run)
     require_airflow()
     began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), load_or_create_keys(settings)

@@ -39,7 +39,7 @@ def import_optional(package: str) -> ModuleType:
 def _without_spark_connect() -> Iterator[None]:
     """Spark's client for remote servers, which Great Expectations looks for, is not installed here.
 
-    Asked for by a process without a script (`python -c`, a worker of pytest-xdist) it ends that process, with 0.
+    Imported in a process without a script (`python -c`, a worker of pytest-xdist) it ends that process, with 0.
     """
     if CONNECT in sys.modules:
         yield

@@ -107,7 +107,7 @@ def _range(database: Any, column: str) -> Iterator[DriftWarning]:
 
 
 def _bins(database: Any, column: str) -> str:
-    """SQL that gives the bin of a value: as many values before in each, where they can be told apart."""
+    """Return SQL for the bin of a value: bins have equally many earlier values, where values differ."""
     at = [n / BINS for n in range(1, BINS)]
     (edges,) = database.execute(f'select quantile_cont("{column}", {at}) from rows where not fresh').fetchone()
     distinct = sorted({float(edge) for edge in edges or ()})

@@ -94,7 +94,7 @@ def current_versions(settings: Settings, dataset: str) -> dict[str, int]:
 def create_reference_tables(settings: Settings, dataset: Dataset) -> None:
     """Make version 0 of each declared table that is not there, from its file in the dataset's folder.
 
-    ReferenceLost when bronze names it: made anew, its versions would be others under the same numbers.
+    ReferenceLost when bronze names it: created again, its version numbers would mean other rows.
     """
     missing = missing_tables(settings, dataset)
     named = _named_last(bronze_path(settings, dataset.name)) if missing else {}

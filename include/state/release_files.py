@@ -1,4 +1,4 @@
-"""Small files beside a release's tables: active releases, the patch in progress, a plan's build, verified ranges."""
+"""Small files next to a release's tables: active releases, the patch in progress, a plan's build, verified ranges."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def write_run_file(settings: Settings, run: RunFile) -> None:
 
 
 def _nested_extra(content: dict[str, Any]) -> dict[str, Any]:
-    """Earlier versions wrote the extra facts beside the others."""
+    """Earlier versions wrote the extra facts next to the others."""
     known = ("name", "pid", "started", "argv")
     extra = {key: value for key, value in content.items() if key not in (*known, "extra")}
     return {**{key: content[key] for key in known if key in content}, "extra": {**content.get("extra", {}), **extra}}

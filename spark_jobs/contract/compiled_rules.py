@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.catalog.contract_rules import Rule
-from include.catalog.row_conditions import Comparison, Condition, Nullity
+from include.catalog.row_conditions import Condition, ConditionTerm, Nullity
 from spark_jobs.contract.json_structure import remainder, skeleton
 
 Arguments = Mapping[str, Any]
@@ -55,13 +55,13 @@ def condition_column(condition: Condition) -> Column:
     if isinstance(condition, Nullity):
         value = F.col(condition.column)
         return value.isNull() if condition.is_null else value.isNotNull()
-    if isinstance(condition, Comparison):
+    if isinstance(condition, ConditionTerm):
         return _compared(condition)
     join = Column.__and__ if condition.how == "and" else Column.__or__
     return reduce(join, [condition_column(part) for part in condition.parts])
 
 
-def _compared(condition: Comparison) -> Column:
+def _compared(condition: ConditionTerm) -> Column:
     value, other = F.col(condition.column), condition.value
     if isinstance(other, tuple):
         inside = F.coalesce(value.isin(*other), F.lit(False))

@@ -22,7 +22,7 @@ LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Rule:
+class FieldRule:
     """The record is rejected with `name` for `column` where `holds` is false; null holds, as in an SQL CHECK."""
 
     name: str
@@ -53,7 +53,7 @@ def plainly_typed(column: Column, text: Expression) -> Expression:
     return value if column.type == "string" else value.try_cast(spark_type(column))
 
 
-def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[Rule]:
+def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[FieldRule]:
     """Return the rules on the typed value in column `column.name`; `arrived` is the record's Kafka timestamp."""
     value = F.col(column.name)
     rules: list[tuple[str, Expression]] = []
@@ -61,14 +61,15 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
         rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
     rules += _bounds(column, value, arrived)
     return [
-        Rule(name, column.name, holds, _shown(value), is_proven_by_plain_form(column, name)) for name, holds in rules
+        FieldRule(name, column.name, holds, _shown(value), is_proven_by_plain_form(column, name))
+        for name, holds in rules
     ]
 
 
-def rejecting_rules(contract: Contract) -> list[Rule]:
+def rejecting_rules(contract: Contract) -> list[FieldRule]:
     """Return the contract's own rules that reject a record."""
     return [
-        Rule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shown(F.col(rule.columns[0])))
+        FieldRule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shown(F.col(rule.columns[0])))
         for rule in contract.record_rules
         if rule.action == REJECT
     ]

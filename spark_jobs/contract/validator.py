@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Column as ContractColumn
 from include.catalog.contract import Contract
-from spark_jobs.contract.field_types import Rule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
+from spark_jobs.contract.field_types import FieldRule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
 from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
 from spark_jobs.contract.plain_form import joined_values, plain_values
 
@@ -120,12 +120,12 @@ def _reasons(contract: Contract) -> Column:
     )
 
 
-def _rules(contract: Contract) -> list[Rule]:
+def _rules(contract: Contract) -> list[FieldRule]:
     rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
     return rules + rejecting_rules(contract)
 
 
-def _plain_is_good(rules: list[Rule]) -> Column:
+def _plain_is_good(rules: list[FieldRule]) -> Column:
     return F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
 
 
@@ -136,11 +136,11 @@ def _type_reason(column: ContractColumn) -> Column:
     return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), shown))
 
 
-def _all_hold(rules: list[Rule]) -> Column:
+def _all_hold(rules: list[FieldRule]) -> Column:
     return reduce(Column.__and__, [F.coalesce(rule.holds, F.lit(True)) for rule in rules], F.lit(True))
 
 
-def _broken(rules: list[Rule]) -> Column:
+def _broken(rules: list[FieldRule]) -> Column:
     return _present([F.when(~F.coalesce(r.holds, F.lit(True)), _reason(r.name, r.column, r.detail)) for r in rules])
 
 

@@ -140,7 +140,7 @@ class ActiveReleases:
             except OwnershipLost as error:
                 self.shadows.remove(shadow)
                 log_line(f"shadow release {shadow.name} has another owner, this driver drops it: {error.what}")
-            except Exception as error:  # noqa: BLE001  (whatever it is, the published release goes on)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the published release continues)
                 shadow.not_before = time.monotonic() + SHADOW_RETRY_SECONDS
                 log_line(f"shadow release {shadow.name} failed; retry in {SHADOW_RETRY_SECONDS:.0f} s", error)
         return False

@@ -1,7 +1,7 @@
 """The driver's main loop: restart ingest, execute owner requests, refine, advance shadow releases, compact, drain.
 
 Reads: bronze, owner requests. Writes: silver, rejected, gold, the publication, the ledger, the status.
-Guarantee: one run or request at a time; bronze goes on while refine fails, and refine while ingest is down.
+Guarantee: one run or request at a time; bronze continues while refine fails, and refine while ingest is down.
 After a crash: `open_active_releases` and the first run complete what was begun.
 """
 
@@ -78,7 +78,7 @@ class DriverLoop:
             run = self.active.published.refine_next(self.settings, last, publishing=True)
         except (OwnershipLost, PublicationAhead):
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, bronze goes on)
+        except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)
             return False
         if run is None:

@@ -24,7 +24,7 @@ from spark_jobs.engine.patch_in_progress import begin_patch, read_built
 COMPACTION_SECONDS = 20.0
 
 
-class PatchOutdated(Terminal):
+class PatchNotCurrent(Terminal):
     """The patch was built for something else than what is published now; `why` says what changed."""
 
     def __init__(self, plan: str, why: str, remedy: str) -> None:
@@ -80,15 +80,15 @@ def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
     plan, published = request.plan, active.published
     if request.release != published.name:
         why = f"it patches release {request.release}, and release {published.name} is published"
-        raise PatchOutdated(plan, why, "headrace plan list")
+        raise PatchNotCurrent(plan, why, "headrace plan list")
     built = read_built(active.settings, published.release, plan)
     if built.attempt != request.attempt:
-        raise PatchOutdated(plan, "it was built again after its approval", f"headrace plan compare {plan}")
+        raise PatchNotCurrent(plan, "it was built again after its approval", f"headrace plan compare {plan}")
     # Builds of earlier versions have None. Reverting validates no record.
     current = (None, amendments_size(active.settings, active.dataset))
     if request.kind is RequestKind.APPLY_PATCH and built.decided_until not in current:
         why = "a decision about rejected records was made after it was built"
-        raise PatchOutdated(plan, why, f"headrace plan compare {plan}")
+        raise PatchNotCurrent(plan, why, f"headrace plan compare {plan}")
 
 
 def _is_pending(active: ActiveReleases, request: OwnerRequest) -> bool:

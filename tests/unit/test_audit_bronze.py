@@ -12,7 +12,7 @@ from small_warehouse import BRONZE, NOON, as_frame, bronze_metadata, bronze_row
 
 from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
-    BatchRange,
+    CommittedRange,
     batch_ranges,
     batch_row_findings,
     range_findings,
@@ -98,12 +98,12 @@ def test_findings_of_neighbouring_chunks_become_one_range() -> None:
     assert found([*second, *first]) == [("gap", 3, 1, 3, 2)]
 
 
-def ranges(*spans: tuple[int, int]) -> list[BatchRange]:
-    return [BatchRange(batch, 0, start, end, end - start) for batch, (start, end) in enumerate(spans)]
+def ranges(*spans: tuple[int, int]) -> list[CommittedRange]:
+    return [CommittedRange(batch, 0, start, end, end - start) for batch, (start, end) in enumerate(spans)]
 
 
 def test_ranges_that_tile_are_balanced_in_any_order() -> None:
-    tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [BatchRange(7, 1, 0, 5, 0)]
+    tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [CommittedRange(7, 1, 0, 5, 0)]
     assert found(range_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
 
 
@@ -124,7 +124,7 @@ def test_ranges_that_do_not_tile(spans: list[tuple[int, int]], end: int, expecte
 
 
 def test_a_partition_that_is_not_published_is_surplus() -> None:
-    assert found(range_findings([BatchRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
+    assert found(range_findings([CommittedRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def named(database: duckdb.DuckDBPyConnection, tiles: list[BatchRange], *rows: tuple[int, int]) -> list[Any]:
+def named(database: duckdb.DuckDBPyConnection, tiles: list[CommittedRange], *rows: tuple[int, int]) -> list[Any]:
     table = as_frame([bronze_row(offset, b"v", batch=batch) for batch, offset in rows], BRONZE)
     database.register("bronze", table.to_arrow())
     return found(batch_row_findings(database, tiles, TABLE))
@@ -160,12 +160,12 @@ def test_fewer_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection)
 
 
 def test_more_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection) -> None:
-    assert named(database, [BatchRange(0, 0, 0, 4, 1)], (0, 0), (0, 3)) == [("surplus", 0, 0, 4, 1)]
+    assert named(database, [CommittedRange(0, 0, 0, 4, 1)], (0, 0), (0, 3)) == [("surplus", 0, 0, 4, 1)]
 
 
 def test_commit_metadata_names_ranges_and_rows() -> None:
     metadata = bronze_metadata(5, {0: (3, 9), 1: (0, 0)}, {0: 4})
-    assert batch_ranges([metadata]) == [BatchRange(5, 0, 3, 9, 4), BatchRange(5, 1, 0, 0, 0)]
+    assert batch_ranges([metadata]) == [CommittedRange(5, 0, 3, 9, 4), CommittedRange(5, 1, 0, 0, 0)]
 
 
 def test_a_topic_made_again_is_another_topic() -> None:

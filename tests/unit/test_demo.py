@@ -21,7 +21,7 @@ from include.demo.demo_feed import (
     FeedSender,
     ForeignRecords,
     ManifestMismatch,
-    RecordsMissing,
+    TopicIncomplete,
     demo_runs,
     ends_path,
     finished_records,
@@ -246,7 +246,7 @@ def test_run_killed_before_its_manifest_is_detected_by_its_journal(settings: Set
 def test_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(RecordsMissing):
+    with pytest.raises(TopicIncomplete):
         require_own_records(settings, (FLIGHTS,), "127.0.0.1:9")
 
 

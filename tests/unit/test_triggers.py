@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.operators.service_levels import BREACHED, FAILED, RELEASED, ServiceLevel, ServiceLevelMonitor, health_line
+from include.operators.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 from include.operators.triggers import PlanClosed, StreamWatch
 from include.planning.plan import REPLAY, Plan, Prediction
 from include.planning.plan_journal import record_result, save_plan
@@ -36,7 +36,7 @@ WELL = StreamHealth(
 
 
 def watch() -> ServiceLevelMonitor:
-    return ServiceLevelMonitor(ServiceLevel(lag_seconds=60, grace_seconds=30))
+    return ServiceLevelMonitor(LagLimit(lag_seconds=60, grace_seconds=30))
 
 
 def test_a_healthy_stream_is_watched_on() -> None:
