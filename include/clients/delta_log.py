@@ -101,10 +101,56 @@ def commits(table: Path, after: int = -1) -> Iterator[Commit]:
         expected = version + 1
 
 
+def latest_version(table: Path) -> int:
+    """Return the table's version, -1 for an empty log. Does not list the log: O(log new commits) file look-ups.
+
+    Raises TableMissing. Starts at the version that the log's last checkpoint has.
+    """
+    version = last_checkpoint(table)
+    if version is None or not has_commit(table, version):
+        if not has_commit(table, 0):
+            return max(log_versions(table), default=-1)
+        version = 0
+    step = 1
+    while has_commit(table, version + step):
+        version, step = version + step, step * 2
+    while step := step // 2:
+        version += step if has_commit(table, version + step) else 0
+    return version
+
+
+def has_commit(table: Path, version: int) -> bool:
+    """Return whether the log has the commit file of a version."""
+    return os.path.exists(f"{table}/{LOG}/{commit_name(version)}")
+
+
+def last_checkpoint(table: Path) -> int | None:
+    """Return the version that `_last_checkpoint` names, None without a readable one."""
+    try:
+        return int(orjson.loads((table / LOG / "_last_checkpoint").read_bytes())["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def transaction_version(table: Path, app_id: str) -> int | None:
+    """Return the last transaction version of `app_id`, also of a commit that the log no longer has; None for none."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(table)).transaction_version(app_id)
+
+
+def commits_descending(table: Path, last: int | None = None) -> Iterator[Commit]:
+    """Yield the commits from version `last` (default: the newest) down to the first, without listing the log."""
+    version = latest_version(table) if last is None else last
+    while version >= 0 and has_commit(table, version):
+        yield read_commit(table, version)
+        version -= 1
+
+
 def commits_following(table: Path, after: int) -> Iterator[Commit]:
     """Yield the commits right after version `after` as `commits` does, without listing the log: O(new commits)."""
     version = after + 1
-    while os.path.exists(f"{table}/{LOG}/{commit_name(version)}"):
+    while has_commit(table, version):
         yield read_commit(table, version)
         version += 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from include.clients.delta_log import LOG, commits, commits_following, log_versions, read_commit
+from include.clients.delta_log import LOG, commits, commits_following, has_commit, latest_version, read_commit
 from include.ledger.ledger_errors import LedgerMismatch
 from include.ledger.ledger_rows import insert_commits, last_projected
 from include.ledger.ledger_writer import LedgerWriter
@@ -33,7 +33,7 @@ class Projected:
 def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> Projected:
     """Enter all commits of a dataset's tables that are newer than the ledger, and the publication.
 
-    Reads: the publication file and the new commit files (all names of a log once per process). One transaction.
+    Reads: the publication file and the new commit files, at first also the last one entered. One transaction.
     After a crash: call it again. Errors: those of LedgerWriter; LedgerMismatch (Terminal) when the ledger describes
     other tables than these; LogDamaged, LogIncomplete (Terminal) of the tables.
     """
@@ -72,24 +72,24 @@ def _enter_table(
     head = -1 if last is None else last[0]
     if path in compared and last is not None:
         return insert_commits(connection, path, list(commits_following(table, head)))
-    versions = log_versions(table)
-    _refuse_other_table(path, table, last, versions)
-    first = next((version for version in versions if version > head), head + 1)
-    if first != head + 1:
-        cleaned[path] = first
-    entered = insert_commits(connection, path, list(commits(table, head)), cleaned=True)
+    latest = latest_version(table)
+    _refuse_other_table(path, table, last, latest)
+    new = list(commits(table, head)) if latest > head else []
+    if new and new[0].version != head + 1:
+        cleaned[path] = new[0].version
+    entered = insert_commits(connection, path, new, cleaned=True)
     compared.add(path)
     return entered
 
 
-def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, versions: list[int]) -> None:
+def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, latest: int) -> None:
     """A table that was deleted and created again has other commits under the same versions."""
     if last is None:
         return
     version, committed_at_ms = last
-    if not versions or versions[-1] < version:
-        raise LedgerMismatch(path, f"it has commits up to {versions[-1:]}, the ledger up to {version}")
-    if version in versions and read_commit(table, version).timestamp_ms != committed_at_ms:
+    if latest < version:
+        raise LedgerMismatch(path, f"it has commits up to {latest}, the ledger up to {version}")
+    if has_commit(table, version) and read_commit(table, version).timestamp_ms != committed_at_ms:
         raise LedgerMismatch(path, f"version {version} was committed at another time than the ledger says")
 
 

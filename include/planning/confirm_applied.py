@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.clients.delta_log import commits
+from include.clients.delta_log import commits_descending, transaction_version
 from include.errors import Terminal
 from include.paths import silver_path, verified_path
 from include.planning.plan import PlanRecord
@@ -51,10 +51,11 @@ def confirm_slice(settings: Settings, record: PlanRecord, published: Publication
     if record.last(Published).changed == 0:
         return _confirmation(record, published, "verified")
     app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
-    log = commits(silver_path(settings, plan.dataset, plan.release))
-    version = {c.app_version: c.version for c in log if c.app_id == app_id}.get(TRANSACTION[record.stage])
-    if version is None:
+    transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
+    if (transaction_version(silver, app_id) or 0) < transaction:
         raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+    own = (c.version for c in commits_descending(silver) if (c.app_id, c.app_version) == (app_id, transaction))
+    version = next(own)
     shown = published.tables[name].version if published.release == plan.release else version
     if shown < version:
         raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {shown}, before it ({version})")

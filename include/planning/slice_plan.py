@@ -15,7 +15,7 @@ from typing import Any
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.clients.delta_log import commits
+from include.clients.delta_log import transaction_version
 from include.errors import Terminal
 from include.paths import patch_path, silver_path
 from include.planning.compare_tables import Side
@@ -302,9 +302,10 @@ def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[i
 
 
 def _refuse_applied(settings: Settings, plan: Plan) -> None:
-    patch, app_id = patch_in_progress_file(settings, plan.dataset, plan.release).read(), f"/plan/{plan.id}"
-    committed = (commit.app_id or "" for commit in commits(silver_path(settings, plan.dataset, plan.release)))
-    if (patch is not None and patch.plan == plan.id) or any(name.endswith(app_id) for name in committed):
+    patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
+    app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
+    committed = transaction_version(silver_path(settings, plan.dataset, plan.release), app_id)
+    if (patch is not None and patch.plan == plan.id) or committed is not None:
         raise AlreadyPublished(plan.id)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import ReferenceTable
-from include.clients.delta_log import LOG, log_versions, read_commit
+from include.clients.delta_log import LOG, commits_descending, latest_version
 from include.errors import Terminal
 from include.paths import bronze_path, reference_path
 from include.settings import Settings
@@ -85,9 +85,9 @@ def current_versions(settings: Settings, dataset: str) -> dict[str, int]:
     """Return the newest version of each reference table that the dataset has."""
     found = {}
     for log in sorted(reference_path(settings, dataset, "*").parent.glob("*/_delta_log")):
-        versions = log_versions(log.parent)
-        if versions:
-            found[log.parent.name] = versions[-1]
+        version = latest_version(log.parent)
+        if version >= 0:
+            found[log.parent.name] = version
     return found
 
 
@@ -122,8 +122,7 @@ def validate_reference_tables(settings: Settings, dataset: Dataset) -> None:
 
 def _named_last(bronze: Path) -> Mapping[str, int]:
     """The versions that bronze's last batch names."""
-    versions = log_versions(bronze) if (bronze / LOG).is_dir() else []
-    found = (read_commit(bronze, version).metadata or {} for version in reversed(versions))
+    found = (commit.metadata or {} for commit in commits_descending(bronze)) if (bronze / LOG).is_dir() else iter(())
     named: Mapping[str, int] = next((said.get("reference", {}) for said in found if "offsets" in said), {})
     return named
 

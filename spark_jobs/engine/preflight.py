@@ -14,7 +14,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from include.catalog.dataset import Dataset
-from include.clients.delta_log import LOG, commits
+from include.clients.delta_log import LOG, commits_descending
 from include.clients.kafka import log_end_offsets, log_start_offsets, topic_id
 from include.errors import Terminal
 from include.paths import bronze_path, checkpoint_path, silver_path
@@ -79,11 +79,10 @@ class BronzeHead:
 
 def bronze_head(bronze: Table) -> BronzeHead | None:
     """Return the last committed batch, None for an empty bronze."""
-    head = None
-    for commit in commits(bronze.spec.path):
+    for commit in commits_descending(bronze.spec.path):
         if commit.metadata and commit.app_id and commit.app_version is not None and "offsets" in commit.metadata:
             meta = commit.metadata
-            head = BronzeHead(
+            return BronzeHead(
                 batch=meta["batches"][1],
                 epoch=meta["epoch"],
                 app_id=commit.app_id,
@@ -92,7 +91,7 @@ def bronze_head(bronze: Table) -> BronzeHead | None:
                 query_id=meta["query_id"],
                 topic_id=meta["topic_id"],
             )
-    return head
+    return None
 
 
 def refuse_lost_bronze(settings: Settings, dataset: str) -> None:

@@ -14,7 +14,7 @@ from itertools import groupby
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset
-from include.clients.delta_log import Commit, commits_following, log_versions, read_commit
+from include.clients.delta_log import Commit, commits_following, latest_version, read_commit
 from include.paths import bronze_path
 from include.reference.reference_tables import read_version
 from include.settings import Settings
@@ -78,7 +78,7 @@ class ReferenceVersions:
         """Read bronze's log on to its head, and back to batch `first`; what was read is not read again."""
         bronze = bronze_path(self._settings, self._dataset.name)
         if self._up < 0:
-            self._down = self._up = max(log_versions(bronze), default=-1)
+            self._down = self._up = latest_version(bronze)
         for commit in commits_following(bronze, self._up):
             self._note(commit)
             self._up = commit.version

@@ -82,6 +82,8 @@ class Table:
         # A repeated attempt overwrites its folder, which must never hold another process's files: committed ones, or
         # those of a JVM that outlived its driver.
         self._writer = uuid4().hex[:8]
+        self._versions: dict[str, tuple[int, int]] = {}
+        """By app id: the transaction version and the table version of its last commit by this process."""
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
         self._load()
         self._checkpoints = None if version is not None else self._superseded_checkpoints()
@@ -200,7 +202,14 @@ class Table:
             self._write(actions(self.spec, added, removed), properties, app_id, version)
             self._replace(added, removed)
             self._committed[app_id] = version
+            self._versions[app_id] = version, self._delta.version()
             return self._delta.version()
+
+    def version_of(self, app_id: str, version: int) -> int | None:
+        """Return the table version of this process's last commit of `app_id`, None when it is another transaction's."""
+        with self._lock:
+            transaction, found = self._versions.get(app_id, (None, None))
+            return found if transaction == version else None
 
     def compact(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         """Replace files by others with the same rows. `dataChange=false`: change-feed readers see no rows.

@@ -7,14 +7,13 @@ After a crash: the next owner lists the log once and removes what is superseded.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections import deque
 from datetime import timedelta
 from pathlib import Path
 
-from include.clients.delta_log import LOG
+from include.clients.delta_log import LOG, last_checkpoint
 
 KEPT = 2
 # One checkpoint in so many versions is kept: opening an older version replays at most this many commits.
@@ -69,11 +68,3 @@ class SupersededCheckpoints:
                 # One that cannot be removed is removed by the next process.
                 with contextlib.suppress(OSError):
                     checkpoint_file(self._table, version).unlink(missing_ok=True)
-
-
-def last_checkpoint(table: Path) -> int | None:
-    """Return the version that `_last_checkpoint` names, None without a readable one."""
-    try:
-        return int(json.loads((table / LOG / "_last_checkpoint").read_bytes())["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

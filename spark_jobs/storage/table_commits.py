@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from include.clients.delta_log import Commit, commits_following, log_versions, read_commit
+from include.clients.delta_log import Commit, commits_descending, commits_following, latest_version
 from include.errors import Terminal
 from spark_jobs.storage.delta_table import Table
 
@@ -28,13 +29,43 @@ def metadata_of(commit: Commit) -> Mapping[str, Any]:
 
 
 def commit_of(table: Table, app_id: str, version: int) -> Commit:
-    """Return the commit of a transaction. Raises CommitMissing."""
-    return last_commit(table, version, lambda commit: (commit.app_id, commit.app_version) == (app_id, version))
+    """Return the commit of a transaction. Raises CommitMissing. Reads one file when this process made the commit."""
+    known = table.version_of(app_id, version)
+    for commit in commits_descending(table.spec.path, known):
+        if (commit.app_id, commit.app_version) == (app_id, version):
+            return commit
+    raise CommitMissing(table.spec.name, version)
 
 
 def bronze_commit(bronze: Table, batch: int) -> Commit:
-    """Return the commit of a bronze batch of any checkpoint generation. Raises CommitMissing."""
-    return last_commit(bronze, batch, lambda commit: metadata_of(commit).get("batches") == [batch, batch])
+    """Return the commit of a bronze batch of any checkpoint generation. Raises CommitMissing.
+
+    Batches ascend with versions: reads O(log n) files, n = batches after this one.
+    """
+    path, step = bronze.spec.path, 1
+    high = latest_version(path)
+    low = high
+    while low > 0 and _batch_at(path, low)[0] > batch:
+        high, low, step = low, max(0, low - step), step * 2
+    while low <= high:
+        middle = (low + high) // 2
+        found, commit = _batch_at(path, middle)
+        if commit is not None and found == batch:
+            return commit
+        if commit is None or found < batch:
+            low = middle + 1
+        else:
+            high = commit.version - 1
+    raise CommitMissing(bronze.spec.name, batch)
+
+
+def _batch_at(path: Path, version: int) -> tuple[int, Commit | None]:
+    """Return the last batch committed in versions up to `version`, with its commit; -1 for none."""
+    for commit in commits_descending(path, version):
+        batches = metadata_of(commit).get("batches")
+        if batches and "plan" not in metadata_of(commit):
+            return batches[1], commit
+    return -1, None
 
 
 def latest_patch(table: Table, own: Commit) -> Commit:
@@ -46,12 +77,3 @@ def latest_patch(table: Table, own: Commit) -> Commit:
         elif commit.app_id is not None:
             break
     return newest
-
-
-def last_commit(table: Table, batch: int, matches: Callable[[Commit], bool]) -> Commit:
-    """Return the newest commit for which `matches` is true. Raises CommitMissing, which names `batch`."""
-    for version in sorted(log_versions(table.spec.path), reverse=True):
-        commit = read_commit(table.spec.path, version)
-        if matches(commit):
-            return commit
-    raise CommitMissing(table.spec.name, batch)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
+from include.clients.delta_log import latest_version
+from spark_jobs.engine.preflight import bronze_head
 from spark_jobs.storage import delta_table, log_checkpoints
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.log_checkpoints import checkpoint_file, checkpoint_versions
+from spark_jobs.storage.table_commits import CommitMissing, bronze_commit, commit_of, metadata_of
 
 INTERVAL = 5
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
@@ -115,3 +121,92 @@ def test_commit_succeeds_although_its_checkpoint_was_not_written(spec: TableSpec
     fill(owner, 23)
     assert checkpoint_versions(spec.path) == [19, 24, 29]
     assert len(Table(spec).files()) == 33
+
+
+class LogReads:
+    """Counts what Python reads of Delta logs: names of opened commit files, and listings."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[str] = []
+        self.listings = 0
+        real_open, real_list = builtins.open, os.listdir
+
+        def counted_open(path: Any, *arguments: Any, **named: Any) -> Any:
+            if "_delta_log/" in str(path) and str(path).endswith(".json"):
+                self.opened.append(Path(str(path)).name)
+            return real_open(path, *arguments, **named)
+
+        def counted_list(path: Any = ".") -> list[str]:
+            self.listings += "_delta_log" in str(path)
+            return real_list(path)
+
+        monkeypatch.setattr(builtins, "open", counted_open)
+        monkeypatch.setattr(os, "listdir", counted_list)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> LogReads:
+    return LogReads(monkeypatch)
+
+
+def batch(n: int) -> dict[str, Any]:
+    """The metadata of a bronze batch, as far as the head needs it."""
+    named = {"epoch": 1, "offsets": {"0": [n, n + 1]}, "query_id": "q", "topic_id": "t"}
+    return {"app_id": "app", "batches": [n, n], **named}
+
+
+@pytest.fixture
+def bronze(spec: TableSpec) -> Table:
+    """A table with 60 batches, and after each tenth a compaction."""
+    table = Table(spec)
+    for n in range(60):
+        table.commit("app", n, batch(n), [file(n)])
+        if n % 10 == 9:
+            table.compact([file(1000 + n)], [file(n)])
+    return table
+
+
+def test_owner_finds_its_own_commit_by_reading_one_file(bronze: Table, reads: LogReads) -> None:
+    assert commit_of(bronze, "app", 59).version == 65
+    assert (len(reads.opened), reads.listings) == (1, 0)
+
+
+def test_commit_is_found_after_a_restart_without_listing_the_log(bronze: Table, reads: LogReads) -> None:
+    restarted = Table(bronze.spec)
+    reads.listings = 0
+    assert commit_of(restarted, "app", 59).version == 65
+    assert latest_version(bronze.spec.path) == 66
+    assert (len(reads.opened), reads.listings) == (2, 0)
+
+
+def test_missing_commit_is_named(bronze: Table) -> None:
+    with pytest.raises(CommitMissing):
+        commit_of(bronze, "app", 60)
+    with pytest.raises(CommitMissing):
+        bronze_commit(bronze, 60)
+
+
+def test_bronze_batch_far_behind_the_head_is_found_by_few_reads(bronze: Table, reads: LogReads) -> None:
+    for n in range(60):
+        assert metadata_of(bronze_commit(bronze, n))["batches"] == [n, n]
+    reads.opened.clear()
+    bronze_commit(bronze, 3)
+    assert len(reads.opened) <= 20
+    reads.opened.clear()
+    bronze_commit(bronze, 58)
+    assert len(reads.opened) <= 8
+    assert reads.listings == 0
+
+
+def test_preflight_reads_the_end_of_bronze_only(bronze: Table, reads: LogReads) -> None:
+    head = bronze_head(bronze)
+    assert head is not None
+    assert (head.batch, head.transaction, head.ends) == (59, 59, {0: 60})
+    assert (len(reads.opened), reads.listings) == (2, 0)
+
+
+@pytest.mark.parametrize("hint", ["", '{"version": 0}', '{"version": 999}', None])
+def test_latest_version_does_not_depend_on_the_last_checkpoints_name(bronze: Table, hint: str | None) -> None:
+    path = bronze.spec.path / "_delta_log" / "_last_checkpoint"
+    path.unlink() if hint is None else path.write_text(hint)
+    assert latest_version(bronze.spec.path) == 66
