@@ -89,7 +89,8 @@ class Table:
         self._checkpoints = None if version is not None else self._superseded_checkpoints()
 
     def _superseded_checkpoints(self) -> SupersededCheckpoints:
-        interval = int(self._delta.metadata().configuration["delta.checkpointInterval"])
+        # 100 is delta-rs's own interval, of a table that was made without one.
+        interval = int(self._delta.metadata().configuration.get("delta.checkpointInterval", 100))
         return SupersededCheckpoints(self.spec.path, self.version, interval)
 
     def _load(self) -> None:
