@@ -47,13 +47,13 @@ class Part:
     pause: float = PAUSE
 
 
-def airflow(*words: str) -> list[str]:
+def airflow(*arguments: str) -> list[str]:
     """Return the command line of an Airflow command."""
-    return [sys.executable, "-m", "airflow", *words]
+    return [sys.executable, "-m", "airflow", *arguments]
 
 
 def start_part(name: str) -> Part:
-    """Start a part; it gets SIGTERM when this process is gone."""
+    """Start a part; the kernel sends it SIGTERM when this process exits."""
     log_line(f"{name}: starting")
     process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=terminate_with_parent)
     return Part(name, process, time.monotonic())
@@ -70,7 +70,7 @@ def restart_if_exited(part: Part, stop: threading.Event) -> Part:
     if code is None:
         return part
     pause = PAUSE if time.monotonic() - part.since > HEALTHY_AFTER else part.pause
-    log_line(f"{part.name}: ended with {code}, starting again in {pause:.1f} s")
+    log_line(f"{part.name}: exited with {code}, restarting in {pause:.1f} s")
     if stop.wait(pause):
         return part
     again = start_part(part.name)
@@ -87,13 +87,13 @@ def session_processes() -> Iterator[psutil.Process]:
 
 
 def terminate_orphans() -> None:
-    """End the children of a part that died; a worker with a task finishes it first."""
+    """Terminate the children of a part that died; a worker with a task finishes it first."""
     for process in session_processes():
         with suppress(psutil.Error, ProcessLookupError):
             parent, line = process.parent(), " ".join(process.cmdline())
-            lost = parent is None or os.getsid(parent.pid) != os.getsid(0)
-            if lost and not (WORKER in line and IDLE not in line):
-                log_line(f"pid {process.pid}: left behind, ended: {line[:100]}")
+            orphan = parent is None or os.getsid(parent.pid) != os.getsid(0)
+            if orphan and not (WORKER in line and IDLE not in line):
+                log_line(f"pid {process.pid}: orphan, terminated: {line[:100]}")
                 process.terminate()
 
 
@@ -106,7 +106,7 @@ def terminate_all() -> None:
     psutil.wait_procs(processes, TERMINATE_WITHIN)
     for process in session_processes():
         with suppress(psutil.Error):
-            log_line(f"pid {process.pid}: did not end within {TERMINATE_WITHIN:.0f} s, killed")
+            log_line(f"pid {process.pid}: still running after {TERMINATE_WITHIN:.0f} s, killed")
             process.kill()
 
 

@@ -1,7 +1,7 @@
 """Airflow as a process of the state folder: settings, start, health and login.
 
 Reads: Airflow's own health page.  Writes: `airflow/` in the state folder, the run file.
-Guarantee: everything is set by the environment, so nothing that Airflow finds elsewhere changes it.
+Guarantee: the environment sets everything, so a configuration file elsewhere changes nothing.
 After a crash: `headrace up --airflow` starts it again on the same database; streams and plans do not notice.
 Does not: define DAGs (dags/).
 """
@@ -60,7 +60,7 @@ class AirflowNotStarted(Terminal):
 
 @dataclass(frozen=True)
 class AirflowKeys:
-    """Airflow's port and keys, kept between starts; whoever has them can do all that Airflow can."""
+    """Airflow's port and keys, stored between starts; they grant everything that Airflow may do."""
 
     port: int
     password: str
@@ -110,7 +110,7 @@ def password_path(settings: Settings) -> Path:
 
 
 def airflow_database(settings: Settings) -> dict[str, str]:
-    """Airflow's settings of its database; psycopg serves both of its kinds of connection, other drivers but one."""
+    """Return Airflow's database settings; only psycopg serves synchronous and asynchronous connections."""
     url = settings.airflow_database
     if not url:
         return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}"}
@@ -118,14 +118,14 @@ def airflow_database(settings: Settings) -> dict[str, str]:
 
 
 def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]:
-    """Return the whole environment of Airflow's parts: ours, and every setting of Airflow that matters here."""
+    """Return the environment of Airflow's parts: ours without AIRFLOW variables, and the settings below."""
     page = f"http://{LOOPBACK}:{keys.port}"
     chosen: Mapping[str, Mapping[str, object]] = {
         "core": {
             "dags_folder": CLONE / "dags",
             "load_examples": False,
             "executor": "LocalExecutor",
-            # A plan's build is a JVM with two threads of its own: more at once would only wait for each other.
+            # A plan's build is a JVM with two threads: more at once would only wait for each other.
             "parallelism": 4,
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": password_path(settings),
@@ -143,10 +143,10 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
         "api_auth": {"jwt_secret": keys.jwt_secret},
         "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
-        # An api-server that is started again is away for longer than 15 s; a task's work must not die of that.
-        # A busy machine answers late, and a run whose first call timed out would fail with an empty log.
+        # An api-server takes longer than 15 s to restart; a task must survive that.
+        # A busy machine answers late, and a run would fail with an empty log when its first call times out.
         "workers": {"max_failed_heartbeats": 20, "execution_api_timeout": 60},
-        # What died is noticed within a minute, not within five.
+        # A dead task is noticed within a minute instead of five.
         "scheduler": {
             "task_instance_heartbeat_timeout": 60,
             "task_instance_heartbeat_timeout_detection_interval": 5,
@@ -158,14 +158,14 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
         for section, values in chosen.items()
         for key, value in values.items()
     }
-    mine = {
+    own = {
         "AIRFLOW_HOME": str(airflow_path(settings)),
         "HEADRACE_STATE": str(settings.state),
         "PYTHONPATH": str(CLONE),
         "PYTHONUNBUFFERED": "1",
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    return {**inherited, **given, **mine}
+    return {**inherited, **given, **own}
 
 
 def up_airflow(settings: Settings, report: Reporter) -> RunFile:
@@ -178,7 +178,7 @@ def up_airflow(settings: Settings, report: Reporter) -> RunFile:
 
 
 def down_airflow(settings: Settings, report: Reporter) -> bool:
-    """End Airflow with all its parts and tasks; return whether there was one. Streams are left alone. StateBusy."""
+    """End Airflow with all its parts and tasks; return whether it ran. Streams are left alone. Raises StateBusy."""
     with exclusive_command(settings):
         run = read_run_file(settings, AIRFLOW)
         if run is None:
@@ -217,7 +217,7 @@ def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
     """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
     if run is not None and is_alive(run):
-        report(f"{AIRFLOW}: is there already, pid {run.pid}")
+        report(f"{AIRFLOW}: already running, pid {run.pid}")
         await_healthy(settings, run, 0)
         return run
     if run is not None:

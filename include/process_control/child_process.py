@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them: started, recognised, stopped.
+"""Starts processes that outlive the command that started them, and returns their exit codes.
 
 A process is its run file: pid and start time. A pid alone is never trusted: the system reuses pids.
 """
@@ -45,7 +45,7 @@ def spawn(
 def launch(
     settings: Settings, name: str, argv: Sequence[str], cwd: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, output appended to its log; it writes its run file itself."""
+    """Start a process in a new session, output appended to its log. Writes no run file."""
     log = log_path(settings, name)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -65,19 +65,19 @@ def tethered(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "include.host.process_tether", str(os.getpid()), *argv]
 
 
-# The system keeps how a child ended for the process that started it, and for nobody else.
+# The kernel reports a child's exit code to its parent only.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def exit_code(run: RunFile) -> int | None:
-    """Return how a child of this process ended (negative: the signal), once; None when it runs or is not our child.
+    """Return the exit code of a child (negative: the signal), once; None while it runs or if it is not our child.
 
-    What is left of its session, such as a driver's JVM, is ended first.
+    The rest of its session, such as a driver's JVM, is killed first.
     """
     child = _children.get(run.pid)
     if child is None or os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
-    # Until it is waited for, its number is nobody else's, neither as a process nor as a group.
+    # Until it is waited for, its pid is not reused, neither for a process nor for a group.
     with suppress(ProcessLookupError):
         os.killpg(run.pid, signal.SIGKILL)
     return _children.pop(run.pid).wait()
@@ -89,9 +89,9 @@ def deferred_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     before = {
-        number: signal.signal(number, lambda got, _frame: came.append(got))
+        number: signal.signal(number, lambda got, _frame: received.append(got))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
@@ -99,5 +99,5 @@ def deferred_interrupts() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for caught in came:
-        signal.raise_signal(caught)
+    for signum in received:
+        signal.raise_signal(signum)

@@ -21,12 +21,12 @@ def start_driver(settings: Settings, dataset: str) -> RunFile:
 
 
 def driver_command(dataset: str) -> list[str]:
-    """Command line of a dataset's driver; its working folder is the clone."""
+    """Return the command line of a dataset's driver; its working folder is the clone."""
     return [sys.executable, "-m", "spark_jobs.jobs.stream_job", dataset]
 
 
 def driver_environment(settings: Settings) -> dict[str, str]:
-    """The environment of a driver: ours, and the state folder by its absolute path."""
+    """Return the environment of a driver: ours, and the absolute path of the state folder."""
     return {**os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
 
 

@@ -1,8 +1,8 @@
-"""The embedded Kafka broker: a real one, KRaft, one node, in a JVM of its own, on the loopback address.
+"""The embedded Kafka broker: one KRaft node in a separate JVM, on the loopback address.
 
 Reads: the broker jars, infra/kafka/.  Writes: `<state>/kafka`, the run file and log of `broker`.
 Guarantee: one cluster id for the life of the state folder; topics survive SIGKILL.
-After a crash: the runner starts it again, Kafka recovers its logs. Vanished storage is an error, never an empty start.
+After a crash: the runner restarts it, Kafka recovers its logs. Missing storage is an error, never an empty start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from include.state.process_states import BROKER
 from include.state.run_files import RunFile
 
 CONFIGURATION = CLONE / "infra" / "kafka"
-# C1 only: the broker copies bytes, it is ready in half the time and takes a third less CPU to get there.
+# C1 only: the broker copies bytes, it starts in half the time with a third less CPU.
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
 LIMITS = ("-XX:MaxMetaspaceSize=96m", "-XX:ReservedCodeCacheSize=48m", "-XX:MaxDirectMemorySize=64m")
 
@@ -40,8 +40,8 @@ class BrokerDataMissing(Terminal):
 
     def __init__(self, folder: Path, node: Path) -> None:
         super().__init__(
-            f"the broker's data is gone from {folder}, though it was made there before; no empty broker was started",
-            f'bring {folder} back, or begin with an empty broker: rm "{node}"',
+            f"the broker's data is gone from {folder}, where it was created before; no empty broker was started",
+            f'restore {folder}, or start with an empty broker: rm "{node}"',
         )
         self.folder = folder
 
@@ -56,7 +56,7 @@ class StorageNotFormatted(Terminal):
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """The broker's cluster id and ports, kept between starts; ports are 0 before the first."""
+    """The broker's cluster id and ports, stored between starts; ports are 0 before the first."""
 
     cluster_id: str
     port: int = 0
@@ -67,7 +67,7 @@ class BrokerNode:
 def start_broker(settings: Settings) -> RunFile:
     """Start the broker; return its run file (extra: bootstrap, port, cluster_id). It answers later, see `answers`.
 
-    Errors: those of `refuse_unstartable`, StorageNotFormatted.
+    Errors: those of `check_broker_prerequisites`, StorageNotFormatted.
     """
     java, node = check_broker_prerequisites(settings)
     write_properties(settings, node)
@@ -111,7 +111,7 @@ def write_node(settings: Settings, node: BrokerNode) -> None:
 
 
 def new_cluster_id() -> str:
-    """A random id as Kafka writes them: 22 characters of URL-safe base64, no leading dash."""
+    """Return a random id in Kafka's format: 22 characters of URL-safe base64, no leading dash."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return new_cluster_id() if text.startswith("-") else text
 
@@ -122,8 +122,8 @@ def assign_ports(node: BrokerNode, requested: int) -> BrokerNode:
         raise PortInUse(requested, holder_of(requested))
     fresh = iter(free_ports(2))
     port = requested or (node.port if node.port and is_free(node.port) else next(fresh))
-    kept = node.controller_port and node.controller_port != port and is_free(node.controller_port)
-    return replace(node, port=port, controller_port=node.controller_port if kept else next(fresh))
+    reusable = node.controller_port and node.controller_port != port and is_free(node.controller_port)
+    return replace(node, port=port, controller_port=node.controller_port if reusable else next(fresh))
 
 
 def write_properties(settings: Settings, node: BrokerNode) -> None:
@@ -152,26 +152,26 @@ def format_storage(settings: Settings, java: Java, node: BrokerNode) -> BrokerNo
 
 
 def existing_cluster_id(settings: Settings) -> str:
-    """Cluster id that Kafka wrote into its storage; empty when there is none yet."""
+    """Return the cluster id that Kafka wrote into its storage, "" before the first format."""
     path = data_path(settings) / "meta.properties"
     match = re.search(r"^cluster\.id=(\S+)$", path.read_text(), re.MULTILINE) if path.exists() else None
     return match.group(1) if match else ""
 
 
 def java_command(settings: Settings, java: Java) -> list[str]:
-    """Java with the flags and class path of the broker's JVMs; no main class yet."""
+    """Return Java with the flags and class path of the broker's JVMs, without a main class."""
     logging = f"-Dlog4j2.configurationFile={(CONFIGURATION / 'log4j2.properties').as_uri()}"
     heap = f"-Xmx{settings.broker_memory}"
     return [str(java.path), heap, *JVM, *LIMITS, logging, "-cp", f"{settings.jars / 'broker'}/*"]
 
 
 def broker_command(settings: Settings, java: Java) -> list[str]:
-    """The broker's command line; its working folder is `<state>/kafka`."""
+    """Return the broker's command line; its working folder is `<state>/kafka`."""
     return [*java_command(settings, java), "kafka.Kafka", "server.properties"]
 
 
 def answers(run: RunFile) -> bool:
-    """Whether this broker answers at its address, not another one that took the port."""
+    """Return whether this broker answers at its address, not another one that took the port."""
     if not is_open(int(run.extra["port"])):
         return False
     try:

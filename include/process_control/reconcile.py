@@ -1,6 +1,6 @@
 """Restart, wait or give up: the action for one process, given its observation, its desired state and earlier attempts.
 
-Pure: no clock, no file, no process. All rules of supervision are here.
+Pure: no clock, no file, no process. All rules of supervision are in this module.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from include.state.process_states import WORKING_STATES, ProcessState, ProcessSt
 class Policy:
     """Restart policy; seconds, except `tries`.
 
-    A process that exits is restarted after `first_pause`, then after twice that, up to `longest_pause`. It is given
-    up when it ended `tries` times in a row without working for `healthy_after` or advancing the tables. It is
-    killed `drain_within` after SIGTERM, or when it was silent for `silent_within`.
+    A process that exits is restarted after `first_pause`, which doubles with each failure up to `longest_pause`. It is
+    given up after `tries` exits in a row without working for `healthy_after` or advancing the tables. It is killed
+    `drain_within` after SIGTERM, or when it was silent for `silent_within`.
     """
 
     first_pause: float = 1.0
@@ -53,10 +53,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Attempts:
-    """Earlier attempts of one process, for the request of `wish`; times are seconds of a monotonic clock.
+    """Earlier attempts for the request of `desired_since`; times are seconds of a monotonic clock.
 
     `started`: since when it runs, its exit not counted yet. `at_work`, `silent`: since when without interruption.
-    `told`: when SIGTERM was sent. `failures`: exits in a row. `killed`: why the runner killed it.
+    `drain_requested`: when SIGTERM was sent. `failures`: exits in a row. `killed`: why the runner killed it.
     """
 
     desired_since: datetime | None = None
@@ -84,7 +84,7 @@ class Action:
 class Nothing(Action):
     """The process is in its desired state, or a pause has not elapsed."""
 
-    verb = "left as it is"
+    verb = "unchanged"
 
 
 class Start(Action):
@@ -121,8 +121,8 @@ def reconcile(observed: Observation, before: Attempts, policy: Policy, now: floa
     """Return the updated attempts and the action for a process."""
     tries = _with_desired(before, observed.desired_since)
     if observed.status.pid is None:
-        return _gone(observed, tries, policy, now)
-    return _there(observed, _with_observation(tries, observed, policy, now), policy, now)
+        return _reconcile_gone(observed, tries, policy, now)
+    return _reconcile_running(observed, _with_observation(tries, observed, policy, now), policy, now)
 
 
 def _with_desired(tries: Attempts, desired_since: datetime | None) -> Attempts:
@@ -138,14 +138,14 @@ def _with_observation(tries: Attempts, observed: Observation, policy: Policy, no
     at_work = _since(tries.at_work, state in WORKING_STATES, now)
     silent = _since(tries.silent, state is ProcessState.UNKNOWN, now)
     healthy = at_work is not None and now - at_work >= policy.healthy_after
-    brought_on = None not in (observed.batch, tries.batch) and (observed.batch or 0) > (tries.batch or 0)
+    advanced = None not in (observed.batch, tries.batch) and (observed.batch or 0) > (tries.batch or 0)
     return replace(
         tries,
         started=now if tries.started is None else tries.started,
         at_work=at_work,
         silent=silent,
         batch=tries.batch if observed.batch is None else max(observed.batch, tries.batch or 0),
-        failures=0 if healthy or brought_on else tries.failures,
+        failures=0 if healthy or advanced else tries.failures,
         next_try=None,
         given_up=False,
     )
@@ -157,7 +157,7 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
     return now if before is None else before
 
 
-def _there(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+def _reconcile_running(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     if tries.drain_requested is not None:
         if now - tries.drain_requested < policy.drain_within:
             return tries, Nothing("it is stopping")
@@ -173,9 +173,9 @@ def _killed(tries: Attempts, why: str) -> tuple[Attempts, Action]:
     return replace(tries, killed=why), Kill(why)
 
 
-def _gone(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
+def _reconcile_gone(observed: Observation, tries: Attempts, policy: Policy, now: float) -> tuple[Attempts, Action]:
     if observed.status.state is ProcessState.UNKNOWN:
-        # Its record cannot be read: it may be there, and there must not be two.
+        # Its record is unreadable: the process may run, and there must not be two.
         return tries, Nothing(observed.status.detail)
     if observed.desired_since is None:
         done = Attempts(restarts=tries.restarts, error=tries.killed or tries.error, batch=tries.batch)
@@ -212,7 +212,7 @@ def _due(observed: Observation, tries: Attempts, now: float) -> tuple[Attempts, 
     if observed.refused:
         return replace(tries, error=observed.refused, given_up=True), GiveUp(observed.refused)
     if not observed.ready:
-        return tries, Nothing("it waits for the broker, or for another process to let its lease go")
+        return tries, Nothing("it waits for the broker, or for another process to release its lease")
     again = tries.next_try is not None
-    reason = f"again: {tries.error}" if again else "it is wanted"
+    reason = f"again: {tries.error}" if again else "it is requested"
     return replace(tries, started=now, next_try=None, restarts=tries.restarts + again), Start(reason)

@@ -66,17 +66,17 @@ from include.state.run_files import (
 from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
 from include.status.process_status import started_datasets, unsupervised_status
 
-LOOK_EVERY, WHILE_THINGS_CHANGE = 1.0, 0.2
+STEP_SECONDS, UNSETTLED_STEP_SECONDS = 1.0, 0.2
 BROKER_STOP_WITHIN = 30.0
 REFUSED = 2
 Reporter = Callable[[str], None]
 
 
 class RunnerAlreadyRunning(Terminal):
-    """Another runner keeps this state folder; `holder` is what it wrote into the lock."""
+    """Another runner supervises this state folder; `holder` is what it wrote into the lock."""
 
     def __init__(self, settings: Settings, holder: str) -> None:
-        super().__init__(f"{settings.state} is kept by another runner, {holder}; nothing was done", "headrace status")
+        super().__init__(f"{settings.state} has another runner, {holder}; nothing was done", "headrace status")
         self.holder = holder
 
 
@@ -98,14 +98,14 @@ def restart_policy(settings: Settings) -> Policy:
 
 @dataclass
 class Runner:
-    """The runner's memory: attempts by process, and why a process that is gone ended.
+    """The runner's memory: attempts by process, and the last exit of each.
 
     `only` restricts it to these datasets, without the broker; empty: everything. `stopping`: drain everything.
     """
 
     settings: Settings
     policy: Policy
-    say: Reporter
+    report: Reporter
     only: frozenset[str] = frozenset()
     stopping: bool = False
     tries: dict[str, Attempts] = field(default_factory=dict)
@@ -114,66 +114,64 @@ class Runner:
     log_from: dict[str, int] = field(default_factory=dict)
 
     def step(self, now: float) -> bool:
-        """Observe, reconcile and act once; return whether every process is in its desired state.
-
-        `now` is monotonic, seconds.
-        """
-        words = self._requests()
+        """Act once at `now` (monotonic seconds); return whether every process is in its desired state."""
+        requests = self._requests()
         broker = unsupervised_status(self.settings, BROKER)
-        seen = {stream_name(name): self._seen_stream(name, words.get(name), broker) for name in self._datasets()}
+        found = {stream_name(name): self._observe_stream(name, requests.get(name), broker) for name in self._datasets()}
         if not self.only:
-            needed = not self.stopping or any(stream.status.pid for stream in seen.values())
-            seen[BROKER] = self._seen(broker, last_change(words) if needed else None)
-        done = [self._reconcile(name, one, now) for name, one in seen.items()]
+            needed = not self.stopping or any(stream.status.pid for stream in found.values())
+            found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
+        settled = [self._reconcile(name, observed, now) for name, observed in found.items()]
         self._record(now)
-        return all(done)
+        return all(settled)
 
     def _datasets(self) -> list[str]:
         return sorted(self.only or {*recorded_datasets(self.settings), *started_datasets(self.settings)})
 
     def _requests(self) -> dict[str, DesiredStream]:
-        """The readable requests by dataset."""
-        words: dict[str, DesiredStream] = {}
+        """Return the readable requests by dataset."""
+        requests: dict[str, DesiredStream] = {}
         for name in self._datasets():
             with suppress(StateFileUnreadable):
-                said = desired_stream(self.settings, name)
-                words |= {name: said} if said else {}
-        return words
+                request = desired_stream(self.settings, name)
+                requests |= {name: request} if request else {}
+        return requests
 
-    def _seen_stream(self, dataset: str, word: DesiredStream | None, broker: ProcessStatus) -> Observation:
+    def _observe_stream(self, dataset: str, request: DesiredStream | None, broker: ProcessStatus) -> Observation:
         status = unsupervised_status(self.settings, stream_name(dataset))
         if self.stopping:
-            return self._seen(status, None)
+            return self._observe(status, None)
         tries = self._tries(status.name)
-        readable = word is not None or dataset not in recorded_datasets(self.settings)
-        desired_since = (word.since if word and word.desired else None) if readable else tries.desired_since
-        # Declarations are read only for what may be started now.
+        readable = request is not None or dataset not in recorded_datasets(self.settings)
+        desired_since = (request.since if request and request.desired else None) if readable else tries.desired_since
+        # Declarations are read only for streams that may be started now.
         settled = (
             desired_since is None or status.pid is not None or (tries.given_up and tries.desired_since == desired_since)
         )
         refused = "" if settled else start_blocker(self.settings, dataset)
-        # A plan's job or a repair may hold the lease for a while: that is no failure of the stream.
+        # A plan's job or a repair may hold the lease for a while: the stream has not failed.
         free = status.pid is not None or is_free(lease_path(self.settings, dataset))
-        return self._seen(status, desired_since, refused=refused, ready=free and broker.state is ProcessState.RUNNING)
+        ready = free and broker.state is ProcessState.RUNNING
+        return self._observe(status, desired_since, refused=refused, ready=ready)
 
-    def _seen(
+    def _observe(
         self, status: ProcessStatus, desired_since: datetime | None, *, refused: str = "", ready: bool = True
     ) -> Observation:
         run = self._run_file(status.name)
-        word = read_reported_status(self.settings, run) if run else None
+        reported = read_reported_status(self.settings, run) if run else None
         code = exit_code(run) if run else None
         if code is not None:
-            self.ended[status.name] = self._how_ended(status.name, code)
+            self.ended[status.name] = self._exit_reason(status.name, code)
         failed = self.unstarted.get(status.name)
         return Observation(
             status=status,
             desired_since=desired_since,
             recorded=run is not None,
-            error=self._why_gone(status),
-            terminal=isinstance(failed, Terminal) if failed else bool(word and word.terminal),
+            error=self._error(status),
+            terminal=isinstance(failed, Terminal) if failed else bool(reported and reported.terminal),
             refused=refused,
             ready=ready,
-            batch=word.refined_batch if word and word.refined_batch >= 0 else None,
+            batch=reported.refined_batch if reported and reported.refined_batch >= 0 else None,
         )
 
     def _run_file(self, name: str) -> RunFile | None:
@@ -181,37 +179,37 @@ class Runner:
             return read_run_file(self.settings, name)
         return None
 
-    def _how_ended(self, name: str, code: int) -> str:
+    def _exit_reason(self, name: str, code: int) -> str:
         if code < 0:
             return f"it was killed by {signal.Signals(-code).name}"
         line = last_line(self.settings, name, self.log_from.get(name, 0))
         return f"it ended with exit code {code}{f': {line}' if line else ''}"
 
-    def _why_gone(self, status: ProcessStatus) -> str:
+    def _error(self, status: ProcessStatus) -> str:
         failed = self.unstarted.get(status.name)
         if failed is not None:
             return failed.what if isinstance(failed, HeadraceError) else f"it could not be started: {failed}"
         if status.state is ProcessState.FAILED:
             return status.detail
         if status.state is ProcessState.STOPPED:
-            return "it ended without being told to"
+            return "it stopped without a request"
         return self.ended.get(status.name, status.detail)
 
     def _tries(self, name: str) -> Attempts:
         return self.tries.get(name, Attempts())
 
-    def _reconcile(self, name: str, seen: Observation, now: float) -> bool:
+    def _reconcile(self, name: str, observed: Observation, now: float) -> bool:
         """Reconcile one process and act; return whether it is in its desired state."""
         before = self._tries(name)
-        self.tries[name], action = reconcile(seen, before, self._policy(name), now)
+        self.tries[name], action = reconcile(observed, before, self._policy(name), now)
         if not isinstance(action, Nothing):
-            self.say(f"{name}: {action.verb}, {action.reason}")
+            self.report(f"{name}: {action.verb}, {action.reason}")
         elif self.tries[name].failures > before.failures:
-            self.say(f"{name}: {action.reason}")
+            self.report(f"{name}: {action.reason}")
         self._act(name, action)
-        if seen.desired_since is None:
-            return seen.status.pid is None and not seen.recorded
-        return seen.status.state in WORKING_STATES or self.tries[name].given_up
+        if observed.desired_since is None:
+            return observed.status.pid is None and not observed.recorded
+        return observed.status.state in WORKING_STATES or self.tries[name].given_up
 
     def _policy(self, name: str) -> Policy:
         return replace(self.policy, drain_within=BROKER_STOP_WITHIN) if name == BROKER else self.policy
@@ -241,11 +239,11 @@ class Runner:
 
     def _record(self, now: float) -> None:
         state = ProcessState.DRAINING if self.stopping else ProcessState.RUNNING
-        accounts = {name: process_record(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
+        records = {name: process_record(tries, now, datetime.now(UTC)) for name, tries in self.tries.items()}
         # A full disk must not end the runner.
         with suppress(OSError):
             runner_record_file(self.settings).write(
-                RunnerRecord(state.label, "", os.getpid(), datetime.now(UTC), accounts)
+                RunnerRecord(state.label, "", os.getpid(), datetime.now(UTC), records)
             )
 
 
@@ -264,16 +262,16 @@ def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
         except Exception:  # noqa: BLE001  (supervision must survive any error of one step)
             traceback.print_exc()
             settled = False
-            time.sleep(LOOK_EVERY)
+            time.sleep(STEP_SECONDS)
         if runner.stopping and settled:
             return
-        pause = LOOK_EVERY if settled else WHILE_THINGS_CHANGE
+        pause = STEP_SECONDS if settled else UNSETTLED_STEP_SECONDS
         time.sleep(pause) if runner.stopping else stop.wait(pause)
 
 
 def environment_settings() -> dict[str, str]:
     """Return the settings that drivers inherit, without the state folder, passwords masked."""
-    return {knob.name: knob.value for knob in list_settings() if knob.name != "HEADRACE_STATE"}
+    return {info.name: info.value for info in list_settings() if info.name != "HEADRACE_STATE"}
 
 
 def log_line(line: str) -> None:
@@ -294,10 +292,10 @@ def main() -> int:
                 log_line(f"state folder of an earlier version: {line}")
             extra = {"settings": environment_settings()}
             write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
-            log_line(f"keeps {settings.state}, pid {os.getpid()}")
+            log_line(f"supervises {settings.state}, pid {os.getpid()}")
             supervise(Runner(settings, restart_policy(settings), log_line), lock, stop)
             remove_run_file(settings, RUNNER)
-            log_line("everything has ended")
+            log_line("all processes have exited")
     except HeadraceError as error:
         log_line(f"headrace: {error}")
         return REFUSED

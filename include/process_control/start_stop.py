@@ -42,7 +42,7 @@ from include.status.process_status import (
 
 RUNNER_READY_WITHIN = 30.0
 READY_WITHIN = 90.0
-# Longer than the runner lets a driver and then the broker take.
+# Longer than the runner gives a driver and then the broker.
 DOWN_WITHIN = 120.0
 
 Reporter = Callable[[str], None]
@@ -53,7 +53,7 @@ class StateBusy(Transient):
 
     def __init__(self, state: Path, holder: str) -> None:
         super().__init__(
-            f"another up or down is at work on {state} ({holder}); nothing was done", "wait for it, then try again"
+            f"another up or down is using {state} ({holder}); nothing was done", "wait for it, then try again"
         )
         self.holder = holder
 
@@ -79,7 +79,7 @@ class StateSuspended(Terminal):
 
 @contextmanager
 def exclusive_command(settings: Settings) -> Iterator[None]:
-    """Hold the state folder's supervision lock; StateBusy when another command has it. Goes away with the process."""
+    """Hold the supervision lock, which ends with the process. Raises StateBusy when another command has it."""
     try:
         lock = take_lock(settings.state / "run" / "supervision.lock", f"pid {os.getpid()}")
     except LockHeld as error:
@@ -98,8 +98,8 @@ def up(
 
     `with_broker` is called as soon as the broker answers, before the streams work.
 
-    Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `refuse_unstartable`, and NotStarted
-    for the first process that did not start (after waiting for the others).
+    Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `check_broker_prerequisites`, and
+    NotStarted for the first process that did not start (after waiting for the others).
     """
     for problem in misnamed_folders(settings):
         report(f"left out: {problem}")
@@ -115,7 +115,7 @@ def up(
         for name in datasets:
             request_stream(settings, name, "headrace up")
         ensure_runner(settings, report)
-        # Without a broker no stream comes; without one stream the others do.
+        # Without the broker no stream starts; without one stream the others do.
         raise_first([await_working(settings, broker, since[BROKER], report)])
         with_broker()
         failures = [await_working(settings, stream, since[stream.name], report) for stream in streams]
@@ -139,7 +139,7 @@ def upgrade_state(settings: Settings, report: Reporter) -> None:
 
 
 def raise_first(failures: Sequence[NotStarted | None]) -> None:
-    """Raise the first failure, if there is any."""
+    """Raise the first failure, if any."""
     for failure in failures:
         if failure is not None:
             raise failure
@@ -153,12 +153,12 @@ def require_responsive(before: Sequence[ProcessStatus]) -> None:
 
 
 def ensure_runner(settings: Settings, report: Reporter) -> None:
-    """Start the state folder's runner unless there is one; NotStarted."""
+    """Start the state folder's runner unless one runs. Raises NotStarted."""
     status = observe_runner(settings)
     if status.state is ProcessState.DRAINING:
         await_drained(settings, report)
     elif status.pid:
-        report(f"{RUNNER}: is there already, pid {status.pid}{settings_difference(settings)}")
+        report(f"{RUNNER}: already running, pid {status.pid}{settings_difference(settings)}")
         return
     report(f"{RUNNER}: starting {restart_note(status)}…")
     since = log_size(settings, RUNNER)
@@ -173,9 +173,9 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
 
 def settings_difference(settings: Settings) -> str:
     """Return a note when the runner's drivers have other settings than this command; "" when they are the same."""
-    run, here = read_run_file(settings, RUNNER), environment_settings()
-    there = (run.extra.get("settings") if run else None) or here
-    differing = [f"{name}={there.get(name)} (here {value})" for name, value in here.items() if there.get(name) != value]
+    run, ours = read_run_file(settings, RUNNER), environment_settings()
+    theirs = (run.extra.get("settings") if run else None) or ours
+    differing = [f"{name}={theirs.get(name)} (now {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
     return f"; its drivers have {', '.join(differing)}: headrace down, then up, changes that" if differing else ""
 
 
@@ -190,19 +190,19 @@ def await_drained(settings: Settings, report: Reporter) -> None:
 def await_working(settings: Settings, before: ProcessStatus, since: int, report: Reporter) -> NotStarted | None:
     """Wait until a process works; return the error when it does not."""
     name, began = before.name, time.monotonic()
-    report(f"{name}: is there already, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
-    status, told = observe_process(settings, name), before.next_try
+    report(f"{name}: already running, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
+    status, reported = observe_process(settings, name), before.next_try
     while not (is_working(settings, status) or status.state.terminal) and time.monotonic() < began + READY_WITHIN:
-        if status.next_try not in (None, told):
-            told = status.next_try
+        if status.next_try not in (None, reported):
+            reported = status.next_try
             report(f"{name}: {status.detail}")
         time.sleep(0.1)
         status = observe_process(settings, name)
     if is_working(settings, status):
-        said = f", {status.detail}" if status.detail else ""
-        report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{said}, pid {status.pid}")
+        detail = f", {status.detail}" if status.detail else ""
+        report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{detail}, pid {status.pid}")
         return None
-    why = f"is {status.state.label}" if status.state.terminal else f"was not at work within {READY_WITHIN:.0f} s"
+    why = f"is {status.state.label}" if status.state.terminal else f"did not work within {READY_WITHIN:.0f} s"
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 
@@ -220,7 +220,7 @@ def is_working(settings: Settings, status: ProcessStatus) -> bool:
 
 
 def restart_note(before: ProcessStatus) -> str:
-    """Return a note about a restart."""
+    """Return "again after a crash" for a process that crashed, else ""."""
     return "again after a crash " if before.state is ProcessState.CRASHED else ""
 
 
@@ -239,7 +239,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
         before = observe_processes(settings, names)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):
-                report(f"{STREAM}{name}: Airflow's stream__{name} wants it; unless paused, its next run brings it back")
+                report(f"{STREAM}{name}: Airflow's stream__{name} requested it; unless paused, its next run starts it")
             release_stream(settings, name, "headrace down")
         left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
@@ -255,19 +255,19 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
 def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
     """Whether the last request for the stream came from a run of `stream__<dataset>`."""
     with suppress(StateFileUnreadable):
-        said = desired_stream(settings, dataset)
-        return said is not None and said.desired and said.by.startswith("stream__")
+        request = desired_stream(settings, dataset)
+        return request is not None and request.desired and request.by.startswith("stream__")
     return False
 
 
 def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Reporter) -> None:
-    """Have the runner end these processes; without a working runner, end them here."""
+    """Have the runner end these processes; without a working runner, end them in this process."""
     runner = read_run_file(settings, RUNNER)
     if runner is not None and is_alive(runner):
-        listens = observe_runner(settings).state is not ProcessState.UNKNOWN
+        responsive = observe_runner(settings).state is not ProcessState.UNKNOWN
         if not only:
             terminate(runner)
-        if listens and await_exits(settings, runs, lambda: None, report):
+        if responsive and await_exits(settings, runs, lambda: None, report):
             return
         if only:
             raise StateSuspended(observe_runner(settings))
@@ -275,9 +275,9 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
         send(runner, signal.SIGKILL)
         wait_gone(runner, 10)
     with sole_runner(settings):
-        here = Runner(settings, restart_policy(settings), lambda _: None, only=only, stopping=not only)
-        await_exits(settings, runs, lambda: here.step(time.monotonic()), report)
-        while not here.step(time.monotonic()):
+        local = Runner(settings, restart_policy(settings), lambda _: None, only=only, stopping=not only)
+        await_exits(settings, runs, lambda: local.step(time.monotonic()), report)
+        while not local.step(time.monotonic()):
             time.sleep(0.05)
         if not only:
             remove_run_file(settings, RUNNER)
@@ -287,8 +287,8 @@ def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], 
     """Report each process as it exits, calling `step` in between; return whether all exited in time."""
     began, left = time.monotonic(), [run for run in runs if is_alive(run)]
     for run in runs:
-        asked = "draining …" if run.name.startswith(STREAM) else "stopping …"
-        report(f"{run.name}: {asked if run in left else 'was not running any more'}")
+        action = "draining …" if run.name.startswith(STREAM) else "stopping …"
+        report(f"{run.name}: {action if run in left else 'was not running'}")
     while left and time.monotonic() < began + DOWN_WITHIN:
         step()
         time.sleep(0.05)
@@ -299,10 +299,10 @@ def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], 
 
 
 def exit_summary(settings: Settings, run: RunFile) -> str:
-    """Return how a process ended after SIGTERM."""
-    word = read_reported_status(settings, run)
-    if word is not None and word.process_state is ProcessState.FAILED:
-        return f"failed while it stopped ({word.reason or ''})"
-    if run.name.startswith(STREAM) and (word is None or word.process_state is not ProcessState.STOPPED):
+    """Return the outcome of a process after SIGTERM."""
+    reported = read_reported_status(settings, run)
+    if reported is not None and reported.process_state is ProcessState.FAILED:
+        return f"failed while it stopped ({reported.reason or ''})"
+    if run.name.startswith(STREAM) and (reported is None or reported.process_state is not ProcessState.STOPPED):
         return "was killed, nothing is lost, its batch runs again;"
     return "stopped"

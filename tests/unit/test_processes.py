@@ -210,7 +210,7 @@ def test_down_names_who_will_restart_the_stream(settings: Settings, stand_ins: S
     request_stream(settings, "flights", "stream__flights/scheduled__1")
     down(settings, said.append, ["flights"])
     assert [line for line in said if "unless paused" in line] == [
-        "stream:flights: Airflow's stream__flights wants it; unless paused, its next run brings it back"
+        "stream:flights: Airflow's stream__flights requested it; unless paused, its next run starts it"
     ]
     said.clear()
     down(settings, said.append, ["weather"])
@@ -263,7 +263,7 @@ def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand
     assert wait_gone(run, 5)
     said: list[str] = []
     down(settings, said.append)
-    assert "stream:flights: was not running any more" in said
+    assert "stream:flights: was not running" in said
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
@@ -301,6 +301,6 @@ def test_a_runner_with_other_settings_is_named(settings: Settings, monkeypatch: 
     monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "7g")
     monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me:secret@host/db")
     ensure_runner(settings, said.append)
-    assert said[0] == f"runner: is there already, pid {os.getpid()}"
-    assert "HEADRACE_DRIVER_MEMORY=3g (here 7g)" in said[1]
+    assert said[0] == f"runner: already running, pid {os.getpid()}"
+    assert "HEADRACE_DRIVER_MEMORY=3g (now 7g)" in said[1]
     assert "secret" not in said[1]

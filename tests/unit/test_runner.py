@@ -218,7 +218,7 @@ def test_next_runner_takes_over_running_processes(settings: Settings, stand_ins:
 def test_a_turn_that_fails_does_not_end_the_runner(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(runner, "STEP_SECONDS", 0.01)
     turns: list[bool] = []
     stop = threading.Event()
 
@@ -237,7 +237,7 @@ def test_a_turn_that_fails_does_not_end_the_runner(
 
 
 def test_a_runner_whose_state_folder_was_removed_stops(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(runner, "STEP_SECONDS", 0.01)
     with sole_runner(settings) as lock:
         assert is_held(lock)
         Path(lock.name).unlink()
