@@ -153,7 +153,7 @@ def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: Spa
         return transformed.where(f"flight != {1 if rows == 'lost' else 3}")
 
     release.release = replace(release.release, writer=replace(writer, transform=careless))
-    with pytest.raises(RowsUnaccounted, match="one row of each"):
+    with pytest.raises(RowsUnaccounted, match="exactly one row per record"):
         release.refine(0, 0)
     assert release.refined() == -1
     assert release.begun() is None
