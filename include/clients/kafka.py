@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from include.errors import Terminal, Transient
@@ -128,6 +128,14 @@ def describe_topic(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> Topi
 def topic_id(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> str:
     """Kafka's id of the topic: another one after the topic was deleted and made again. TopicMissing."""
     return str(describe_topic(bootstrap, topic, timeout).topic_id)
+
+
+def is_compacted(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> bool:
+    """Whether Kafka may remove single records of the topic (`cleanup.policy` has `compact`). TopicMissing."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
+    policy = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)["cleanup.policy"].value
+    return "compact" in str(policy)
 
 
 def partition_ids(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[int]:

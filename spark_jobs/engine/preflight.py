@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
 
 from include.catalog.dataset import Dataset
 from include.clients.delta_log import LOG, commits_descending
-from include.clients.kafka import log_end_offsets, log_start_offsets, topic_id
+from include.clients.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
+from include.clients.kafka_record import KafkaRecord, record_reader
 from include.errors import Terminal
 from include.paths import bronze_path, checkpoint_path, silver_path
 from include.settings import Settings
+from spark_jobs.engine.bronze_tail import last_records
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import OffsetLogDamaged, logged_batches, planned_ends, validate_log
@@ -64,6 +67,27 @@ class TablesDisagree(Terminal):
         self.why = why
 
 
+class RecordsReplaced(Terminal):
+    """Kafka has another record, or none, at an offset that bronze has: it lost records and used their offsets again.
+
+    `bronze` is bronze's last record of the partition, `kafka` the record that Kafka has there or after it.
+    """
+
+    def __init__(self, dataset: str, partition: int, bronze: KafkaRecord, kafka: KafkaRecord | None) -> None:
+        other = "no record" if kafka is None else f"another record (offset {kafka.offset}, {_written(kafka)})"
+        super().__init__(
+            f"{dataset}: Kafka lost records that bronze has and used their offsets again: at partition {partition},"
+            f" offset {bronze.offset}, bronze has the record of {_written(bronze)}, Kafka has {other}; nothing was"
+            " read, because the new records below bronze's end would be skipped",
+            f"headrace audit --dataset {dataset} lists the records that differ",
+        )
+        self.dataset, self.partition, self.bronze, self.kafka = dataset, partition, bronze, kafka
+
+
+def _written(record: KafkaRecord) -> str:
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True)
 class BronzeHead:
     """The last batch of bronze; `ends`: next offset per partition, `transaction`: version of its app id."""
@@ -106,11 +130,14 @@ def validated_generation(
 ) -> Generation:
     """Return the generation to continue with; the first one, from the topic's start, when bronze is empty.
 
-    Raises CheckpointUnusable, which `headrace repair` repairs; TopicReplaced, TablesDisagree, which it does not.
+    Raises CheckpointUnusable, which `headrace repair` repairs; TopicReplaced, TablesDisagree, RecordsReplaced, which
+    it does not.
     """
     topic = dataset.pipeline.topic
     found_id = topic_id(bootstrap, topic)
     _validate_tables(settings, dataset, head, found_id, log_end_offsets(bootstrap, topic))
+    if head is not None:
+        refuse_replaced_records(dataset, bronze, head, bootstrap)
     folder = checkpoint_path(settings, dataset.name)
     known = read_generation(folder, dataset.name)
     if known is None:
@@ -140,6 +167,26 @@ def _validate_tables(
     refined, last = _silver_batch(settings, dataset), head.batch if head else -1
     if refined > last:
         raise TablesDisagree(name, f"silver has batches up to {refined}, bronze only up to {last}")
+
+
+def refuse_replaced_records(dataset: Dataset, bronze: Table, head: BronzeHead, bootstrap: str) -> None:
+    """Raise RecordsReplaced unless Kafka has bronze's last record of each partition, and no other up to bronze's end.
+
+    Offsets alone do not show that Kafka lost its tail once producers have sent as many records again.
+    """
+    topic = dataset.pipeline.topic
+    starts, own = log_start_offsets(bootstrap, topic), last_records(bronze, head.ends)
+    # What Kafka has expired cannot be compared.
+    comparable = {partition: record for partition, record in own.items() if record.offset >= starts.get(partition, 0)}
+    if not comparable:
+        return
+    compacted = is_compacted(bootstrap, topic)
+    with record_reader(bootstrap, topic) as read:
+        for partition, record in sorted(comparable.items()):
+            found = read(partition, record.offset, head.ends[partition])
+            if found != [record] and not (compacted and not found):
+                other = next((each for each in found if each != record), None)
+                raise RecordsReplaced(dataset.name, partition, record, other)
 
 
 def _silver_batch(settings: Settings, dataset: Dataset) -> int:

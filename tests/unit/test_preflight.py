@@ -2,124 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 
-from include.catalog.dataset import Dataset, declared_dataset
 from include.errors import Terminal
-from include.paths import bronze_path, checkpoint_path, lease_path, silver_path
+from include.paths import bronze_path, lease_path, silver_path
 from include.settings import Settings
-from spark_jobs.engine import preflight
 from spark_jobs.engine.preflight import (
     CheckpointDisagrees,
     CheckpointMissing,
+    RecordsReplaced,
     TablesDisagree,
     TopicReplaced,
     bronze_head,
-    refuse_lost_bronze,
-    validated_generation,
 )
-from spark_jobs.jobs import repair_job
 from spark_jobs.jobs.repair_job import OffsetsExpired
-from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import Generation, GenerationDamaged, read_generation, write_generation
+from spark_jobs.storage.checkpoint_generation import GenerationDamaged, write_generation
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import LeaseHeld, take_lease
 from spark_jobs.storage.offset_log import OffsetLogDamaged
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
-BATCHES = 4
-TEN = 10
-"""Offsets that each batch takes of each of the two partitions."""
-
-
-@dataclass
-class Kafka:
-    """The broker's answers."""
-
-    id: str = "topic-1"
-    starts: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
-    ends: dict[int, int] = field(default_factory=lambda: {0: 100, 1: 100})
-
-
-@dataclass
-class Scene:
-    """A dataset with `BATCHES` batches in bronze, its checkpoint, and Kafka's answers."""
-
-    settings: Settings
-    dataset: Dataset
-    bronze: Table
-    kafka: Kafka
-
-    @property
-    def folder(self) -> Path:
-        return checkpoint_path(self.settings, "flights")
-
-    @property
-    def generation(self) -> Generation:
-        found = read_generation(self.folder, "flights")
-        assert found is not None
-        return found
-
-    def commit(self, number: int, generation: int = 1, base: int = 0) -> None:
-        """Commit bronze batch `number`, without rows."""
-        spans = {str(p): [TEN * number, TEN * (number + 1)] for p in (0, 1)}
-        said: dict[str, Any] = {
-            "dataset": "flights",
-            "table": "bronze.flights",
-            "app_id": f"flights/bronze/{generation}",
-            "epoch": 1,
-            "batches": [number, number],
-            "rows": 0,
-            "rows_by_partition": {},
-            "offsets": spans,
-            "query_id": f"query-{generation}",
-            "topic_id": "topic-1",
-        }
-        self.bronze.commit(f"flights/bronze/{generation}", number - base, said, [])
-
-    def plan(self, batch: int, number: int, generation: int = 1, done: bool = True) -> None:
-        """Write Spark's log of its `batch`, which is bronze's batch `number`."""
-        place = self.folder / str(generation)
-        ends = json.dumps({"flights": {str(p): TEN * (number + 1) for p in (0, 1)}})
-        for name, text in (("offsets", f"v1\n{{}}\n{ends}"), ("commits", "v1\n{}")):
-            (place / name).mkdir(parents=True, exist_ok=True)
-            if done or name == "offsets":
-                (place / name / str(batch)).write_text(text)
-        (place / "metadata").write_text(json.dumps({"id": f"query-{generation}"}))
-
-    def preflight(self) -> Generation:
-        refuse_lost_bronze(self.settings, "flights")
-        head = bronze_head(self.bronze)
-        return validated_generation(self.settings, self.dataset, self.bronze, head, "broker")
-
-    def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
-        shown: list[str] = []
-        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, print_line=shown.append)
-        return well, shown
-
 
 @pytest.fixture
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    kafka = Kafka()
-    for module in (preflight, repair_job):
-        monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
-        monkeypatch.setattr(module, "log_start_offsets", lambda *_: dict(kafka.starts))
-    monkeypatch.setattr(preflight, "log_end_offsets", lambda *_: dict(kafka.ends))
-    monkeypatch.setattr(repair_job, "bootstrap_servers", lambda _: "broker")
-    made = Scene(settings, declared_dataset(settings, "flights"), Table(bronze_spec(settings, "flights")), kafka)
-    write_generation(made.folder, Generation(1, 0, {0: 0, 1: 0}, "flights", "topic-1", made.bronze.table_id))
-    for number in range(BATCHES):
-        made.plan(number, number)
-        made.commit(number)
-    return made
+    return open_scene(settings, monkeypatch)
 
 
 def in_checkpoint(change: Callable[[Path], object]) -> Callable[[Scene], None]:
@@ -179,7 +91,22 @@ REPAIRABLE = {
     "older generation": (lambda s: s.commit(BATCHES, 2, BATCHES), CheckpointDisagrees, "bronze does not have"),
     "generation elsewhere": (rewritten(number=2, base=3), CheckpointDisagrees, "generation 2 starts with batch 3"),
 }
+LAST = (1, BATCHES * 10 - 3)
+"""Partition and offset of bronze's last record."""
+
+
+def replaced_record(scene: Scene) -> None:
+    scene.kafka.records[LAST] = replace(scene.kafka.records[LAST], value=b"another")
+
+
+def later_record(scene: Scene) -> None:
+    scene.kafka.records[1, 38] = record_of(38, 1)
+
+
 UNREPAIRABLE = {
+    "record replaced": (replaced_record, RecordsReplaced, "partition 1, offset 37"),
+    "record missing": (lambda s: s.kafka.records.pop(LAST), RecordsReplaced, "Kafka has no record"),
+    "record that bronze lacks": (later_record, RecordsReplaced, r"another record \(offset 38"),
     "topic created again": (lambda s: setattr(s.kafka, "id", "topic-2"), TopicReplaced, "topic-2"),
     "Kafka lost records": (lambda s: s.kafka.ends.update({1: 39}), TablesDisagree, "Kafka only up to 39"),
     "Kafka lost a partition": (lambda s: s.kafka.ends.pop(1), TablesDisagree, "Kafka only up to nothing"),
@@ -230,6 +157,27 @@ def test_disagreeing_tables_are_not_repaired(scene: Scene, name: str) -> None:
         with pytest.raises(kind, match=said):
             ask()
     assert (scene.folder / "generation.json").read_text() == before
+
+
+@pytest.mark.parametrize("change", [{"timestamp_ms": 7}, {"key": None}, {"value": None}])
+def test_record_with_another_content_is_refused(scene: Scene, change: dict[str, Any]) -> None:
+    """Producers that send as many records as Kafka lost leave no trace in the offsets."""
+    scene.kafka.records[LAST] = replace(scene.kafka.records[LAST], **change)
+    with pytest.raises(RecordsReplaced) as refused:
+        scene.preflight()
+    assert (refused.value.partition, refused.value.bronze.offset) == LAST
+    assert "headrace" in refused.value.remedy
+
+
+def test_expired_and_compacted_records_are_not_compared(scene: Scene) -> None:
+    del scene.kafka.records[LAST]
+    scene.kafka.starts[1] = 38
+    assert scene.preflight().number == 1
+    scene.kafka.starts[1], scene.kafka.compacted = 0, True
+    assert scene.preflight().number == 1
+    later_record(scene)
+    with pytest.raises(RecordsReplaced):
+        scene.preflight()
 
 
 def test_silver_ahead_of_bronze_is_refused(scene: Scene) -> None:
