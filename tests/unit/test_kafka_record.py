@@ -21,6 +21,8 @@ def broker() -> Iterator[str]:
         producer.produce("records", key=key, value=value, partition=0, timestamp=1_000 + number)
     producer.flush(10)
     yield f"{first.host}:{first.port}"
+    # The broker lives as long as this producer.
+    producer.flush(1)
 
 
 def test_record_reader_returns_the_records_of_a_range(broker: str) -> None:
