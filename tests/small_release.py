@@ -80,20 +80,26 @@ class SmallRelease:
 
     def ingest(self, records: Sequence[Record]) -> int:
         """Commit the records as the next bronze batch, behind the partitions' ends; return its number."""
-        number, starts = self.batches, dict(self.ends)
-        ends = dict(starts)
-        rows = []
-        for place, record in enumerate(records):
-            at = ARRIVED + timedelta(seconds=7 * number, milliseconds=place)
-            offset = ends[record.partition] + record.hole
-            rows.append(self._row(record, offset, at))
-            ends[record.partition] = offset + 1
-        source = self._source(rows)
+        number, starts = self.batches, self.ends
+        source, ends = self._next_records(records)
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
         app_id = f"{self.dataset.name}/bronze/1"
         commit_bronze(self.bronze, source, BronzeBatch(number, app_id, number, ranges, self._facts()))
         self.ends, self.batches = ends, number + 1
         return number
+
+    def source(self, records: Sequence[Record]) -> DataFrame:
+        """Return the records as the Kafka source's next batch, without a commit."""
+        return self._next_records(records)[0]
+
+    def _next_records(self, records: Sequence[Record]) -> tuple[DataFrame, dict[int, int]]:
+        ends, rows = dict(self.ends), []
+        for place, record in enumerate(records):
+            at = ARRIVED + timedelta(seconds=7 * self.batches, milliseconds=place)
+            offset = ends[record.partition] + record.hole
+            rows.append(self._row(record, offset, at))
+            ends[record.partition] = offset + 1
+        return self._source(rows), ends
 
     def refine(self, first: int, last: int) -> RunReport:
         """Refine bronze batches [first, last] and publish."""

@@ -1,7 +1,8 @@
 """Ingest: the streaming query from Kafka to bronze (docs/architecture.md §4, step 3).
 
 Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit per micro-batch.
-Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once.
+Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is
+in its commit.
 After a crash: Spark plans batch N again with the same offsets; bronze skips it if it is committed.
 Does not: parse a record, or wait for refine.
 """
@@ -22,6 +23,8 @@ from include.catalog.dataset import Dataset
 from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
+from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
@@ -93,13 +96,17 @@ class Ingest:
         begun = time.monotonic()
         try:
             batch = self._batch(number)
-            files = commit_bronze(self.bronze, records, batch)
+            files = commit_bronze(self.bronze, records, batch, self._refuse_replaced_topic)
         except Exception as error:
             self.failure = error
             raise
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
         self.last_batch = batch.number
+
+    def _refuse_replaced_topic(self) -> None:
+        """Spark continues at the same offsets in a topic that was deleted and created again."""
+        refuse_replaced_topic(self.dataset.name, self.generation, bootstrap_servers(self.settings))
 
     def _batch(self, number: int) -> BronzeBatch:
         name, generation = self.dataset.name, self.generation

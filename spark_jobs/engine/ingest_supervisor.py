@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.clients.kafka import log_end_offsets
-from include.errors import HeadraceError, Terminal
+from include.clients.kafka import KafkaRefused, TopicMissing, log_end_offsets
+from include.errors import Terminal, Transient
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.ingest import DRAINED, Ingest
 from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.preflight import refuse_changed_topic
 from spark_jobs.engine.status_reporter import StatusReporter
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -51,13 +52,14 @@ class IngestSupervisor:
         self.reporter.report("running")
 
     def restart_ended(self) -> None:
-        """Start an ended query again, once its pause is over and the broker answers.
+        """Start an ended query again, once its pause is over and the broker answers with the topic that bronze has.
 
-        Raises IngestFailed, or the query's own Terminal error. Refine continues meanwhile.
+        Raises IngestFailed, the query's own Terminal error, TopicReplaced, TablesDisagree, or RecordsReplaced. Refine
+        continues meanwhile.
         """
         if not self.has_ended and not self.query.isActive:
             self._note_end()
-        if self.has_ended and time.monotonic() >= self.restart_at and self._broker_answers():
+        if self.has_ended and time.monotonic() >= self.restart_at and self._topic_answers():
             self.start(bootstrap_servers(self.ingest.settings))
 
     def drain(self, timeout: float = 50.0) -> None:
@@ -73,13 +75,14 @@ class IngestSupervisor:
             time.sleep(0.05)
         self.query.stop()
         error = self.query.exception()
-        if error is not None and DRAINED not in str(error):
+        # Without a broker the last batch stays planned, like one that the drain interrupts.
+        if error is not None and DRAINED not in str(error) and not isinstance(self.ingest.failure, Transient):
             raise error
 
     def _note_end(self) -> None:
         self.has_ended, batch = True, self.ingest.last_batch
         error = self.ingest.failure or self.query.exception()
-        if isinstance(error, Terminal):
+        if isinstance(error, Terminal) and not isinstance(error, TopicMissing):
             raise error
         reason = error_reason(error) if error else "the query ended without an error"
         self.failures = self.failures + 1 if self.failed_after == batch else 1
@@ -91,13 +94,18 @@ class IngestSupervisor:
         log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
         self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")
 
-    def _broker_answers(self) -> bool:
-        """An unreachable broker is waited for without limit, and does not count as a failure of ingest."""
+    def _topic_answers(self) -> bool:
+        """Wait for an unreachable broker or a missing topic without limit; neither counts as a failure of ingest.
+
+        Either may return with another topic, or without its newest records.
+        """
+        ingest = self.ingest
         try:
-            settings, topic = self.ingest.settings, self.ingest.dataset.pipeline.topic
-            log_end_offsets(bootstrap_servers(settings), topic, timeout=2.0)
+            bootstrap = bootstrap_servers(ingest.settings)
+            log_end_offsets(bootstrap, ingest.generation.topic, timeout=2.0)
+            refuse_changed_topic(ingest.dataset, ingest.bronze, ingest.generation, bootstrap)
             return True
-        except HeadraceError as error:
+        except (Transient, TopicMissing, KafkaRefused) as error:
             self.failures, self.restart_at = 0, time.monotonic() + FIRST_PAUSE
             self.reporter.report("waiting", error.what)
             return False

@@ -49,8 +49,9 @@ class TopicReplaced(Terminal):
 
     def __init__(self, dataset: str, topic: str, known: str, found: str) -> None:
         super().__init__(
-            f"topic {topic} was created again (id {found}, bronze.{dataset} is of id {known}); nothing was read",
-            "create the topic under a new name, or set HEADRACE_STATE to a new folder for it",
+            f"topic {topic} was deleted and created again (id {found}, bronze.{dataset} is of id {known}); nothing of the"
+            " new topic was committed, and what is published stays readable",
+            f"HEADRACE_STATE=NEW_FOLDER headrace up {dataset}   (reads the new topic from its start)",
         )
         self.known = known
         self.found = found
@@ -144,8 +145,7 @@ def validated_generation(
         if head is not None:
             raise CheckpointMissing(dataset.name, folder / "generation.json", head.batch)
         known = Generation(1, 0, log_start_offsets(bootstrap, topic), topic, found_id, bronze.table_id)
-    if known.topic_id != found_id:
-        raise TopicReplaced(dataset.name, topic, known.topic_id, found_id)
+    _refuse_other_id(dataset.name, known, found_id)
     if known.bronze_id != bronze.table_id:
         why = f"bronze is table {bronze.table_id}, its checkpoint wrote table {known.bronze_id}"
         raise TablesDisagree(dataset.name, why)
@@ -160,13 +160,36 @@ def _validate_tables(
     name = dataset.name
     if head is not None and head.topic_id != topic:
         raise TopicReplaced(name, dataset.pipeline.topic, head.topic_id, topic)
-    for partition, end in (head.ends if head else {}).items():
-        if log_ends.get(partition, -1) < end:
-            why = f"bronze has partition {partition} up to {end}, Kafka only up to {log_ends.get(partition, 'nothing')}"
-            raise TablesDisagree(name, why)
+    _refuse_lost_records(name, head, log_ends)
     refined, last = _silver_batch(settings, dataset), head.batch if head else -1
     if refined > last:
         raise TablesDisagree(name, f"silver has batches up to {refined}, bronze only up to {last}")
+
+
+def refuse_replaced_topic(dataset: str, generation: Generation, bootstrap: str) -> None:
+    """Raise TopicReplaced unless the topic has the id that `generation` reads; TopicMissing, BrokerUnreachable."""
+    _refuse_other_id(dataset, generation, topic_id(bootstrap, generation.topic))
+
+
+def refuse_changed_topic(dataset: Dataset, bronze: Table, generation: Generation, bootstrap: str) -> None:
+    """Raise TopicReplaced, TablesDisagree or RecordsReplaced when ingest must not continue after an outage."""
+    refuse_replaced_topic(dataset.name, generation, bootstrap)
+    head = bronze_head(bronze)
+    if head is not None:
+        _refuse_lost_records(dataset.name, head, log_end_offsets(bootstrap, generation.topic))
+        refuse_replaced_records(dataset, bronze, head, bootstrap)
+
+
+def _refuse_other_id(dataset: str, generation: Generation, found: str) -> None:
+    if generation.topic_id != found:
+        raise TopicReplaced(dataset, generation.topic, generation.topic_id, found)
+
+
+def _refuse_lost_records(dataset: str, head: BronzeHead | None, log_ends: Mapping[int, int]) -> None:
+    for partition, end in (head.ends if head else {}).items():
+        if log_ends.get(partition, -1) < end:
+            why = f"bronze has partition {partition} up to {end}, Kafka only up to {log_ends.get(partition, 'nothing')}"
+            raise TablesDisagree(dataset, why)
 
 
 def refuse_replaced_records(dataset: Dataset, bronze: Table, head: BronzeHead, bootstrap: str) -> None:

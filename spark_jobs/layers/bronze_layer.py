@@ -8,7 +8,7 @@ Does not: look into a key or a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,12 @@ def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
     return TableSpec(f"bronze.{dataset}", bronze_path(settings, dataset), SCHEMA, "_date", BOUNDED)
 
 
-def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[DataFile]:
+def commit_bronze(
+    table: Table, records: DataFrame, batch: BronzeBatch, validate_source: Callable[[], object] = lambda: None
+) -> list[DataFile]:
     """Write and commit one batch of the Kafka source's records; return its files.
 
+    `validate_source` runs between the two: the records are read by then, and its error prevents the commit.
     Raises RowsUnaccounted when a record lies outside the batch's ranges, OwnershipLost when another process
     has committed under this app id.
     """
@@ -75,6 +78,7 @@ def commit_bronze(table: Table, records: DataFrame, batch: BronzeBatch) -> list[
     pass_step(Step.BRONZE_STARTED, batch.number)
     files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
     validate_ranges(table.spec.name, files, batch)
+    validate_source()
     pass_step(Step.BRONZE_WRITTEN, batch.number)
     table.commit(batch.app_id, batch.transaction, _metadata(table, files, batch), files)
     pass_step(Step.BRONZE_COMMITTED, batch.number)

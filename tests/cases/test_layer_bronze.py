@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,12 @@ from pyspark.sql import SparkSession
 from small_events import flight_event
 from small_release import ARRIVED, Record, SmallRelease, small_release
 
+from include.clients.delta_log import commits_descending
+from include.paths import checkpoint_path
 from include.settings import Settings
+from spark_jobs.engine import ingest, preflight
 from spark_jobs.layers import bronze_layer
+from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import RowsUnaccounted
 
 GOOD = flight_event("scheduled", 1)
@@ -114,3 +119,26 @@ def test_record_outside_offset_range_is_refused(
     with pytest.raises(RowsUnaccounted, match=r"partition 0 has offsets 100 to 101, not \[100, 101\)"):
         release.ingest([GOOD, GOOD])
     assert release.bronze.version == 0
+
+
+def test_batch_of_a_recreated_topic_is_not_committed(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = small_release(spark, settings, "flights")
+    generation = Generation(1, 0, {0: 100, 1: 5_000}, "flights", "topic-1", release.bronze.table_id)
+    checkpoint = generation.checkpoint(checkpoint_path(settings, "flights"))
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"flights": {"0": 101, "1": 5000}}')
+    ids = ["topic-2", "topic-1"]
+    monkeypatch.setattr(preflight, "topic_id", lambda *_: ids.pop(0))
+    monkeypatch.setattr(ingest, "bootstrap_servers", lambda _: "broker")
+    query = ingest.Ingest(spark, settings, release.dataset, release.bronze, generation, 1, threading.Event())
+    records = release.source([GOOD])
+    with pytest.raises(preflight.TopicReplaced):
+        query._commit(records, 0)
+    assert isinstance(query.failure, preflight.TopicReplaced)
+    assert release.bronze.version == 0
+    query._commit(records, 0)
+    assert release.bronze.version == 1
+    assert next(commits_descending(release.bronze.spec.path)).metadata["topic_id"] == "topic-1"  # type: ignore[index]

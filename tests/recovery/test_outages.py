@@ -11,11 +11,14 @@ from collections.abc import Iterator
 import pytest
 from recovery_site import Driver, Site, open_broker, wait_until
 
-from include.paths import snapshot_path
+from include.clients.delta_log import commits
+from include.clients.kafka import admin, ensure_topic, topic_names
+from include.paths import bronze_path, snapshot_path
 from include.settings import Settings
 from include.state.process_states import BROKER
 from include.state.run_files import read_run_file, send, wait_gone
 
+FAILED = 1
 TROUBLE = re.compile(r"\bERROR\b|Traceback|Exception")
 
 
@@ -75,6 +78,29 @@ def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
     running_site.wait_published(driver)
     running_site.wait_state("running", driver)
     running_site.assert_nothing_lost()
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_topic_recreated_under_a_running_driver_is_refused(site: Site) -> None:
+    """The new topic has more records than the old one had, so that Spark would continue in it."""
+    driver = site.start_driver()
+    site.send(40)
+    site.wait_published(driver)
+    ended = site.publication()["offsets"]
+    client = admin(site.bootstrap)
+    client.delete_topics([site.dataset])[site.dataset].result(30)
+    wait_until(lambda: site.dataset not in topic_names(site.bootstrap), "the topic is gone")
+    ensure_topic(site.bootstrap, site.dataset, 2)
+    site.send(400)
+    assert driver.wait(120) == FAILED
+    assert "was deleted and created again" in driver.log_text()
+    assert (site.status()["state"], site.status()["terminal"]) == ("failed", True)
+    assert "created again" in site.status()["reason"]
+    offsets = [
+        commit.metadata["offsets"] for commit in commits(bronze_path(site.settings, site.dataset)) if commit.metadata
+    ]
+    assert {p: span[1] for p, span in offsets[-1].items()} == ended
 
 
 @pytest.mark.extended

@@ -1,0 +1,114 @@
+"""The ingest query's restart: only with the topic that bronze has, and with all records that bronze has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from preflight_scene import Scene, open_scene, record_of
+
+from include.clients.kafka import BrokerUnreachable, TopicMissing
+from include.errors import Terminal
+from include.settings import Settings
+from spark_jobs.engine import ingest_supervisor
+from spark_jobs.engine.ingest import Ingest
+from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
+from spark_jobs.engine.preflight import RecordsReplaced, TablesDisagree, TopicReplaced
+from spark_jobs.engine.status_reporter import StatusReporter
+
+
+class EndedQuery:
+    """A streaming query that has ended without an error of Spark's."""
+
+    isActive = False
+
+    def exception(self) -> None:
+        return None
+
+
+@dataclass
+class Restarts:
+    """A supervisor whose query has ended; `started` counts its restarts."""
+
+    scene: Scene
+    supervisor: IngestSupervisor
+    started: int = 0
+    errors: list[Exception] = field(default_factory=list)
+    """What the broker answers instead of offsets, next first."""
+
+    def end(self, failure: Exception | None = None) -> None:
+        self.supervisor.ingest.failure, self.supervisor.has_ended = failure, False
+
+    def restart(self) -> int:
+        self.supervisor.restart_ended()
+        self.supervisor.restart_at = 0.0
+        self.supervisor.restart_ended()
+        return self.started
+
+    def ends(self, *_: object, **__: object) -> dict[int, int]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return dict(self.scene.kafka.ends)
+
+
+@pytest.fixture
+def restarts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Restarts:
+    scene = open_scene(settings, monkeypatch)
+    # No session: the query is a stand-in.
+    ingest = Ingest(None, settings, scene.dataset, scene.bronze, scene.generation, 1, threading.Event())  # type: ignore[arg-type]
+    reporter = StatusReporter(settings.state / "status.json", lambda: False)
+    made = Restarts(scene, IngestSupervisor(ingest, reporter))
+
+    def start(_: str) -> EndedQuery:
+        made.started += 1
+        return EndedQuery()
+
+    monkeypatch.setattr(ingest, "start", start)
+    monkeypatch.setattr(ingest_supervisor, "log_end_offsets", made.ends)
+    monkeypatch.setattr(ingest_supervisor, "bootstrap_servers", lambda _: "broker")
+    made.supervisor.query = EndedQuery()  # type: ignore[assignment]
+    return made
+
+
+def replace_last_record(scene: Scene) -> None:
+    scene.kafka.records[0, 37] = replace(record_of(37, 0), value=b"another")
+
+
+CHANGES: dict[type[Terminal], Callable[[Scene], object]] = {
+    TopicReplaced: lambda scene: setattr(scene.kafka, "id", "topic-2"),
+    TablesDisagree: lambda scene: scene.kafka.ends.update({1: 39}),
+    RecordsReplaced: replace_last_record,
+}
+
+
+def test_ended_query_is_restarted(restarts: Restarts) -> None:
+    assert restarts.restart() == 1
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_changed_topic_ends_the_driver(restarts: Restarts, kind: type[Terminal]) -> None:
+    CHANGES[kind](restarts.scene)
+    with pytest.raises(kind) as refused:
+        restarts.restart()
+    assert restarts.started == 0
+    assert "headrace" in refused.value.remedy
+
+
+def test_topic_that_returns_under_another_id_ends_the_driver(restarts: Restarts) -> None:
+    missing = TopicMissing("flights", "broker")
+    restarts.end(missing)
+    restarts.errors = [missing] * (MAX_FAILURES + 2)
+    for _ in list(restarts.errors):
+        assert restarts.restart() == 0
+    restarts.scene.kafka.id = "topic-2"
+    with pytest.raises(TopicReplaced):
+        restarts.restart()
+
+
+def test_outage_is_waited_for(restarts: Restarts) -> None:
+    restarts.errors = [BrokerUnreachable("broker")] * (MAX_FAILURES + 2)
+    while restarts.errors:
+        assert restarts.restart() == 0
+    assert restarts.restart() == 1
