@@ -124,6 +124,28 @@ def has_commit(table: Path, version: int) -> bool:
     return os.path.exists(f"{table}/{LOG}/{commit_name(version)}")
 
 
+def checkpoint_file(table: Path, version: int) -> Path:
+    """Return the path of the checkpoint at `version`, written or not."""
+    return table / LOG / f"{version:020d}.checkpoint.parquet"
+
+
+def refuse_lost_commits(table: Path, version: int) -> None:
+    """Raise LogDamaged unless each commit from the last checkpoint up to `version` has a file with content.
+
+    A power cut leaves empty files. delta-rs reads one as a commit without actions: it opens the table with too few
+    rows, and without an error.
+    """
+    for number in range(version, -1, -1):
+        path = f"{table}/{LOG}/{commit_name(number)}"
+        try:
+            if os.path.getsize(path) == 0:
+                raise LogDamaged(path, "is empty")
+        except FileNotFoundError as error:
+            raise LogDamaged(path, "is missing") from error
+        if checkpoint_file(table, number).exists():
+            return
+
+
 def last_checkpoint(table: Path) -> int | None:
     """Return the version that `_last_checkpoint` names, None without a readable one."""
     try:

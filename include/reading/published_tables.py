@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from include.clients.delta_log import LogDamaged, refuse_lost_commits
 from include.errors import Terminal
 from include.reading.publication import PublishedTable, published_tables
 from include.settings import Settings, load_settings
@@ -99,16 +100,19 @@ def read_arrow(name: str) -> Any:
 
 
 def open_table(table: PublishedTable) -> DeltaTable:
-    """Open the Delta table at its published version; PublishedVersionGone when that is impossible."""
+    """Open the Delta table at its published version; PublishedVersionGone when the log does not have it whole."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
+        refuse_lost_commits(table.path, table.version)
         try:
             return DeltaTable(str(table.path), version=table.version)
         except (DeltaError, OSError):
             # The owner may remove a superseded checkpoint between the listing of the log and the opening of it.
             return DeltaTable(str(table.path), version=table.version)
+    except LogDamaged as error:
+        raise PublishedVersionGone(table, error.what) from error
     except (DeltaError, OSError) as error:
         raise PublishedVersionGone(table, str(error).splitlines()[0]) from error
 

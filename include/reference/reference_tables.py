@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import ReferenceTable
-from include.clients.delta_log import LOG, commits_descending, latest_version
+from include.clients.delta_log import LOG, LogDamaged, commits_descending, latest_version, refuse_lost_commits
 from include.errors import Terminal
 from include.paths import bronze_path, reference_path
 from include.settings import Settings
@@ -159,11 +159,12 @@ def read_version(settings: Settings, dataset: str, table: ReferenceTable, versio
     names = [name for name, _ in table.columns]
     try:
         found = DeltaTable(str(path), version=version)
+        refuse_lost_commits(path, version)
         lacking = sorted(set(names) - {field.name for field in found.schema().fields})
         if lacking:
             raise ReferenceChanged(dataset, table.name, version, lacking)
         rows: pa.Table = found.to_pyarrow_table(columns=names)
-    except (TableNotFoundError, DeltaError, FileNotFoundError) as error:
+    except (TableNotFoundError, DeltaError, FileNotFoundError, LogDamaged) as error:
         raise ReferenceLost(dataset, table.name, version) from error
     return rows.cast(arrow_schema(table)).sort_by([(key, "ascending") for key in table.keys])
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from include.clients.delta_log import refuse_lost_commits
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
@@ -85,6 +86,7 @@ class Table:
         self._versions: dict[str, tuple[int, int]] = {}
         """By app id: the transaction version and the table version of its last commit by this process."""
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
+        refuse_lost_commits(spec.path, self.version)
         self._load()
         self._checkpoints = None if version is not None else self._superseded_checkpoints()
 

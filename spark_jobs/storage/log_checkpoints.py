@@ -13,7 +13,7 @@ from collections import deque
 from datetime import timedelta
 from pathlib import Path
 
-from include.clients.delta_log import LOG, last_checkpoint
+from include.clients.delta_log import LOG, checkpoint_file, last_checkpoint
 
 KEPT = 2
 # One checkpoint in so many versions is kept: opening an older version replays at most this many commits.
@@ -21,11 +21,6 @@ SPARSE = 5000
 # A reader opens the checkpoint that it found in the log, so a superseded one stays a little longer.
 OPENING = timedelta(minutes=5)
 CHECKPOINT_FILE = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
-
-
-def checkpoint_file(table: Path, version: int) -> Path:
-    """Return the path of the checkpoint at `version`, written or not."""
-    return table / LOG / f"{version:020d}.checkpoint.parquet"
 
 
 def checkpoint_versions(table: Path) -> list[int]:

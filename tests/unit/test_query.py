@@ -13,6 +13,7 @@ import pytest
 from small_warehouse import SmallWarehouse, at, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.cli import main as command_line
+from include.clients.delta_log import LOG, commit_name
 from include.reading.plain_values import excerpt, json_value, text_value
 from include.settings import Settings, load_settings
 
@@ -197,3 +198,12 @@ def test_plain_values() -> None:
     assert excerpt(b"a" * 81) == "a" * 79 + "…"
     assert len(excerpt("é".encode() * 200)) <= 80
     assert excerpt(b"a\nb\\") == r"a\nb\\"
+
+
+def test_query_of_a_table_with_an_empty_commit_file_fails(run: Run, warehouse: SmallWarehouse) -> None:
+    warehouse.write("silver", [silver_row(3, "b", batch=1)])
+    warehouse.move(1, offsets={0: 4})
+    (warehouse.names["silver.sales"] / LOG / commit_name(1)).write_bytes(b"")
+    code, out, error = run("query", "select count(*) from silver.sales")
+    assert (code, out) == (2, "")
+    assert "version 1 is published but cannot be opened" in error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from small_warehouse import SmallWarehouse, silver_row
 
+from include.clients.delta_log import LOG, commit_name
 from include.reading import TableUnknown, pinned
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
@@ -78,3 +82,33 @@ def test_a_published_version_that_is_gone_is_named(settings: Settings, warehouse
     with pytest.raises(PublishedVersionGone) as refused:
         reading.read("silver.sales")
     assert refused.value.table.version == 0
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), lambda file: file.unlink()])
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_log_that_lost_a_commit_is_refused(
+    settings: Settings, warehouse: SmallWarehouse, version: int, damage: Callable[[Path], object]
+) -> None:
+    """delta-rs reads an empty commit file as a commit without actions and returns the rows of the others."""
+    for number in (2, 3, 4):
+        warehouse.write("silver", [silver_row(number, f"e{number}", batch=number)])
+        if number < 4:
+            warehouse.move(batch=number)
+    damage(commit_file(warehouse, version))
+    with pytest.raises(PublishedVersionGone, match=f"{version}.json is (empty|missing)"):
+        pinned(settings).read("silver.sales")
+
+
+def test_commits_outside_the_published_version_are_not_needed(settings: Settings, warehouse: SmallWarehouse) -> None:
+    warehouse.write("silver", [silver_row(2, "c", batch=1)])
+    DeltaTable(str(warehouse.names["silver.sales"])).create_checkpoint()
+    warehouse.write("silver", [silver_row(3, "d", batch=2)])
+    warehouse.move(batch=2)
+    warehouse.write("silver", [silver_row(4, "e", batch=3)])
+    commit_file(warehouse, 0).write_bytes(b"")
+    commit_file(warehouse, 3).write_bytes(b"")
+    assert pinned(settings).read("silver.sales").collect()["event_id"].sort().to_list() == ["a", "b", "c", "d"]
+
+
+def commit_file(warehouse: SmallWarehouse, version: int) -> Path:
+    return warehouse.names["silver.sales"] / LOG / commit_name(version)

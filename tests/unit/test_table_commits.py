@@ -10,6 +10,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructType
 
+from include.clients.delta_log import LOG, LogDamaged, commit_name
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 
@@ -74,3 +75,15 @@ def test_second_owner_of_a_table_is_refused(tmp_path: Path) -> None:
         stale.commit("app", 0, {}, [file("two")])
     assert (refusal.value.table, refusal.value.app_id) == ("silver.small", "app")
     assert [f.path for f in Table(spec(tmp_path)).files()] == [file("one").path]
+
+
+def test_owner_refuses_a_log_with_an_empty_commit_file(tmp_path: Path) -> None:
+    """delta-rs opens it without that commit's files."""
+    table = Table(spec(tmp_path))
+    for number in range(3):
+        table.commit("app", number, {}, [file(f"f{number}")])
+    lost = table.spec.path / LOG / commit_name(2)
+    lost.write_bytes(b"")
+    with pytest.raises(LogDamaged, match="2.json is empty") as refused:
+        Table(spec(tmp_path))
+    assert refused.value.path == lost
