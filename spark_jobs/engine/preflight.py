@@ -49,8 +49,8 @@ class TopicReplaced(Terminal):
 
     def __init__(self, dataset: str, topic: str, known: str, found: str) -> None:
         super().__init__(
-            f"topic {topic} was deleted and created again (id {found}, bronze.{dataset} is of id {known}); nothing of the"
-            " new topic was committed, and what is published stays readable",
+            f"topic {topic} was deleted and created again (id {found}, bronze.{dataset} is of id {known}); nothing of"
+            " the new topic was committed, and what is published stays readable",
             f"HEADRACE_STATE=NEW_FOLDER headrace up {dataset}   (reads the new topic from its start)",
         )
         self.known = known
