@@ -100,7 +100,8 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
-        "lag": {"offsets": lag.offsets, "seconds": lag.seconds},
+        "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.held},
+        "event": dataset.event,
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
         "warned": dict(dataset.warned),
@@ -112,7 +113,8 @@ def progress_table(progress: Progress) -> Group:
     """Return progress as tables: processes, datasets, rows per layer next to rejected, and unknown values."""
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
-    return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *notes)
+    events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
+    return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *events, *notes)
 
 
 def changed_lines(progress: Progress) -> list[str]:
@@ -166,6 +168,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
         "ingest rows/s": number(dataset.rates.get("ingest")),
         "refine rows/s": number(dataset.rates.get("refine")),
         "offsets behind": number(lag.offsets),
+        "in open transactions": number(lag.held),
         "seconds behind": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
     }
 
@@ -253,6 +256,10 @@ def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
     for dataset, partitions in observed.behind.items():
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(partitions.items()))
         console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})", highlight=False)
+    for dataset, held in observed.held.items():
+        parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(held.items()))
+        why = "Kafka aborts it after its producer's transaction.timeout.ms"
+        console.print(f"  {dataset}: {sum(held.values()):,} offsets in an open transaction ({parts}); {why}")
     for note in observed.unknown:
         console.print(f"  not known: {escape(note)}", highlight=False)
     console.print(f"  → {remedy}", highlight=False)

@@ -49,6 +49,8 @@ class DriverStatus:
     ingested: dict[int, int] = field(default_factory=dict)
     lag_seconds: float | None = None
     shadows: list[str] = field(default_factory=list)
+    event: str | None = None
+    """What this driver changed at its start and somebody should know."""
 
     @property
     def process_state(self) -> ProcessState:

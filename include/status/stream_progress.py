@@ -15,11 +15,12 @@ from typing import TypeVar
 from include.catalog.dataset import code_hash, content_hash, dataset_names, declared_dataset
 from include.catalog.pipeline import load_pipeline
 from include.catalog.release_diff import TableChange, folder_changes
-from include.clients.kafka import TopicMissing, log_start_offsets
+from include.clients.delta_log import LogDamaged, refuse_lost_commits
+from include.clients.kafka import TopicMissing, log_end_offsets, log_start_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
-from include.reading.publication import Publication, find_publication
+from include.reading.publication import Publication, find_publication, tables_of
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun, stream_status
@@ -32,10 +33,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class TopicExtent:
-    """Offsets [start, end) of a topic's partitions that a `read_committed` consumer can read now."""
+    """Offsets [start, end) of a topic's partitions that a `read_committed` consumer can read now.
+
+    `held`: offsets after `end`, from the first open transaction on; only partitions that have some.
+    """
 
     start: Mapping[int, int]
     end: Mapping[int, int]
+    held: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> int:
@@ -55,10 +60,12 @@ class Batches:
 @dataclass(frozen=True)
 class Lag:
     """How far readers are behind Kafka: `offsets` (records, or more: offsets may have holes) and `seconds`, the age of
-    the oldest record not published yet. None: not known now."""
+    the oldest record not published yet. None: not known now. `held`: offsets behind an open transaction, which nobody
+    can read before it ends; they are not among `offsets`."""
 
     offsets: int | None
     seconds: float | None
+    held: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class DatasetProgress:
     """Shadow releases that the driver keeps current."""
     warned: Mapping[str, int] = field(default_factory=dict)
     """Records that broke a rule which only warns, by rule."""
+    event: str | None = None
+    """What the driver changed at its start and somebody should know."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,7 @@ def observe_dataset(
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
         last_batch=reported.last_batch,
+        event=reported.event,
     )
 
 
@@ -171,7 +181,10 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
     topic = load_pipeline(settings.datasets / dataset).topic
     try:
         start = log_start_offsets(bootstrap, topic, KAFKA_SECONDS)
-        return TopicExtent(start, readable_end_offsets(bootstrap, topic, KAFKA_SECONDS))
+        written = log_end_offsets(bootstrap, topic, KAFKA_SECONDS)
+        # Later than `written`: what arrives in between is not taken for a transaction.
+        end = readable_end_offsets(bootstrap, topic, KAFKA_SECONDS)
+        return TopicExtent(start, end, {p: written[p] - end[p] for p in end if written.get(p, 0) > end[p]})
     except TopicMissing:
         return TopicExtent({}, {})
 
@@ -204,10 +217,12 @@ def current_lag(
     reported: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
     """Offsets from Kafka and the publication; seconds from the driver while it runs."""
-    behind = None if extent is None else sum(offsets_behind(extent, publication).values())
-    if behind == 0:
+    if extent is None:
+        return Lag(None, reported.lag_seconds if process.pid else None, None)
+    behind, held = sum(offsets_behind(extent, publication).values()), sum(extent.held.values())
+    if behind == held == 0:
         return Lag(0, 0.0)
-    return Lag(behind, reported.lag_seconds if process.pid else None)
+    return Lag(behind, reported.lag_seconds if process.pid else None, held)
 
 
 def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:
@@ -234,18 +249,19 @@ def rows_per_layer(
 
 @dataclass(frozen=True)
 class CatchUpProgress:
-    """What `wait --caught-up` sees: `behind` offsets per dataset and partition, `ends` to compare two looks by, and
-    `hopeless`: why waiting longer cannot help (None: it may)."""
+    """What `wait --caught-up` sees: `behind` and `held` offsets per dataset and partition, `ends` to compare two looks
+    by, and `blocked_by`: why waiting longer cannot help (None: it may)."""
 
     behind: Mapping[str, Mapping[int, int]]
     ends: Mapping[str, Mapping[int, int]]
     unknown: tuple[str, ...]
     blocked_by: str | None
+    held: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything readable in Kafka is published."""
-        return not self.behind and not self.unknown
+        """Whether everything in Kafka is published and can be read."""
+        return not self.behind and not self.unknown and not self.held
 
 
 def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress:
@@ -256,13 +272,34 @@ def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress
     names = [declared_dataset(settings, name).name for name in datasets] or dataset_names(settings)
     notes: list[str] = []
     known = known_extents(settings, names, notes)
+    published = {name: find_publication(settings, name) for name in known}
     behind = {
         name: missing
         for name, extent in known.items()
-        if extent.offsets and (missing := offsets_behind(extent, find_publication(settings, name)))
+        if extent.offsets and (missing := offsets_behind(extent, published[name]))
     }
+    for name, publication in published.items():
+        if publication is not None:
+            notes += contradictions(settings, publication, known[name])
     ends = {name: extent.end for name, extent in known.items()}
-    return CatchUpProgress(behind, ends, tuple(notes), blocking_process(observe_processes(settings, sorted(behind))))
+    held = {name: extent.held for name, extent in known.items() if extent.held}
+    blocked_by = blocking_process(observe_processes(settings, sorted(behind)))
+    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held)
+
+
+def contradictions(settings: Settings, publication: Publication, extent: TopicExtent) -> list[str]:
+    """Return why being caught up would mean nothing: Kafka lost published records, or a table lost commits."""
+    name, found = publication.dataset, []
+    for partition, end in publication.offsets.items():
+        if extent.end.get(partition, 0) < end:
+            readable = extent.end.get(partition, 0)
+            found.append(f"{name}: partition {partition} is published up to {end}, Kafka has it up to {readable}")
+    for table in tables_of(settings, publication).values():
+        try:
+            refuse_lost_commits(table.path, table.version)
+        except LogDamaged as error:
+            found.append(f"{table.name} cannot be read: {error.what}")
+    return found
 
 
 def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dict[str, TopicExtent]:

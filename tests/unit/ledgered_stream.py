@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from include.paths import bronze_path, gold_path, rejected_path, silver_path
+from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
 
@@ -30,7 +30,7 @@ class Stream:
     dataset: str = "flights"
     release: str = RELEASE
     gold: tuple[str, ...] = ("carrier_hours", "route_days")
-    versions: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, TableVersion] = field(default_factory=dict)
 
     def bronze(self, batch: int, generation: str = "g1", reference: dict[str, int] | None = None) -> None:
         start, end = batch * (RECORDS + 1), (batch + 1) * (RECORDS + 1)
@@ -89,8 +89,7 @@ class Stream:
 
     def publication(self, batch: int) -> Publication:
         end = (batch + 1) * (RECORDS + 1)
-        tables = {name: TableVersion(name, version) for name, version in self.versions.items()}
-        return Publication(self.dataset, self.release, batch, datetime.now(UTC), {0: end, 1: end}, tables)
+        return Publication(self.dataset, self.release, batch, datetime.now(UTC), {0: end, 1: end}, dict(self.tables))
 
     def run(self, first: int, last: int) -> Publication:
         """Do what a driver does for the batches [first..last]: bronze each, one refine run, publish."""
@@ -116,7 +115,8 @@ class Stream:
             "rows": rows,
             "code": self.release,
         }
-        self.versions[table] = commit(path, app_id, batches[1], common | extra)
+        version = commit(path, app_id, batches[1], common | extra)
+        self.tables[table] = TableVersion(str(path.relative_to(warehouse(self.settings))), version)
 
 
 def commit(path: Path, app_id: str, app_version: int, metadata: dict[str, Any] | None) -> int:

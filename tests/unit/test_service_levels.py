@@ -31,6 +31,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     ends = {0: 30, 1: 22}
     monkeypatch.setattr(dataset_health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
     monkeypatch.setattr(stream_progress, "readable_end_offsets", lambda *_: dict(ends))
+    monkeypatch.setattr(stream_progress, "log_end_offsets", lambda *_: dict(ends))
     monkeypatch.setattr(stream_progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
     return ends
 

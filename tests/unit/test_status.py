@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from include.catalog.dataset import content_hash
 from include.cli import status_command as cli
 from include.cli.main import app
+from include.clients.delta_log import LOG, commit_name
 from include.clients.kafka import BrokerUnreachable
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
-from include.paths import status_path
+from include.paths import silver_path, status_path
 from include.settings import Settings, load_settings
 from include.state.desired_streams import request_stream
 from include.state.process_states import BROKER, RUNNER, ProcessState
@@ -44,11 +45,17 @@ class Broker:
 
     def __init__(self) -> None:
         self.ends: Mapping[str, Mapping[int, int]] | None = {"flights": {0: 0, 1: 0}, "weather": {0: 0, 1: 0}}
+        self.held: dict[int, int] = {}
+        """Offsets of flights in open transactions, by partition."""
 
     def end(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
         if self.ends is None:
             raise BrokerUnreachable(bootstrap)
         return dict(self.ends[topic])
+
+    def written(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
+        held = self.held if topic == "flights" else {}
+        return {p: end + held.get(p, 0) for p, end in self.end(bootstrap, topic, timeout).items()}
 
     def start(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
         return dict.fromkeys(self.end(bootstrap, topic, timeout), 0)
@@ -60,6 +67,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     found = Broker()
     monkeypatch.setattr(stream_progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
     monkeypatch.setattr(stream_progress, "readable_end_offsets", found.end)
+    monkeypatch.setattr(stream_progress, "log_end_offsets", found.written)
     monkeypatch.setattr(stream_progress, "log_start_offsets", found.start)
     return found
 
@@ -225,6 +233,36 @@ def test_wait_names_what_is_missing_at_the_timeout(settings: Settings, broker: B
     assert result.exit_code == 1
     assert "not caught up after 0.1 s" in result.output
     assert "flights: 1,001 offsets behind (partition 1: 1,001)" in result.output
+
+
+def test_open_transaction_is_no_caught_up_stream(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+    Stream(settings).run(0, 0)
+    say(settings, os.getpid())
+    broker.ends, broker.held = {"flights": {0: 11, 1: 11}, "weather": {0: 0}}, {1: 550}
+    write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
+    lag = observe_progress(settings).datasets[0].lag
+    assert (lag.offsets, lag.seconds, lag.held) == (0, None, 550)
+    waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0.1"])
+    assert waited.exit_code == 1
+    assert "flights: 550 offsets in an open transaction (partition 1: 550)" in waited.output
+    shown = json.loads(headrace.invoke(app, ["status", "--json"]).output)
+    assert shown["datasets"]["flights"]["lag"] == {"offsets": 0, "seconds": None, "in_open_transactions": 550}
+    broker.held = {}
+    assert headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"]).exit_code == 0
+
+
+def test_published_records_that_kafka_or_a_table_lost_are_not_caught_up(
+    settings: Settings, broker: Broker, headrace: CliRunner
+) -> None:
+    Stream(settings).run(0, 1)
+    broker.ends = {"flights": {0: 22, 1: 11}, "weather": {0: 0, 1: 0}}
+    waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"])
+    assert waited.exit_code == 1
+    assert "partition 1 is published up to 22, Kafka has it up to 11" in waited.output
+    broker.ends = {"flights": {0: 22, 1: 22}, "weather": {0: 0, 1: 0}}
+    (silver_path(settings, "flights", RELEASE) / LOG / commit_name(1)).write_bytes(b"")
+    waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"])
+    assert (waited.exit_code, "silver.flights cannot be read" in waited.output) == (1, True)
 
 
 def test_wait_gives_up_at_once_when_the_stream_is_gone(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
