@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from include.catalog import event_times
+
 
 @dataclass(frozen=True)
 class Watermark:
@@ -36,7 +38,7 @@ class WatermarkProgress:
             event_time = datetime.fromisoformat(latest)
             self.max_event_times[partition] = max(self.max_event_times.get(partition, event_time), event_time)
         if self.max_event_times:
-            reached = min(self.max_event_times.values()) - self.lateness
+            reached = event_times.before(min(self.max_event_times.values()), self.lateness)
             self.watermark = reached if before is None else max(before, reached)
         self.batch = batch
         return Watermark(batch, before, self.watermark)

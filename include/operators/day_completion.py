@@ -63,7 +63,7 @@ def last_reported_before(remembered: Any, run: str) -> date | None:
 def complete_days(after: date | None, boundary: datetime) -> Iterator[date]:
     """Yield the days after `after` that end before the watermark; the last AT_FIRST when `after` is None."""
     end = boundary.astimezone(UTC).date()
-    day = end - timedelta(days=AT_FIRST) if after is None else after + timedelta(days=1)
+    day = date.fromordinal(max(1, end.toordinal() - AT_FIRST)) if after is None else after + timedelta(days=1)
     while day < end:
         yield day
         day += timedelta(days=1)

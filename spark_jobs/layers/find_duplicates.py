@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.catalog.dataset import Dataset
+from include.catalog.event_times import after, before
 from spark_jobs.layers.silver_writer import COORDINATES, SilverWriter
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
 from spark_jobs.storage.duckdb_session import DuckSession
@@ -41,7 +42,7 @@ def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: s
     first, last = low[time], high[time]
     assert isinstance(first, datetime)
     assert isinstance(last, datetime)
-    near = file.overlaps(time, first - horizon, last + horizon)
+    near = file.overlaps(time, before(first, horizon), after(last, horizon))
     return near and file.overlaps(identity, low[identity], high[identity])
 
 

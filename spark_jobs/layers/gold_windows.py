@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from include.catalog.event_times import LAST, after
 from include.catalog.pipeline import Window
 
 
@@ -29,7 +30,9 @@ def window_of(window: Window, moment: datetime) -> datetime | date:
 def window_end(window: Window, start: datetime | date) -> datetime:
     """Return the first moment after the window that starts at `start`."""
     if isinstance(start, datetime):
-        return datetime.fromtimestamp(start.timestamp() + 3600, UTC)
+        return after(start.astimezone(UTC), timedelta(hours=1))
     if window.unit == "day":
-        return datetime.fromordinal(start.toordinal() + 1).replace(tzinfo=UTC)
+        return after(datetime(start.year, start.month, start.day, tzinfo=UTC), timedelta(days=1))
+    if (start.year, start.month) == (LAST.year, LAST.month):
+        return LAST
     return datetime(start.year + start.month // 12, start.month % 12 + 1, 1, tzinfo=UTC)

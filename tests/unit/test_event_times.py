@@ -1,0 +1,48 @@
+"""Arithmetic on event times at the ends of the calendar."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from include.catalog.event_times import FIRST, LAST, after, before
+from include.catalog.pipeline import Window
+from include.ledger.watermark import watermarks
+from include.operators.day_completion import complete_days
+from spark_jobs.layers.find_duplicates import _may_share
+from spark_jobs.layers.gold_windows import window_end, window_of
+from spark_jobs.storage.data_files import DataFile
+
+EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)
+WEEK = timedelta(days=7)
+
+
+def test_arithmetic_stops_at_the_ends_of_the_calendar() -> None:
+    assert (before(EARLY, WEEK), after(LATE, WEEK)) == (FIRST, LAST)
+    assert (before(LATE, WEEK), after(EARLY, WEEK)) == (LATE - WEEK, EARLY + WEEK)
+
+
+def test_watermark_of_year_one_is_the_earliest_time() -> None:
+    (reached,) = watermarks([(0, json.dumps({"0": EARLY.isoformat()}))], WEEK)
+    assert reached.after == FIRST
+    assert list(complete_days(None, FIRST)) == []
+
+
+def test_complete_days_begin_in_year_one() -> None:
+    assert list(complete_days(None, datetime(1, 1, 3, 5, tzinfo=UTC))) == [date(1, 1, 1), date(1, 1, 2)]
+
+
+@pytest.mark.parametrize("unit", ["hour", "day", "month"])
+@pytest.mark.parametrize("moment", [EARLY, LATE])
+def test_windows_at_the_ends_of_the_calendar_have_an_end(unit: str, moment: datetime) -> None:
+    window = Window("at", unit, "window")  # type: ignore[arg-type]
+    assert moment < window_end(window, window_of(window, moment)) <= LAST
+
+
+@pytest.mark.parametrize("moment", [EARLY, LATE])
+def test_files_with_the_same_identity_are_found_at_the_ends_of_the_calendar(moment: datetime) -> None:
+    bounds = {"at": moment, "id": "a"}
+    file = DataFile("a.parquet", "0001-01", 1, 1, bounds, bounds)
+    assert _may_share(file, bounds, bounds, "at", "id", WEEK)
