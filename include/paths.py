@@ -113,6 +113,11 @@ def checkpoint_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "checkpoints" / folder_name("dataset", dataset)
 
 
+def removed_commits_path(settings: Settings, dataset: str) -> Path:
+    """Log files that `headrace repair` removed from tables, one folder for each repair."""
+    return settings.state / "removed" / folder_name("dataset", dataset)
+
+
 def lease_path(settings: Settings, dataset: str) -> Path:
     """The file whose OS lock makes a process the owner of a dataset's tables."""
     return settings.state / "leases" / f"{dataset}.lock"

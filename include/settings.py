@@ -72,6 +72,9 @@ class Settings(BaseSettings):
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
     )
     restart_tries: int = Field(5, ge=1, description="the runner gives a process up after this many failures in a row")
+    stall_seconds: float = Field(
+        1800.0, ge=1, le=86_400, description="a driver without progress for so long is killed and restarted, seconds"
+    )
     spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of Spark settings")
     kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of Kafka source options")
 

@@ -1,4 +1,4 @@
-"""`headrace repair`: replace a lost or damaged checkpoint with one that begins where bronze ends."""
+"""`headrace repair`: what a driver cannot start from, after a power cut or with a lost or damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from include.settings import CLONE, load_settings
 
 
 def repair(
-    dataset: Annotated[str, typer.Argument(help="the dataset with the damaged checkpoint")],
+    dataset: Annotated[str, typer.Argument(help="the dataset whose driver is refused")],
     yes: Annotated[bool, typer.Option("--yes", help="repair without a confirmation")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show the diagnosis and the repair")] = False,
 ) -> None:
-    """Diagnose a damaged or lost checkpoint, and make a new one that begins where bronze ends.
+    """Roll back tables that lost commits; replace a damaged or lost checkpoint by one that begins where bronze ends.
 
-    No record is skipped or duplicated, no table changes, the old checkpoint stays. Exit 0: sound or repaired,
-    1: damaged and not repaired, 2: refused.
+    No record is skipped or duplicated; what is removed or replaced is kept. Exit 0: sound or repaired, 1: damaged and
+    not repaired, 2: refused.
     """
 
     if yes and dry_run:

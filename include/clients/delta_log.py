@@ -31,7 +31,7 @@ class LogDamaged(Terminal):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"commit file {path} {why}; nothing after it can be trusted, so reading stopped there",
-            "restore this file from a backup, then: headrace audit",
+            "headrace repair DATASET   (removes what a power cut left at the end of the log)",
         )
         self.path = Path(path)
 

@@ -18,7 +18,7 @@ class Policy:
 
     A process that exits is restarted after `first_pause`, which doubles with each failure up to `longest_pause`. It is
     given up after `tries` exits in a row without working for `healthy_after` or advancing the tables. It is killed
-    `drain_within` after SIGTERM, or when it was silent for `silent_within`.
+    `drain_within` after SIGTERM, when it was silent for `silent_within`, or when it is stalled.
     """
 
     first_pause: float = 1.0
@@ -38,7 +38,8 @@ class Observation:
     """One process as observed now: its own `status`, and when it was requested (None: not requested).
 
     `recorded`: it has a run file. `error`: why it exited. `terminal`: the error is final. `refused`: what prevents a
-    start. `ready`: what it needs is available. `batch`: the last published batch.
+    start. `ready`: what it needs is available. `batch`: the last published batch. `stalled`: for how long it has made
+    no progress, when that is longer than the settings allow.
     """
 
     status: ProcessStatus
@@ -49,6 +50,7 @@ class Observation:
     refused: str = ""
     ready: bool = True
     batch: int | None = None
+    stalled: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ def _reconcile_running(observed: Observation, tries: Attempts, policy: Policy, n
         return _killed(tries, f"did not end within {policy.drain_within:.0f} s and was killed")
     if observed.desired_since is None:
         return replace(tries, drain_requested=now), Drain("it is not requested")
+    if observed.stalled:
+        return _killed(tries, f"{observed.stalled} and was killed")
     if tries.silent is not None and now - tries.silent >= policy.silent_within:
         return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
     return tries, Nothing(observed.status.state.meaning)

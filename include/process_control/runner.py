@@ -40,7 +40,7 @@ from include.process_control.reconcile import (
 )
 from include.settings import Settings, list_settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
-from include.state.driver_status import read_reported_status
+from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.file_locks import LockHeld, is_free, is_held, take_lock
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
@@ -64,7 +64,7 @@ from include.state.run_files import (
     write_run_file,
 )
 from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
-from include.status.process_status import started_datasets, unsupervised_status
+from include.status.process_status import stalled_seconds, started_datasets, unsupervised_status
 
 STEP_SECONDS, UNSETTLED_STEP_SECONDS = 1.0, 0.2
 BROKER_STOP_WITHIN = 30.0
@@ -172,7 +172,16 @@ class Runner:
             refused=refused,
             ready=ready,
             batch=reported.refined_batch if reported and reported.refined_batch >= 0 else None,
+            stalled=self._stalled(status, run, reported),
         )
+
+    def _stalled(self, status: ProcessStatus, run: RunFile | None, reported: DriverStatus | None) -> str:
+        """Return how long a driver has made no progress, "" while that is allowed."""
+        if run is None or status.pid is None or not status.name.startswith(STREAM):
+            return ""
+        seconds = stalled_seconds(run, reported, datetime.now(UTC))
+        limit = self.settings.stall_seconds
+        return f"made no progress for {seconds:.0f} s (HEADRACE_STALL_SECONDS={limit:g})" if seconds > limit else ""
 
     def _run_file(self, name: str) -> RunFile | None:
         with suppress(StateFileUnreadable):

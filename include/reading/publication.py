@@ -141,6 +141,11 @@ def publish(settings: Settings, publication: Publication) -> None:
     current = find_publication(settings, publication.dataset)
     if current is not None and current.release == publication.release and current.batch > publication.batch:
         raise PublicationAhead(publication.dataset, current.batch, publication.batch)
+    replace_publication(settings, publication)
+
+
+def replace_publication(settings: Settings, publication: Publication) -> None:
+    """Do what `publish` does, also back to an earlier batch: only for tables that lost the published one."""
     path = publication_path(settings, publication.dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".publication.{os.getpid()}.tmp")

@@ -29,9 +29,10 @@ class LastRun:
 class DriverStatus:
     """State, reason and progress of a driver.
 
-    `terminal`: the driver failed, and a restart cannot help. `at`: time of writing (UTC). `*_batch`: -1 before the
-    first. `rates`: rows per second of the last batch and run. `lag_seconds`: age of the oldest unpublished record.
-    `ingested` and `log_end`: next offset per partition in bronze and in Kafka. `shadows`: shadow releases.
+    `terminal`: the driver failed, and a restart cannot help. `at`: time of writing (UTC). `progress_at`: when the main
+    loop, or ingest if it lags behind Kafka, last completed a step (UTC). `*_batch`: -1 before the first. `rates`: rows
+    per second of the last batch and run. `lag_seconds`: age of the oldest unpublished record. `ingested` and `log_end`:
+    next offset per partition in bronze and in Kafka. `shadows`: shadow releases.
     """
 
     state: str = "starting"
@@ -41,6 +42,7 @@ class DriverStatus:
     epoch: int = 0
     pid: int = 0
     at: datetime | None = None
+    progress_at: datetime | None = None
     ingested_batch: int = -1
     refined_batch: int = -1
     rates: dict[str, float] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver speaks about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0
+SLOW_AFTER = 60.0
 
 
 def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
@@ -167,12 +168,22 @@ def reporting_process_status(settings: Settings, run: RunFile, now: datetime) ->
     alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
         return exited_status(run, word)
+    stalled = stalled_seconds(run, word, now)
+    if stalled > settings.stall_seconds:
+        return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no progress for {stalled:.0f} s")
     if word is None or word.at is None:
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
     silence = (now - word.at).total_seconds()
     if silence > SILENT_AFTER:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no sign for {silence:.0f} s")
-    return ProcessStatus(run.name, run.pid, word.process_state, word.reason or "")
+    slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
+    return ProcessStatus(run.name, run.pid, word.process_state, word.reason or slow)
+
+
+def stalled_seconds(run: RunFile, word: DriverStatus | None, now: datetime) -> float:
+    """Return for how long a process has made no progress; one that has not reported yet began at its start."""
+    since = datetime.fromtimestamp(run.started, UTC) if word is None or word.at is None else word.progress_at
+    return 0.0 if since is None else (now - since).total_seconds()
 
 
 def exited_status(run: RunFile, word: DriverStatus | None) -> ProcessStatus:

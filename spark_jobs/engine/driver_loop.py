@@ -55,6 +55,7 @@ class DriverLoop:
         """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
         self.supervisor.start(bootstrap)
         while not self.stop.is_set():
+            self.reporter.note_progress()
             if not self.lease.is_held():
                 raise LeaseLost(self.dataset, self.lease.path)
             self.supervisor.restart_ended()

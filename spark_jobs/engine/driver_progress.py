@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from include.clients.kafka import log_end_offsets
+from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun
@@ -17,6 +18,9 @@ from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.layers.bronze_layer import batch_files
+
+READABLE_AFTER = 30.0
+"""Seconds without a batch after which Kafka is asked whether an open transaction holds the records back."""
 
 
 def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveReleases) -> None:
@@ -31,10 +35,22 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
         ends = log_end_offsets(bootstrap_servers(ingest.settings), topic, timeout=2.0)
     except HeadraceError as error:
         reporter.waiting_for, status.lag_seconds = error.what, None
+        ingest.progress = time.monotonic()
         return
     reporter.waiting_for = None
     status.log_end = dict(ends)
     status.lag_seconds = lag_seconds(ingest, refined, ends, time.time())
+    if not has_records(ingest, ends):
+        ingest.progress = time.monotonic()
+
+
+def has_records(ingest: Ingest, log_end: Mapping[int, int]) -> bool:
+    """Whether Kafka has records for ingest; behind an open transaction it has none."""
+    behind = any(ingest.ingested.get(p, ingest.generation.start.get(p, 0)) < end for p, end in log_end.items())
+    if not behind or time.monotonic() - ingest.progress < READABLE_AFTER:
+        return behind
+    ends = readable_end_offsets(bootstrap_servers(ingest.settings), ingest.generation.topic, timeout=2.0)
+    return any(ingest.ingested.get(p, ingest.generation.start.get(p, 0)) < end for p, end in ends.items())
 
 
 def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: float) -> float | None:

@@ -53,10 +53,12 @@ class Ingest:
     ingested: dict[int, int] = field(default_factory=dict)
     rows: int = 0
     seconds: float = 0.0
+    progress: float = field(default_factory=time.monotonic)
+    """When it last committed, started, or had nothing to read (monotonic seconds)."""
 
     def start(self, bootstrap: str) -> StreamingQuery:
         """Start the query against the broker at `bootstrap` (host:port)."""
-        self.failure = None
+        self.failure, self.progress = None, time.monotonic()
         reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
@@ -102,7 +104,7 @@ class Ingest:
             raise
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
-        self.last_batch = batch.number
+        self.last_batch, self.progress = batch.number, time.monotonic()
 
     def _refuse_replaced_topic(self) -> None:
         """Spark continues at the same offsets in a topic that was deleted and created again."""

@@ -6,7 +6,9 @@ A release's progress is the transaction version in its own tables; there is no s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
+from include.errors import Terminal
 from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import batch_rows, first_batch
@@ -14,15 +16,37 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
+class TablesApart(Terminal):
+    """The tables are more than one run apart: commits were lost. `batches`: each table's last batch."""
+
+    def __init__(self, dataset: str, batches: dict[str, int]) -> None:
+        shown = ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
+        super().__init__(
+            f"{dataset}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
+            f"headrace repair {dataset}   (rolls the tables back to the last batch that all of them have)",
+        )
+        self.dataset, self.batches = dataset, batches
+
+
+def committed_batches(release: Release) -> dict[str, int]:
+    """Return the last batch of each of the release's tables by name, -1 for none."""
+    writer = release.writer
+    return {
+        writer.silver.spec.name: writer.silver.committed(writer.app_id("silver")),
+        writer.rejected.spec.name: writer.rejected.committed(writer.app_id("rejected")),
+        **{target.table.spec.name: target.table.committed(target.app_id) for target in release.gold},
+    }
+
+
 def refined_batch(release: Release) -> int:
     """Return the last batch that all of the release's tables have, -1 for none."""
-    writer = release.writer
-    versions = [
-        writer.silver.committed(release.writer.app_id("silver")),
-        writer.rejected.committed(release.writer.app_id("rejected")),
-        *[target.table.committed(target.app_id) for target in release.gold],
-    ]
-    return min(versions)
+    return min(committed_batches(release).values())
+
+
+def are_one_run_apart(run: tuple[int, int], batches: Iterable[int]) -> bool:
+    """Whether each table either has silver's last run or lacks only that one; a crash leaves them so."""
+    first, last = run
+    return all(batch in (first - 1, last) for batch in batches)
 
 
 def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:
@@ -73,10 +97,16 @@ def last_epoch(release: Release) -> int:
 
 
 def unfinished_run(release: Release) -> tuple[int, int] | None:
-    """Return the bounds of the run that silver has committed and another table lacks; None without one."""
+    """Return the bounds of the run that silver has committed and another table lacks; None without one.
+
+    Raises TablesApart: the run alone would leave the batches before it out of a table, or add them twice.
+    """
     silver, app_id = release.writer.silver, release.writer.app_id("silver")
+    batches = committed_batches(release)
     last = silver.committed(app_id)
-    if last == refined_batch(release):
+    if set(batches.values()) == {last}:
         return None
-    first, last = metadata_of(commit_of(silver, app_id, last))["batches"]
+    first, last = metadata_of(commit_of(silver, app_id, last))["batches"] if last >= 0 else (-1, -1)
+    if not are_one_run_apart((first, last), batches.values()):
+        raise TablesApart(release.dataset.name, batches)
     return first, last

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from include.catalog.dataset import Dataset
 from include.clients.delta_log import LOG, commits_descending
@@ -60,10 +61,10 @@ class TopicReplaced(Terminal):
 class TablesDisagree(Terminal):
     """Bronze, Kafka or silver lacks what another of them has; no new checkpoint repairs that. `why` says which."""
 
-    def __init__(self, dataset: str, why: str) -> None:
+    def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
         super().__init__(
             f"{dataset}: {why}; nothing was read",
-            f"headrace audit --dataset {dataset} names what is missing; restore it from a backup",
+            remedy or f"headrace audit --dataset {dataset} names what is missing; restore it from a backup",
         )
         self.why = why
 
@@ -104,7 +105,12 @@ class BronzeHead:
 
 def bronze_head(bronze: Table) -> BronzeHead | None:
     """Return the last committed batch, None for an empty bronze."""
-    for commit in commits_descending(bronze.spec.path):
+    return bronze_head_at(bronze.spec.path)
+
+
+def bronze_head_at(path: Path, version: int | None = None) -> BronzeHead | None:
+    """Return the last batch committed to the table at `path` in versions up to `version` (default: all)."""
+    for commit in commits_descending(path, version):
         if commit.metadata and commit.app_id and commit.app_version is not None and "offsets" in commit.metadata:
             meta = commit.metadata
             return BronzeHead(
@@ -163,7 +169,8 @@ def _validate_tables(
     _refuse_lost_records(name, head, log_ends)
     refined, last = _silver_batch(settings, dataset), head.batch if head else -1
     if refined > last:
-        raise TablesDisagree(name, f"silver has batches up to {refined}, bronze only up to {last}")
+        why = f"silver has batches up to {refined}, bronze only up to {last}, as after a power cut"
+        raise TablesDisagree(name, why, f"headrace repair {name}")
 
 
 def refuse_replaced_topic(dataset: str, generation: Generation, bootstrap: str) -> None:
@@ -217,7 +224,11 @@ def _silver_batch(settings: Settings, dataset: Dataset) -> int:
     path = silver_path(settings, dataset.name, dataset.release)
     if not (path / LOG).is_dir():
         return -1
-    found = DeltaTable(str(path)).transaction_version(f"{dataset.name}/{dataset.release}/silver")
+    try:
+        found = DeltaTable(str(path)).transaction_version(f"{dataset.name}/{dataset.release}/silver")
+    except DeltaError as error:
+        why = f"silver at {path} cannot be opened ({str(error).splitlines()[0]})"
+        raise TablesDisagree(dataset.name, why, f"headrace repair {dataset.name}") from error
     return -1 if found is None else found
 
 

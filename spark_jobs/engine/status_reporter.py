@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include.state.driver_status import DriverStatus
@@ -28,6 +29,9 @@ class StatusReporter:
         self.refresh: Callable[[], None] = lambda: None
         self.waiting_for: str | None = None
         """An outage outside this process: while it lasts, state `running` is reported as `waiting`."""
+        self.ingest_idle: Callable[[], float] = lambda: 0.0
+        """Seconds for which ingest has committed nothing although Kafka has records for it."""
+        self._progress = time.monotonic()
         self._path = path
         self._owns = owns
         self._finished = threading.Event()
@@ -43,9 +47,14 @@ class StatusReporter:
 
     def report(self, state: str, reason: str | None = None) -> None:
         """Change the state and write it at once."""
+        self.note_progress()
         with self._lock:
             self.status.state, self.status.reason = state, reason
             self._write()
+
+    def note_progress(self) -> None:
+        """Note that the main loop has completed a turn or a step: this thread's reports alone do not show that."""
+        self._progress = time.monotonic()
 
     def finish(self, state: str, reason: str | None = None, *, terminal: bool = False) -> None:
         """Write the final status; nothing is written after it."""
@@ -65,6 +74,8 @@ class StatusReporter:
 
     def _write(self) -> None:
         self.status.at, status = datetime.now(UTC), self.status
+        idle = max(time.monotonic() - self._progress, self.ingest_idle())
+        status.progress_at = self.status.at - timedelta(seconds=idle)
         if self.waiting_for and status.state == "running":
             status = replace(status, state="waiting", reason=self.waiting_for)
         text = adapter(DriverStatus).dump_json(status)

@@ -1,9 +1,11 @@
-"""Repair job: a new checkpoint generation for a dataset whose checkpoint is unusable. `headrace repair` runs it.
+"""Repair job: rolls back tables that lost commits, and replaces an unusable checkpoint. `headrace repair` runs it.
 
-Reads: what preflight reads, and Kafka's first offsets. Writes: `generation.json`, after confirmation.
-Guarantee: the new generation starts where bronze ends, so no record is skipped or duplicated; the old checkpoint stays.
-After a crash: the old generation or the new one is in force; run it again.
-Does not: start Spark, change a table, or run together with a driver: it holds the lease.
+Reads: what preflight reads, the ends of the tables' logs, and Kafka's first offsets.
+Writes, each after confirmation: log files that it moves out of tables, with the ledger; `generation.json`.
+Guarantee: tables go back to the last batch that all of them have, and the new generation starts where bronze ends, so
+that no record is skipped or duplicated. What is replaced is kept.
+After a crash: run it again.
+Does not: start Spark, change a data file, or run together with a driver: it holds the leases.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +21,19 @@ from pathlib import Path
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
 from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import HeadraceError, Terminal
-from include.paths import bronze_path, checkpoint_path, lease_path
+from include.ledger.ledger_rebuild import rebuild
+from include.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze, validated_generation
+from spark_jobs.engine.preflight import (
+    BronzeHead,
+    bronze_head,
+    bronze_head_at,
+    refuse_lost_bronze,
+    validated_generation,
+)
+from spark_jobs.engine.table_rollback import planned_rollback, release_names
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation, write_generation
 from spark_jobs.storage.delta_table import Table
@@ -84,14 +95,21 @@ def _next_generation(
     dataset: Dataset, folder: Path, bronze: Table, head: BronzeHead | None, bootstrap: str
 ) -> Generation:
     topic = dataset.pipeline.topic
+    start = next_offsets(dataset, head, bootstrap)
+    number = 1 + max(_known_numbers(dataset.name, folder, head), default=0)
+    base = head.batch + 1 if head else 0
+    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id)
+
+
+def next_offsets(dataset: Dataset, head: BronzeHead | None, bootstrap: str) -> dict[int, int]:
+    """Return the offset after bronze's last by partition, Kafka's first for a new one. Raises OffsetsExpired."""
+    topic = dataset.pipeline.topic
     first = log_start_offsets(bootstrap, topic)
     start = first | (dict(head.ends) if head else {})
     missing = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
     if missing:
         raise OffsetsExpired(dataset.name, topic, missing)
-    number = 1 + max(_known_numbers(dataset.name, folder, head), default=0)
-    base = head.batch + 1 if head else 0
-    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id)
+    return start
 
 
 def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
@@ -109,28 +127,65 @@ def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[
 def repair(
     settings: Settings, name: str, *, now: datetime, confirm: Callable[[], bool], print_line: Callable[[str], None]
 ) -> bool:
-    """Show the problem and, if `confirm` returns True, write the new generation; return whether the dataset is usable.
+    """Show each problem and repair it if `confirm` returns True; return whether the dataset is usable.
 
-    Raises LeaseHeld, DatasetUnknown, NoBroker and the errors of `planned_repair`; then nothing was changed.
+    Raises LeaseHeld, DatasetUnknown, NoBroker, PatchInTheWay and the errors of `planned_repair`.
     """
     dataset = _dataset(settings, name)
-    lease = take_lease(lease_path(settings, name), name, now)
-    try:
-        planned = planned_repair(settings, dataset, bootstrap_servers(settings))
+    with ExitStack() as leases:
+        _take_leases(leases, settings, name, now)
+        bootstrap = bootstrap_servers(settings)
+        rolled_back = _roll_back(settings, dataset, bootstrap, now, confirm, print_line)
+        if rolled_back is False:
+            print_line(f"{name}: nothing was changed")
+            return False
+        planned = planned_repair(settings, dataset, bootstrap)
         if planned is None:
-            print_line(f"{name}: nothing to repair; nothing was changed")
+            nothing = f"{name}: nothing to repair; nothing was changed"
+            print_line(f"{name}: repaired; next: headrace up {name}" if rolled_back else nothing)
             return True
         folder = checkpoint_path(settings, name)
         for sentence in planned.sentences(name, folder):
             print_line(f"{name}: {sentence}")
         if not confirm():
-            print_line(f"{name}: nothing was changed")
+            print_line(f"{name}: the checkpoint was not changed")
             return False
         write_generation(folder, planned.generation)
         print_line(f"{name}: repaired; headrace up {name} continues from there")
         return True
-    finally:
-        lease.release()
+
+
+def _take_leases(leases: ExitStack, settings: Settings, name: str, now: datetime) -> None:
+    leases.callback(take_lease(lease_path(settings, name), name, now).release)
+    for release in release_names(settings, name):
+        lease = take_lease(release_lease_path(settings, name, release), f"release {release} of {name}", now)
+        leases.callback(lease.release)
+
+
+def _roll_back(
+    settings: Settings,
+    dataset: Dataset,
+    bootstrap: str,
+    now: datetime,
+    confirm: Callable[[], bool],
+    print_line: Callable[[str], None],
+) -> bool | None:
+    """Roll back tables that lost commits; return None when none did, False without confirmation."""
+    rollback = planned_rollback(settings, dataset.name)
+    if rollback is None:
+        return None
+    next_offsets(dataset, bronze_head_at(bronze_path(settings, dataset.name), rollback.bronze), bootstrap)
+    folder = removed_commits_path(settings, dataset.name) / now.strftime("%Y%m%dT%H%M%SZ")
+    for sentence in rollback.sentences(folder):
+        print_line(f"{dataset.name}: {sentence}")
+    if not confirm():
+        return False
+    rollback.execute(folder)
+    try:
+        rebuild(settings)
+    except HeadraceError as error:
+        print_line(f"{dataset.name}: the ledger has still the removed commits ({error.what}): headrace ledger rebuild")
+    return True
 
 
 def _dataset(settings: Settings, name: str) -> Dataset:
@@ -151,9 +206,7 @@ def is_confirmed(question: str) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """`<dataset> ask|yes|dry-run`: return REPAIRED (or nothing to repair), DECLINED, or REFUSED."""
     name, answer = arguments
-    confirm = {"ask": lambda: is_confirmed("create this generation?"), "yes": lambda: True, "dry-run": lambda: False}[
-        answer
-    ]
+    confirm = {"ask": lambda: is_confirmed("repair it so?"), "yes": lambda: True, "dry-run": lambda: False}[answer]
     try:
         well = repair(load_settings(), name, now=datetime.now(UTC), confirm=confirm, print_line=print)
     except HeadraceError as error:

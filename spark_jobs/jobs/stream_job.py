@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -23,6 +24,8 @@ from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
 from include.clients.kafka import ensure_topic
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
+from include.ledger.ledger_errors import LedgerMismatch
+from include.ledger.ledger_rebuild import rebuild
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import checkpoint_path, lease_path, status_path
@@ -43,7 +46,7 @@ from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, ensure_generation
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.failpoints import INGEST_STEPS, Step, pass_step, step_listeners
 from spark_jobs.storage.lease import Lease, take_lease
 
 
@@ -93,6 +96,7 @@ def prepare(
     status = reporter.status
     status.epoch = lease.epoch
     reporter.start()
+    step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     find_java(os.environ)
     dataset = current_dataset(settings, name)
     status.release = dataset.release
@@ -101,11 +105,13 @@ def prepare(
     bronze, head, generation = preflight(settings, dataset, bootstrap)
     lease = lease.with_minimum_epoch(head.epoch + 1 if head else 1)
     status.epoch = lease.epoch
-    ledger = open_writer(settings)
+    ledger, mismatch = open_writer(settings), None
     try:
         project_dataset(ledger, settings, name)
     except Transient as error:
         log_line(f"ledger not updated, the first batch tries again: {error.what}")
+    except LedgerMismatch as error:
+        mismatch = error
     pass_step(Step.PREFLIGHT_PASSED)
     spark = open_session(settings, f"headrace {name}")
     active = open_active_releases(spark, settings, dataset, bronze)
@@ -113,10 +119,23 @@ def prepare(
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    republish(settings, active.published.release)
+    status.event = republish(settings, active.published.release)
+    if status.event:
+        log_line(f"{name}: {status.event}")
+    if mismatch is not None:
+        follow_tables(settings, mismatch, status.event)
     reporter.refresh = lambda: refresh_progress(reporter, ingest, active)
+    reporter.ingest_idle = lambda: time.monotonic() - ingest.progress
     supervisor = IngestSupervisor(ingest, reporter)
     return DriverLoop(settings, name, lease, active, supervisor, ledger, reporter, stop), bootstrap
+
+
+def follow_tables(settings: Settings, mismatch: LedgerMismatch, event: str | None) -> None:
+    """Rebuild a ledger that has commits which the tables lost, when `event` explains them; else raise `mismatch`."""
+    if event is None:
+        raise mismatch
+    rebuild(settings)
+    log_line("the ledger was rebuilt from the tables")
 
 
 def current_dataset(settings: Settings, name: str) -> Dataset:

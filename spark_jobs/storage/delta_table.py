@@ -330,4 +330,5 @@ def _open_or_create(spec: TableSpec) -> DeltaTable:
             str(spec.path), schema, partition_by=[spec.partition], name=spec.name, configuration=PROPERTIES | bounded
         )
     except DeltaError as error:
-        raise Terminal(f"{spec.name} at {spec.path} cannot be opened: {error}", "headrace audit") from error
+        remedy = "headrace repair DATASET   (removes what a power cut left at the end of the log)"
+        raise Terminal(f"{spec.name} at {spec.path} cannot be opened: {error}", remedy) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from enum import StrEnum
 
 
@@ -31,11 +32,18 @@ class Step(StrEnum):
     COMPACTION_WRITTEN = "compact.files-written"
 
 
+INGEST_STEPS = (Step.BRONZE_STARTED, Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED)
+step_listeners: list[Callable[[Step], None]] = []
+"""Called at each step of this process, before its failpoint."""
+
+
 def pass_step(step: Step, batch: int = 0) -> None:
     """Kill (`kill:<step>[:<batch>]`) or stop (`stop:…`) this process when HEADRACE_FAILPOINT names this step.
 
     A batch in the variable restricts it to that batch and later ones.
     """
+    for listener in step_listeners:
+        listener(step)
     setting = os.environ.get("HEADRACE_FAILPOINT")
     if not setting:
         return

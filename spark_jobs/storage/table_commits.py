@@ -59,6 +59,15 @@ def bronze_commit(bronze: Table, batch: int) -> Commit:
     raise CommitMissing(bronze.spec.name, batch)
 
 
+def last_run(path: Path, version: int) -> tuple[int, int]:
+    """Return first and last batch of the last run committed in versions up to `version`; (-1, -1) for none."""
+    _, commit = _batch_at(path, version)
+    if commit is None:
+        return -1, -1
+    first, last = metadata_of(commit)["batches"]
+    return first, last
+
+
 def _batch_at(path: Path, version: int) -> tuple[int, Commit | None]:
     """Return the last batch committed in versions up to `version`, with its commit; -1 for none."""
     for commit in commits_descending(path, version):

@@ -43,6 +43,11 @@ if how == "leaves a child":
     import subprocess
     subprocess.Popen([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"])
 signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else drain)
+if how.startswith("hangs"):
+    begun = datetime.datetime.now(datetime.UTC).isoformat()
+    while True:
+        say("starting" if how == "hangs at start" else "running", progress_at=begun)
+        time.sleep(0.05)
 say("running")
 while True: time.sleep(0.05)
 """

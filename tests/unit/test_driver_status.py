@@ -16,6 +16,7 @@ from include.settings import Settings
 from include.state.driver_status import DriverStatus, LastRun, read_reported_status, status_file, stream_status
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile
+from spark_jobs.engine import status_reporter
 from spark_jobs.engine.status_reporter import StatusReporter
 
 FLIGHTS = "stream:flights"
@@ -97,3 +98,25 @@ def test_status_on_a_full_disk_overwrites_the_file_in_place(
     found = status_file(settings, FLIGHTS).read()
     assert found is not None
     assert (found.state, found.reason) == ("halted", "no space left")
+
+
+def test_progress_is_that_of_the_main_loop_and_of_ingest(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(status_reporter.time, "monotonic", lambda: clock[0])
+    path = status_path(settings, FLIGHTS)
+    path.parent.mkdir(parents=True)
+    reporter = StatusReporter(path, lambda: True)
+
+    def idle() -> float:
+        reporter._write()
+        status = stream_status(settings, "flights")
+        assert status.at is not None
+        assert status.progress_at is not None
+        return (status.at - status.progress_at).total_seconds()
+
+    clock[0] = 140.0
+    assert idle() == 40.0
+    reporter.note_progress()
+    assert idle() == 0.0
+    reporter.ingest_idle = lambda: 90.0
+    assert idle() == 90.0

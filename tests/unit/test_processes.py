@@ -148,6 +148,32 @@ def test_a_driver_that_fell_silent_is_unknown(settings: Settings, stand_ins: Sta
     assert unsupervised_status(settings, "stream:flights", later).state is ProcessState.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("seconds", "state", "detail"),
+    [
+        (30, ProcessState.RUNNING, ""),
+        (160, ProcessState.RUNNING, "no progress for 160 s"),
+        (1801, ProcessState.UNKNOWN, "no progress for 1801 s"),
+    ],
+)
+def test_driver_without_progress_is_reported(
+    settings: Settings, seconds: int, state: ProcessState, detail: str
+) -> None:
+    now = datetime.now(UTC)
+    run, idle = sleeper(settings), (now - timedelta(seconds=seconds)).isoformat()
+    word = {"state": "running", "pid": run.pid, "at": now.isoformat(), "progress_at": idle}
+    status_path(settings, run.name).write_text(json.dumps(word))
+    found = unsupervised_status(settings, run.name, now)
+    assert (found.state, found.detail) == (state, detail)
+
+
+def test_driver_that_never_reports_is_unknown_after_the_limit(settings: Settings) -> None:
+    run = sleeper(settings)
+    assert unsupervised_status(settings, run.name).state is ProcessState.STARTING
+    later = datetime.now(UTC) + timedelta(seconds=settings.stall_seconds + 5)
+    assert unsupervised_status(settings, run.name, later).state is ProcessState.UNKNOWN
+
+
 def test_status_of_an_earlier_driver_is_ignored(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started()
     down(settings, lambda _line: None)

@@ -83,6 +83,20 @@ def test_only_the_killed_process_is_restarted(settings: Settings, stand_ins: Sta
     assert (status.restarts, status.last_error) == (1, "it was killed by SIGKILL")
 
 
+@pytest.mark.parametrize("how", ["hangs", "hangs at start"])
+def test_driver_without_progress_is_killed_and_restarted(settings: Settings, stand_ins: StandIns, how: str) -> None:
+    """It still reports: a thread of its own writes the status of a driver."""
+    stand_ins.runner.settings = settings.model_copy(update={"stall_seconds": 2.0})
+    stand_ins.how["flights"] = how
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: read_run_file(settings, FLIGHTS) is not None)
+    hung = run_of(settings, FLIGHTS)
+    stand_ins.how["flights"] = "well"
+    stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != hung.pid)
+    assert not is_alive(hung)
+    assert f"{FLIGHTS}: killed, made no progress for 2 s (HEADRACE_STALL_SECONDS=2) and was killed" in stand_ins.lines
+
+
 def test_a_broker_that_is_killed_is_started_again_under_its_streams(settings: Settings, stand_ins: StandIns) -> None:
     flights, broker = stand_ins.started(), run_of(settings, BROKER)
     kill(broker)

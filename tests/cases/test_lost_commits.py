@@ -1,0 +1,120 @@
+"""Tables that lost their last commits to a power cut come back to the same rows: each record once, in every table."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from small_events import departed, flight_event
+from small_release import Record, SmallRelease, small_release
+
+from include.catalog.dataset import snapshot_dataset
+from include.clients.delta_log import LOG, commit_name, latest_version
+from include.reading.publication import find_publication
+from include.settings import Settings
+from spark_jobs.engine.active_releases import PublishedTablesLost, republish
+from spark_jobs.engine.next_run import TablesApart, unfinished_run
+from spark_jobs.engine.table_rollback import planned_rollback
+
+pytestmark = pytest.mark.extended
+BATCHES = [
+    [flight_event("scheduled", 1), flight_event("scheduled", 2, partition=1), Record(b"no event")],
+    [departed(1, 7), departed(2, 30, partition=1), flight_event("scheduled", 1)],
+    [departed(3, 9), departed(1, 7), Record(b"{}")],
+]
+
+
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    release = small_release(spark, Settings(state=tmp_path_factory.mktemp("whole") / "state"), "flights")
+    snapshot_dataset(release.settings, "flights")
+    for records in BATCHES:
+        release.take(records)
+    return release
+
+
+@pytest.fixture
+def release(whole: SmallRelease, tmp_path: Path) -> SmallRelease:
+    """A copy of the state, with its tables still closed."""
+    shutil.copytree(whole.settings.state, tmp_path / "state")
+    copied = small_release(whole.spark, Settings(state=tmp_path / "state"), "flights")
+    copied.batches, copied.ends = whole.batches, dict(whole.ends)
+    return copied
+
+
+def tables(release: SmallRelease) -> list[Path]:
+    """Return the paths of silver, rejected and gold, in this order."""
+    writer = release.release.writer
+    return [table.spec.path for table in (writer.silver, writer.rejected, *(g.table for g in release.release.gold))]
+
+
+def lose(path: Path, commits: int) -> None:
+    """Remove the table's last commits."""
+    for _ in range(commits):
+        (path / LOG / commit_name(latest_version(path))).unlink()
+
+
+def contents(release: SmallRelease) -> dict[str, list[dict[str, object]]]:
+    """Return the published rows of all tables, by table."""
+    publication = find_publication(release.settings, "flights")
+    assert publication is not None
+    found = {name: release.read(name) for name in publication.tables}
+    return {name: sorted(rows.to_dicts(), key=repr) for name, rows in found.items()}
+
+
+def finish(release: SmallRelease) -> None:
+    """Refine what is missing, as the next driver does."""
+    release.restart()
+    republish(release.settings, release.release)
+    begun = unfinished_run(release.release)
+    while begun or release.refined() < release.batches - 1:
+        release.refine(*(begun or (release.refined() + 1, release.refined() + 1)))
+        begun = unfinished_run(release.release)
+
+
+def test_publication_ahead_of_all_tables_is_rolled_back(whole: SmallRelease, release: SmallRelease) -> None:
+    for path in tables(release):
+        lose(path, 2)
+    release.restart()
+    event = republish(release.settings, release.release)
+    assert event is not None
+    assert "from batch 2 to 0" in event
+    publication = find_publication(release.settings, "flights")
+    assert publication is not None
+    assert publication.batch == 0
+    assert len(contents(release)["silver.flights"]) == 2
+    assert republish(release.settings, release.release) is None
+    finish(release)
+    assert contents(release) == contents(whole)
+
+
+LOSSES: dict[str, Callable[[list[Path]], None]] = {
+    "gold lost two runs": lambda paths: lose(paths[2], 2),
+    "silver lost a run that gold has": lambda paths: lose(paths[0], 1),
+    "rejected lost two runs": lambda paths: lose(paths[1], 2),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tables_apart_are_refused_then_rolled_back(whole: SmallRelease, release: SmallRelease, loss: str) -> None:
+    LOSSES[loss](tables(release))
+    release.restart()
+    with pytest.raises(TablesApart) as refused:
+        republish(release.settings, release.release)
+    assert "headrace repair flights" in refused.value.remedy
+    planned = planned_rollback(release.settings, "flights")
+    assert planned is not None
+    planned.execute(release.settings.state / "removed")
+    finish(release)
+    assert contents(release) == contents(whole)
+
+
+def test_publication_of_empty_tables_is_refused(release: SmallRelease) -> None:
+    for path in tables(release):
+        lose(path, 3)
+    release.restart()
+    with pytest.raises(PublishedTablesLost):
+        republish(release.settings, release.release)

@@ -1,0 +1,43 @@
+"""Ingest without a batch: hung, or with nothing to read."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from preflight_scene import Scene, open_scene
+
+from include.settings import Settings
+from spark_jobs.engine import driver_progress
+from spark_jobs.engine.driver_progress import READABLE_AFTER, has_records
+from spark_jobs.engine.ingest import Ingest
+
+
+@pytest.fixture
+def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(driver_progress, "bootstrap_servers", lambda _: "broker")
+    return open_scene(settings, monkeypatch)
+
+
+def ingest_of(scene: Scene, ingested: dict[int, int]) -> Ingest:
+    # No session: nothing is read.
+    made = Ingest(None, scene.settings, scene.dataset, scene.bronze, scene.generation, 1, threading.Event())  # type: ignore[arg-type]
+    made.ingested = ingested
+    return made
+
+
+def test_ingest_at_the_end_of_the_topic_has_no_records(scene: Scene) -> None:
+    assert not has_records(ingest_of(scene, {0: 10, 1: 20}), {0: 10, 1: 20})
+    assert has_records(ingest_of(scene, {0: 10, 1: 19}), {0: 10, 1: 20})
+    assert has_records(ingest_of(scene, {}), {0: 1, 1: 0})
+
+
+@pytest.mark.parametrize(("readable", "expected"), [(20, True), (19, False)])
+def test_records_behind_an_open_transaction_are_not_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, readable: int, expected: bool
+) -> None:
+    monkeypatch.setattr(driver_progress, "readable_end_offsets", lambda *_, **__: {0: 10, 1: readable})
+    ingest = ingest_of(scene, {0: 10, 1: 19})
+    ingest.progress = time.monotonic() - READABLE_AFTER - 1
+    assert has_records(ingest, {0: 10, 1: 20}) is expected
