@@ -38,13 +38,13 @@ def somebody() -> Iterator[TestClient]:
     airflow_plugin.pages.dependency_overrides.clear()
 
 
-def test_nobody_sees_it_without_logging_in(here: Settings) -> None:
+def test_comparison_page_requires_a_login(here: Settings) -> None:
     comparison_path(here, "replay-flights-1", "html").write_text("secret")
     answer = TestClient(airflow_plugin.pages).get("/plans/replay-flights-1")
     assert (answer.status_code, "secret" in answer.text) == (401, False)
 
 
-def test_the_page_is_shown_alone(here: Settings, somebody: TestClient) -> None:
+def test_comparison_page_is_served_without_scripts_once_compared(here: Settings, somebody: TestClient) -> None:
     assert somebody.get("/plans/replay-flights-1").status_code == 404, "it is not compared yet"
     assert ComparisonLink().get_link(None, ti_key=WISH) == ""
     comparison_path(here, "replay-flights-1", "html").write_text("<h1>equal</h1>")
@@ -55,14 +55,14 @@ def test_the_page_is_shown_alone(here: Settings, somebody: TestClient) -> None:
 
 
 @pytest.mark.parametrize("plan", ["replay-flights-2", "..%2F..%2Fkeys", "%2e%2e", "replay-flights-1%00", "{{7*7}}"])
-def test_what_is_no_plan_is_not_found(somebody: TestClient, plan: str) -> None:
+def test_unknown_plan_is_not_found(somebody: TestClient, plan: str) -> None:
     assert somebody.get(f"/plans/{plan}").status_code == 404
 
 
 ASKED = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
 
 
-def test_data_docs_are_shown_to_who_is_logged_in(here: Settings, somebody: TestClient) -> None:
+def test_data_docs_require_a_login(here: Settings, somebody: TestClient) -> None:
     assert DataDocsLink().get_link(None, ti_key=ASKED) == ""
     site = docs_path(here, "flights")
     (site / "static").mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_data_docs_are_shown_to_who_is_logged_in(here: Settings, somebody: TestC
 @pytest.mark.parametrize(
     "page", ["flights/..%2Flast.json", "flights/%2Fetc%2Fpasswd", "..%2Fquality/flights/last.json", "flights/", "x/y"]
 )
-def test_what_is_not_of_the_site_is_not_found(here: Settings, somebody: TestClient, page: str) -> None:
+def test_page_outside_the_data_docs_is_not_found(here: Settings, somebody: TestClient, page: str) -> None:
     docs_path(here, "flights").mkdir(parents=True)
     (docs_path(here, "flights").parent / "last.json").write_text("secret")
     assert somebody.get(f"/docs/{page}").status_code == 404

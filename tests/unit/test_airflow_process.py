@@ -34,7 +34,7 @@ from include.state.process_states import AIRFLOW
 from include.state.run_files import RunFile, started_at, write_run_file
 
 
-def test_keys_are_kept_and_nobody_else_may_read_them(settings: Settings) -> None:
+def test_keys_are_stored_and_readable_by_the_owner_only(settings: Settings) -> None:
     first = load_or_create_keys(settings)
     assert load_or_create_keys(settings) == first
     home = password_path(settings).parent
@@ -49,7 +49,7 @@ def test_two_state_folders_share_no_secret(tmp_path: Path) -> None:
     assert not {one.password, one.fernet_key, one.jwt_secret} & {other.password, other.fernet_key, other.jwt_secret}
 
 
-def test_a_port_is_kept_unless_somebody_took_it() -> None:
+def test_port_is_reused_unless_it_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert choose_port(port, 0) != port
@@ -59,7 +59,7 @@ def test_a_port_is_kept_unless_somebody_took_it() -> None:
     assert choose_port(port, 0) == port
 
 
-def test_everything_is_set_by_the_environment(settings: Settings) -> None:
+def test_environment_sets_every_airflow_setting(settings: Settings) -> None:
     keys = load_or_create_keys(settings)
     given = airflow_environment(settings, keys)
     assert given["AIRFLOW_HOME"] == str(settings.state / "airflow")
@@ -73,7 +73,7 @@ def test_everything_is_set_by_the_environment(settings: Settings) -> None:
     assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{settings.state / 'airflow' / 'airflow.db'}"
 
 
-def test_another_database_by_its_url(tmp_path: Path) -> None:
+def test_database_url_selects_another_database(tmp_path: Path) -> None:
     url = "postgresql+psycopg://headrace@db.example/airflow"
     settings = Settings(state=tmp_path, airflow_database=url)
     given = airflow_environment(settings, load_or_create_keys(settings))
@@ -81,13 +81,15 @@ def test_another_database_by_its_url(tmp_path: Path) -> None:
     assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == url
 
 
-def test_without_its_packages_it_says_how_to_get_them(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_airflow_packages_name_the_command_that_installs_them(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(airflow_process, "find_spec", lambda name: None)
     with pytest.raises(AirflowMissing, match="make setup"):
         bring_up_airflow(settings, lambda line: None)
 
 
-def test_streams_are_named_or_left_to_airflow_not_both() -> None:
+def test_naming_datasets_with_no_streams_is_refused() -> None:
     refused = CliRunner().invoke(app, ["up", "flights", "--no-streams"])
     assert (refused.exit_code, "either datasets" in refused.output) == (2, True)
 
@@ -141,7 +143,7 @@ def await_parts(run: RunFile, without: int = 0, many: int = len(airflow_parts.PA
     raise AssertionError(f"there are not {many} processes of parts")
 
 
-def test_a_part_that_dies_comes_back(keeper: RunFile) -> None:
+def test_killed_part_is_restarted(keeper: RunFile) -> None:
     before = {process.pid for process in await_parts(keeper)}
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
@@ -150,7 +152,7 @@ def test_a_part_that_dies_comes_back(keeper: RunFile) -> None:
 
 
 @pytest.mark.parametrize("keeper", [PARENT], indirect=True)
-def test_what_a_dead_part_leaves_behind_is_ended(keeper: RunFile) -> None:
+def test_children_of_a_dead_part_are_ended(keeper: RunFile) -> None:
     before = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
     parts = [process for process in before if process.ppid() == keeper.pid]
     (child,) = parts[0].children()
@@ -168,7 +170,7 @@ def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
 
 
 @pytest.mark.parametrize("keeper", [DEAF], indirect=True)
-def test_sigterm_ends_even_parts_that_do_not_listen(keeper: RunFile) -> None:
+def test_sigterm_ends_parts_that_ignore_it(keeper: RunFile) -> None:
     await_parts(keeper)
     # A part is deaf only once its Python has come so far.
     time.sleep(1)
@@ -183,13 +185,13 @@ def await_nobody(run: RunFile) -> None:
     assert session(run) == []
 
 
-def test_no_part_outlives_the_process_that_keeps_it(keeper: RunFile) -> None:
+def test_parts_end_with_their_supervisor(keeper: RunFile) -> None:
     await_parts(keeper)
     os.kill(keeper.pid, signal.SIGKILL)
     await_nobody(keeper)
 
 
-def test_a_part_that_cannot_live_is_tried_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_part_is_restarted_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow_parts, "airflow", lambda *words: [sys.executable, "-c", "raise SystemExit(3)"])
     monkeypatch.setattr(airflow_parts, "LONGEST_PAUSE", 0.05)
     part, pauses = airflow_parts.start_part("scheduler"), []

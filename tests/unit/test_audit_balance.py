@@ -125,7 +125,7 @@ def found(audit: DatasetAudit) -> list[tuple[str, str, int | None, int | None, i
     return [(f.kind.value, f.table, f.partition, f.start, f.end) for f in audit.findings]
 
 
-def test_a_balanced_dataset(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+def test_complete_dataset_is_balanced(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     audit = audit_dataset(settings, "sales", kafka.open_topic)
     assert found(audit) == []
     assert audit.balanced
@@ -136,7 +136,7 @@ def test_a_balanced_dataset(settings: Settings, warehouse: SmallWarehouse, kafka
     assert [(check.table, check.rows, check.grains) for check in audit.gold] == [("gold.shop_days", 1, 1)]
 
 
-def test_what_is_written_after_the_publication_is_not_judged(
+def test_rows_after_the_publication_are_not_audited(
     settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
 ) -> None:
     warehouse.write("bronze", [bronze_row(4, b"later", batch=2)], bronze_metadata(2, {0: (4, 5)}))
@@ -144,7 +144,7 @@ def test_what_is_written_after_the_publication_is_not_judged(
     assert audit_dataset(settings, "sales", kafka.open_topic).balanced
 
 
-def test_a_lost_record_is_found_in_each_layer(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+def test_lost_record_is_found_in_each_layer(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.values[0, 2] = b"never ingested"
     kafka.values[1, 0] = VALUES[1, 0] + b" "
     warehouse.write("silver", [silver_row(9, "stray", batch=1)])
@@ -158,7 +158,7 @@ def test_a_lost_record_is_found_in_each_layer(settings: Settings, warehouse: Sma
     ]
 
 
-def test_records_that_kafka_dropped_by_age_are_kept_in_bronze(
+def test_records_expired_in_kafka_are_still_in_bronze(
     settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
 ) -> None:
     kafka.starts = {0: 2, 1: 0}
@@ -167,12 +167,12 @@ def test_records_that_kafka_dropped_by_age_are_kept_in_bronze(
     assert (audit.partitions[0].expired, audit.partitions[0].kafka) == (2, 1)
 
 
-def test_a_broker_that_lost_its_end_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+def test_truncated_topic_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.ends[0] = 3
     assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [("surplus", "bronze.sales", 0, 3, 4)]
 
 
-def test_a_topic_made_again_is_not_compared_with_bronze(
+def test_recreated_topic_is_not_compared_with_bronze(
     settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
 ) -> None:
     kafka.topic_id, kafka.values = "T2", {}
@@ -181,7 +181,7 @@ def test_a_topic_made_again_is_not_compared_with_bronze(
     ]
 
 
-def test_a_gold_table_that_is_not_published_is_missing(settings: Settings, kafka: SmallKafka) -> None:
+def test_unpublished_gold_table_is_missing(settings: Settings, kafka: SmallKafka) -> None:
     made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales").release)
     made.write("bronze", [], bronze_metadata(0, {0: (0, 0)}))
     made.write("silver", [])
@@ -192,7 +192,7 @@ def test_a_gold_table_that_is_not_published_is_missing(settings: Settings, kafka
     ]
 
 
-def test_nothing_published_is_reported_and_no_error(settings: Settings, kafka: SmallKafka) -> None:
+def test_dataset_without_a_publication_is_reported_without_an_error(settings: Settings, kafka: SmallKafka) -> None:
     audit = audit_dataset(settings, "sales", kafka.open_topic)
     assert (audit.balanced, audit.batch, [p.later for p in audit.partitions]) == (True, None, [5, 1])
 
@@ -202,7 +202,7 @@ def test_nothing_published_is_reported_and_no_error(settings: Settings, kafka: S
     assert audit_dataset(settings, "sales", no_topic).partitions == ()
 
 
-def test_a_damaged_file_is_an_error(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
+def test_damaged_file_is_an_error(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     file = next(warehouse.names["silver.sales"].rglob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(TablesUnreadable) as refused:
@@ -249,7 +249,7 @@ def test_audit_without_a_broker_has_no_result(settings: Settings, warehouse: Sma
         audit_dataset(settings, "sales", no_broker)
 
 
-def test_an_unknown_dataset_lists_the_known(settings: Settings) -> None:
+def test_unknown_dataset_lists_the_known_ones(settings: Settings) -> None:
     assert audited_datasets(settings, None) == ["sales"]
     with pytest.raises(DatasetUnknown) as refused:
         audited_datasets(settings, "nothing")
@@ -278,7 +278,7 @@ def broker_file(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("broker_file")
-def test_the_command_says_balanced_or_the_first_wrong_range(
+def test_command_prints_balanced_or_the_first_wrong_range(
     settings: Settings,
     warehouse: SmallWarehouse,
     kafka: SmallKafka,
@@ -304,7 +304,7 @@ def test_the_command_says_balanced_or_the_first_wrong_range(
     }
 
 
-def test_the_command_without_a_broker_judges_nothing(
+def test_command_without_a_broker_audits_nothing(
     settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(monkeypatch, settings, kafka) == 2

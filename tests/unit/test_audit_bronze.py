@@ -55,18 +55,18 @@ def test_equal_bytes_with_holes_are_balanced() -> None:
     assert found(record_findings(kafka, rows, TABLE)) == []
 
 
-def test_a_gap_is_one_range() -> None:
+def test_adjacent_missing_records_are_one_gap() -> None:
     kafka = chunk(*(record(offset) for offset in range(10)))
     rows = bronze(*offsets(0, 1, 5, 6, 7, 9))
     assert found(record_findings(kafka, rows, TABLE)) == [("gap", 3, 2, 5, 3), ("gap", 3, 8, 9, 1)]
 
 
-def test_rows_that_kafka_has_not_are_surplus() -> None:
+def test_rows_missing_in_kafka_are_surplus() -> None:
     kafka = chunk(record(0), record(4))
     assert found(record_findings(kafka, bronze(*offsets(0, 1, 2, 4)), TABLE)) == [("surplus", 3, 1, 3, 2)]
 
 
-def test_a_record_twice_is_an_overlap() -> None:
+def test_repeated_record_is_an_overlap() -> None:
     kafka = chunk(record(0), record(1), record(2))
     assert found(record_findings(kafka, bronze(*offsets(0, 1, 1, 2)), TABLE)) == [("overlap", 3, 1, 2, 1)]
 
@@ -85,7 +85,7 @@ def test_a_record_twice_is_an_overlap() -> None:
         ("headers", [{"key": "trace", "value": None}]),
     ],
 )
-def test_one_changed_byte_is_named_with_its_column(column: str, value: Any) -> None:
+def test_changed_byte_is_named_with_its_column(column: str, value: Any) -> None:
     kafka = chunk(record(0), record(1), record(2))
     changed = list(record_findings(kafka, bronze({"offset": 0}, {"offset": 1, column: value}, {"offset": 2}), TABLE))
     assert found(changed) == [("different", 3, 1, 2, 1)]
@@ -102,7 +102,7 @@ def ranges(*spans: tuple[int, int]) -> list[CommittedRange]:
     return [CommittedRange(batch, 0, start, end, end - start) for batch, (start, end) in enumerate(spans)]
 
 
-def test_ranges_that_tile_are_balanced_in_any_order() -> None:
+def test_contiguous_ranges_are_balanced_in_any_order() -> None:
     tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [CommittedRange(7, 1, 0, 5, 0)]
     assert found(range_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
 
@@ -119,11 +119,13 @@ def test_ranges_that_tile_are_balanced_in_any_order() -> None:
         ([], 9, [("gap", 0, 0, 9, 9)]),
     ],
 )
-def test_ranges_that_do_not_tile(spans: list[tuple[int, int]], end: int, expected: list[Any]) -> None:
+def test_gaps_and_overlaps_between_ranges_are_found(
+    spans: list[tuple[int, int]], end: int, expected: list[Any]
+) -> None:
     assert found(range_findings(ranges(*spans), {0: end}, TABLE)) == expected
 
 
-def test_a_partition_that_is_not_published_is_surplus() -> None:
+def test_unpublished_partition_is_surplus() -> None:
     assert found(range_findings([CommittedRange(0, 5, 0, 2, 2)], {}, TABLE)) == [("surplus", 5, 0, 2, 2)]
 
 
@@ -139,27 +141,27 @@ def named(database: duckdb.DuckDBPyConnection, tiles: list[CommittedRange], *row
     return found(batch_row_findings(database, tiles, TABLE))
 
 
-def test_rows_in_the_range_of_their_batch(database: duckdb.DuckDBPyConnection) -> None:
+def test_rows_inside_the_range_of_their_batch_are_balanced(database: duckdb.DuckDBPyConnection) -> None:
     assert named(database, ranges((0, 2), (2, 3)), (0, 0), (0, 1), (1, 2)) == []
 
 
-def test_a_row_outside_the_range_of_its_batch(database: duckdb.DuckDBPyConnection) -> None:
+def test_row_outside_the_range_of_its_batch_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
     assert named(database, ranges((0, 2), (2, 3)), (0, 0), (0, 2), (1, 2)) == [("surplus", 0, 2, 3, 1)]
 
 
-def test_rows_of_a_batch_that_no_commit_names(database: duckdb.DuckDBPyConnection) -> None:
+def test_rows_of_an_uncommitted_batch_are_surplus(database: duckdb.DuckDBPyConnection) -> None:
     assert named(database, ranges((0, 1)), (0, 0), (8, 1), (8, 2), (8, 4)) == [
         ("surplus", 0, 1, 3, 2),
         ("surplus", 0, 4, 5, 1),
     ]
 
 
-def test_fewer_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection) -> None:
+def test_fewer_rows_than_committed_are_a_gap(database: duckdb.DuckDBPyConnection) -> None:
     assert named(database, ranges((0, 2), (2, 4)), (0, 0), (0, 1), (1, 3)) == [("gap", 0, 2, 4, 1)]
     assert named(database, ranges((0, 2), (2, 4)), (0, 0), (0, 1)) == [("gap", 0, 2, 4, 2)]
 
 
-def test_more_rows_than_the_commit_counted(database: duckdb.DuckDBPyConnection) -> None:
+def test_more_rows_than_committed_are_surplus(database: duckdb.DuckDBPyConnection) -> None:
     assert named(database, [CommittedRange(0, 0, 0, 4, 1)], (0, 0), (0, 3)) == [("surplus", 0, 0, 4, 1)]
 
 
@@ -168,7 +170,7 @@ def test_commit_metadata_names_ranges_and_rows() -> None:
     assert batch_ranges([metadata]) == [CommittedRange(5, 0, 3, 9, 4), CommittedRange(5, 1, 0, 0, 0)]
 
 
-def test_a_topic_made_again_is_another_topic() -> None:
+def test_recreated_topic_differs_by_its_id() -> None:
     topic = Topic("sales", "T2", {}, {}, lambda *_: iter(()))
     metadata = [bronze_metadata(0, {}, topic_id="T1"), bronze_metadata(1, {}, topic_id="T2")]
     wrong = list(topic_findings(metadata, topic, TABLE))
@@ -176,7 +178,7 @@ def test_a_topic_made_again_is_another_topic() -> None:
     assert "T1" in wrong[0].detail
 
 
-def test_the_first_finding_is_the_one_that_ends_first() -> None:
+def test_findings_are_ordered_by_table_partition_and_end() -> None:
     wrong = [
         Finding(FindingKind.gap, "gold.days", 1, ""),
         Finding(FindingKind.gap, TABLE, 9, "a batch", 0, 0, 9),

@@ -62,7 +62,7 @@ def check(
     return checked, [(f.kind.value, f.rows) for f in findings], " ".join(f.detail for f in findings)
 
 
-def test_additive_gold_equal_to_silver(database: duckdb.DuckDBPyConnection) -> None:
+def test_additive_gold_equal_to_silver_is_balanced(database: duckdb.DuckDBPyConnection) -> None:
     checked, wrong, _ = check(database, SHOP_DAYS_GOLD, RIGHT, SHOP_DAYS)
     assert (checked, wrong) == (GoldCheck("gold.shop_days", 2, 2), [])
 
@@ -79,7 +79,7 @@ def test_additive_gold_equal_to_silver(database: duckdb.DuckDBPyConnection) -> N
         ({"kinds": None}, "kinds"),
     ],
 )
-def test_a_wrong_measure_is_named_with_its_grain(
+def test_wrong_measure_is_named_with_its_grain(
     database: duckdb.DuckDBPyConnection, change: dict[str, Any], measure: str
 ) -> None:
     _, wrong, detail = check(database, SHOP_DAYS_GOLD, [RIGHT[0] | change, RIGHT[1]], SHOP_DAYS)
@@ -88,13 +88,13 @@ def test_a_wrong_measure_is_named_with_its_grain(
     assert "day=2026-03-01, shop=north" in detail
 
 
-def test_a_null_that_ought_to_be_null_is_not_zero(database: duckdb.DuckDBPyConnection) -> None:
+def test_zero_instead_of_null_is_different(database: duckdb.DuckDBPyConnection) -> None:
     assert check(database, SHOP_DAYS_GOLD, [RIGHT[0], RIGHT[1] | {"turnover": Decimal(0)}], SHOP_DAYS)[1] == [
         ("different", 1)
     ]
 
 
-def test_a_key_may_be_null(database: duckdb.DuckDBPyConnection) -> None:
+def test_null_key_is_a_grain_of_its_own(database: duckdb.DuckDBPyConnection) -> None:
     nowhere = silver_row(9, "e", sold_at=at(1), shop=None, kind="returned", amount=None)
     database.register("silver", pa.Table.from_pylist([*SALES, nowhere], schema=SILVER))
     assert check(database, SHOP_DAYS_GOLD, RIGHT, SHOP_DAYS)[1] == [("missing", 1)]
@@ -102,7 +102,7 @@ def test_a_key_may_be_null(database: duckdb.DuckDBPyConnection) -> None:
     assert check(database, SHOP_DAYS_GOLD, [*RIGHT, row], SHOP_DAYS)[1] == []
 
 
-def test_missing_surplus_and_repeated_grains(database: duckdb.DuckDBPyConnection) -> None:
+def test_missing_surplus_and_repeated_grains_are_found(database: duckdb.DuckDBPyConnection) -> None:
     assert check(database, SHOP_DAYS_GOLD, RIGHT[:1], SHOP_DAYS)[1] == [("missing", 1)]
     stray = shop_day(3, "north", 0, None, None, 0)
     _, wrong, detail = check(database, SHOP_DAYS_GOLD, [*RIGHT, stray], SHOP_DAYS)
@@ -112,7 +112,7 @@ def test_missing_surplus_and_repeated_grains(database: duckdb.DuckDBPyConnection
 
 
 @pytest.mark.parametrize(("published", "right"), [(1000, True), (1049, True), (1051, False), (949, False)])
-def test_a_large_distinct_count_may_be_off_by_the_sketch(
+def test_large_distinct_count_may_differ_by_the_error_of_the_sketch(
     database: duckdb.DuckDBPyConnection, published: int, right: bool
 ) -> None:
     many = [silver_row(n, str(n)) for n in range(1000)]
@@ -121,7 +121,7 @@ def test_a_large_distinct_count_may_be_off_by_the_sketch(
     assert (wrong == []) is right
 
 
-def test_a_small_distinct_count_is_exact(database: duckdb.DuckDBPyConnection) -> None:
+def test_small_distinct_count_must_be_exact(database: duckdb.DuckDBPyConnection) -> None:
     few = [silver_row(n, str(n)) for n in range(199)]
     database.register("silver", pa.Table.from_pylist(few, schema=SILVER))
     assert check(database, DISTINCT, [shop_day(1, "north", 0, None, None, 199)], SHOP_DAYS)[1] == []
@@ -132,7 +132,7 @@ def test_a_small_distinct_count_is_exact(database: duckdb.DuckDBPyConnection) ->
     ("unit", "kind", "starts"),
     [("hour", UTC_MICROS, [at(1, 0), at(1, 23), at(1, 9), at(2)]), ("month", pa.date32(), [date(2026, 3, 1)])],
 )
-def test_an_hour_is_a_timestamp_and_a_month_a_date(
+def test_hour_windows_are_timestamps_and_month_windows_dates(
     database: duckdb.DuckDBPyConnection, unit: str, kind: pa.DataType, starts: list[datetime | date]
 ) -> None:
     gold = AdditiveGold("sales", "", Window("sold_at", unit, "start"), (), (Measure("n", "count", "*"),))
@@ -144,7 +144,7 @@ LATEST = LatestGold("shop_status", "", ("shop",), ("sold_at", "event_id"), (("st
 STATUS = pa.schema([("shop", pa.string()), ("status", pa.string()), ("since", UTC_MICROS)])
 
 
-def test_latest_gold(database: duckdb.DuckDBPyConnection) -> None:
+def test_latest_gold_holds_the_newest_row_of_each_key(database: duckdb.DuckDBPyConnection) -> None:
     rows = [
         {"shop": "north", "status": "sold", "since": at(1, 23)},
         {"shop": "south", "status": "returned", "since": at(2)},
@@ -172,7 +172,7 @@ BEST_SCHEMA = pa.schema(
 )
 
 
-def test_query_gold_holds_the_touched_grains(database: duckdb.DuckDBPyConnection) -> None:
+def test_query_gold_holds_exactly_the_touched_grains(database: duckdb.DuckDBPyConnection) -> None:
     row = {"day": date(2026, 3, 1), "shop": "north", "amount": Decimal("2.00")}
     rows = [row | {"event_id": "b"}, row | {"event_id": "c"}]
     checked, wrong, _ = check(database, BEST, rows, BEST_SCHEMA)
@@ -184,7 +184,7 @@ def test_query_gold_holds_the_touched_grains(database: duckdb.DuckDBPyConnection
     assert check(database, BEST, [*rows, untouched], BEST_SCHEMA)[1] == [("surplus", 1)]
 
 
-def test_a_declared_column_that_is_not_there(database: duckdb.DuckDBPyConnection) -> None:
+def test_missing_declared_column_is_found(database: duckdb.DuckDBPyConnection) -> None:
     schema = SHOP_DAYS.remove(SHOP_DAYS.get_field_index("kinds"))
     _, wrong, detail = check(database, SHOP_DAYS_GOLD, RIGHT, schema)
     assert (wrong, detail) == ([("missing", 0)], "has no column kinds")

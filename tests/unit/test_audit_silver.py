@@ -55,16 +55,16 @@ def test_each_record_once_is_balanced(database: duckdb.DuckDBPyConnection) -> No
     assert split(database, FOUR, silver, [rejected_row(1, "invalid", "type"), rejected_row(3, "erased")]) == []
 
 
-def test_a_record_in_neither_is_missing(database: duckdb.DuckDBPyConnection) -> None:
+def test_record_in_neither_table_is_missing(database: duckdb.DuckDBPyConnection) -> None:
     assert split(database, FOUR, [silver_row(0, "a")], [rejected_row(3, "invalid")]) == [("missing", "silver", 0, 1, 3)]
 
 
-def test_a_record_in_both_overlaps(database: duckdb.DuckDBPyConnection) -> None:
+def test_record_in_both_tables_overlaps(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(offset, name) for offset, name in enumerate("abcd")]
     assert split(database, FOUR, silver, [rejected_row(2, "invalid")]) == [("overlap", "silver", 0, 2, 3)]
 
 
-def test_a_record_twice_in_a_layer_overlaps(database: duckdb.DuckDBPyConnection) -> None:
+def test_repeated_record_in_a_layer_overlaps(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(offset, name) for offset, name in enumerate("abc")]
     rejected = [rejected_row(3, "invalid")]
     assert split(database, FOUR, [*silver, silver[1]], rejected) == [("overlap", "silver", 0, 1, 2)]
@@ -72,26 +72,26 @@ def test_a_record_twice_in_a_layer_overlaps(database: duckdb.DuckDBPyConnection)
     assert split(database, [*FOUR, FOUR[0]], silver, rejected) == [("overlap", "bronze", 0, 0, 1)]
 
 
-def test_a_row_without_a_record_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
+def test_row_without_a_record_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(offset, name) for offset, name in enumerate("abcd")]
     stray = silver_row(7, "x", partition=1)
     assert split(database, FOUR, [*silver, stray], []) == [("surplus", "silver", 1, 7, 8)]
     assert split(database, FOUR, silver, [rejected_row(9, "invalid")]) == [("surplus", "rejected", 0, 9, 10)]
 
 
-def test_a_row_of_a_later_batch_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
+def test_row_of_a_later_batch_is_surplus(database: duckdb.DuckDBPyConnection) -> None:
     bronze, silver = payloads("a", batch=1), [silver_row(0, "a", batch=1)]
     assert split(database, bronze, silver, [], batch=1) == []
     wrong = [("surplus", "bronze", 0, 0, 1), ("surplus", "silver", 0, 0, 1)]
     assert split(database, bronze, silver, [], batch=0) == wrong
 
 
-def test_a_row_with_another_batch_than_bronze_is_different(database: duckdb.DuckDBPyConnection) -> None:
+def test_row_with_another_batch_than_bronze_is_different(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(0, "a", batch=1)]
     assert split(database, payloads("a"), silver, [], batch=1) == [("different", "silver", 0, 0, 1)]
 
 
-def test_the_same_offset_of_two_partitions_is_two_records(database: duckdb.DuckDBPyConnection) -> None:
+def test_same_offset_in_two_partitions_is_two_records(database: duckdb.DuckDBPyConnection) -> None:
     bronze = [bronze_row(0, b"{}"), bronze_row(0, b"{}", partition=1)]
     silver = [silver_row(0, "a"), silver_row(0, "b", partition=1)]
     assert split(database, bronze, silver, []) == []
@@ -110,54 +110,56 @@ def identities(
     return found(identity_findings(database, "sales", PIPELINE))
 
 
-def test_a_duplicate_with_an_earlier_winner(database: duckdb.DuckDBPyConnection) -> None:
+def test_duplicate_with_an_earlier_winner_is_balanced(database: duckdb.DuckDBPyConnection) -> None:
     rejected = [rejected_row(2, "duplicate"), rejected_row(3, "invalid")]
     assert identities(database, payloads("a", "b", "a", "a"), [silver_row(0, "a"), silver_row(1, "b")], rejected) == []
 
 
-def test_an_identity_twice_in_silver_names_the_later_record(database: duckdb.DuckDBPyConnection) -> None:
+def test_repeated_identity_in_silver_names_the_later_record(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(0, "a", sold_at=at(3)), silver_row(1, "b"), silver_row(2, "a", sold_at=at(1))]
     assert identities(database, payloads("a", "b", "a"), silver, []) == [("overlap", "silver", 0, 2, 3)]
 
 
-def test_an_identity_again_after_the_horizon_is_another_event(database: duckdb.DuckDBPyConnection) -> None:
+def test_repeated_identity_after_the_horizon_is_another_event(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(0, "a", sold_at=at(1)), silver_row(1, "a", sold_at=at(4, 13))]
     assert identities(database, payloads("a", "a"), silver, []) == []
 
 
-def test_a_duplicate_whose_winner_is_not_there(database: duckdb.DuckDBPyConnection) -> None:
+def test_duplicate_without_a_winner_is_different(database: duckdb.DuckDBPyConnection) -> None:
     rejected = [rejected_row(1, "duplicate"), rejected_row(2, "duplicate")]
     assert identities(database, payloads("a", "x", "y"), [silver_row(0, "a")], rejected) == [
         ("different", "rejected", 0, 1, 3)
     ]
 
 
-def test_a_duplicate_before_its_winner(database: duckdb.DuckDBPyConnection) -> None:
+def test_duplicate_before_its_winner_is_different(database: duckdb.DuckDBPyConnection) -> None:
     assert identities(database, payloads("a", "a"), [silver_row(1, "a")], [rejected_row(0, "duplicate")]) == [
         ("different", "rejected", 0, 0, 1)
     ]
 
 
-def test_the_order_is_batch_before_offset(database: duckdb.DuckDBPyConnection) -> None:
+def test_records_are_ordered_by_batch_before_offset(database: duckdb.DuckDBPyConnection) -> None:
     bronze = [bronze_row(9, b'{"event_id":"a"}', partition=1, batch=0), bronze_row(0, b'{"event_id":"a"}', batch=1)]
     silver, rejected = [silver_row(9, "a", partition=1)], [rejected_row(0, "duplicate", batch=1)]
     assert identities(database, bronze, silver, rejected) == []
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"{", b'{"event_id":null}', b"[]", None])
-def test_a_duplicate_without_a_readable_identity(database: duckdb.DuckDBPyConnection, value: bytes | None) -> None:
+def test_duplicate_without_a_readable_identity_is_different(
+    database: duckdb.DuckDBPyConnection, value: bytes | None
+) -> None:
     bronze = [bronze_row(0, b'{"event_id":"a"}'), bronze_row(1, value)]
     assert identities(database, bronze, [silver_row(0, "a")], [rejected_row(1, "duplicate")]) == [
         ("different", "rejected", 0, 1, 2)
     ]
 
 
-def test_an_escaped_identity_is_the_same(database: duckdb.DuckDBPyConnection) -> None:
+def test_escaped_identity_is_the_same(database: duckdb.DuckDBPyConnection) -> None:
     bronze = [bronze_row(0, '{"event_id":"é"}'.encode()), bronze_row(1, b'{"event_id":"\\u00e9"}')]
     assert identities(database, bronze, [silver_row(0, "é")], [rejected_row(1, "duplicate")]) == []
 
 
-def test_a_fixed_record_has_the_identity_of_its_fix(database: duckdb.DuckDBPyConnection) -> None:
+def test_fixed_record_has_the_identity_of_its_fix(database: duckdb.DuckDBPyConnection) -> None:
     bronze = [bronze_row(0, b'{"event_id":"a"}'), bronze_row(1, b"broken")]
     silver, rejected = [silver_row(0, "a")], [rejected_row(1, "duplicate")]
     assert identities(database, bronze, silver, rejected, {(0, 1): b'{"event_id":"a"}'}) == []

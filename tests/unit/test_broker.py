@@ -71,14 +71,14 @@ def test_ports_are_kept_while_they_are_free() -> None:
     assert (node.port, node.controller_port) == (port, controller)
 
 
-def test_a_kept_port_that_was_taken_is_replaced(taken: socket.socket) -> None:
+def test_stored_port_that_is_taken_is_replaced(taken: socket.socket) -> None:
     held = taken.getsockname()[1]
     node = assign_ports(BrokerNode("id", held, held), 0)
     assert held not in (node.port, node.controller_port)
     assert node.port != node.controller_port
 
 
-def test_an_asked_port_is_taken_or_refused_by_name(taken: socket.socket) -> None:
+def test_requested_port_is_used_or_refused_with_its_holder(taken: socket.socket) -> None:
     (free,) = free_ports(1)
     assert assign_ports(BrokerNode("id", 1, free), free).port == free
     assert assign_ports(BrokerNode("id", 1, free), free).controller_port != free
@@ -88,7 +88,7 @@ def test_an_asked_port_is_taken_or_refused_by_name(taken: socket.socket) -> None
     assert f"pid {os.getpid()}" in refused.value.holder
 
 
-def test_free_and_open_are_opposites(taken: socket.socket) -> None:
+def test_port_is_either_free_or_open(taken: socket.socket) -> None:
     held = taken.getsockname()[1]
     assert is_open(held)
     assert not is_free(held)
@@ -97,7 +97,7 @@ def test_free_and_open_are_opposites(taken: socket.socket) -> None:
     assert not is_open(free)
 
 
-def test_the_configuration_is_loopback_only_and_loses_nothing_by_age(settings: Settings) -> None:
+def test_configuration_listens_on_loopback_only_and_never_expires_records(settings: Settings) -> None:
     write_properties(settings, BrokerNode("id", 19092, 19093))
     said = properties(settings)
     hosts = re.findall(r"//([^:]+):", said["listeners"] + "," + said["advertised.listeners"])
@@ -112,40 +112,40 @@ def test_the_configuration_is_loopback_only_and_loses_nothing_by_age(settings: S
     assert {said[key] for key in replicas} == {"1"}
 
 
-def test_the_cluster_id_is_kept(settings: Settings) -> None:
+def test_cluster_id_is_stored(settings: Settings) -> None:
     node = read_node(settings)
     write_node(settings, node)
     assert read_node(settings) == node
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", new_cluster_id())
 
 
-def test_the_cluster_id_of_the_storage_wins(settings: Settings) -> None:
+def test_cluster_id_of_formatted_storage_takes_precedence(settings: Settings) -> None:
     """An interrupted first start may have formatted the storage and not have said so."""
     data_path(settings).mkdir(parents=True)
     (data_path(settings) / "meta.properties").write_text("#\nnode.id=1\ncluster.id=abc-_DEF\nversion=1\n")
     assert existing_cluster_id(settings) == "abc-_DEF"
 
 
-def test_vanished_data_is_no_new_start(settings: Settings) -> None:
+def test_missing_data_of_a_formatted_broker_is_refused(settings: Settings) -> None:
     write_node(settings, BrokerNode("id", formatted=True))
     with pytest.raises(BrokerDataMissing) as refused:
         read_node(settings)
     assert "node.json" in refused.value.remedy
 
 
-def test_the_broker_runs_in_its_declared_memory(settings: Settings) -> None:
+def test_broker_command_limits_its_memory(settings: Settings) -> None:
     command = broker_command(settings.model_copy(update={"broker_memory": "300m"}), JAVA)
     assert "-Xmx300m" in command
     assert command[command.index("-cp") + 1] == f"{settings.jars}/broker/*"
 
 
-def test_missing_jars_stop_the_start(settings: Settings) -> None:
+def test_missing_jars_prevent_the_start(settings: Settings) -> None:
     with pytest.raises(JarMissing):
         start_broker(settings)
     assert not kafka_path(settings).exists()
 
 
-def test_missing_java_stops_the_start(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_prevents_the_start(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaMissing):
@@ -168,23 +168,23 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
-def test_an_old_java_is_refused(tmp_path: Path, version: str) -> None:
+def test_old_java_is_refused(tmp_path: Path, version: str) -> None:
     fake_java(tmp_path, version)
     with pytest.raises(JavaMissing, match=re.escape(version)):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
 
 
-def test_a_java_home_without_java_is_refused(tmp_path: Path) -> None:
+def test_java_home_without_java_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match="JAVA_HOME"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
 @pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("25-ea", 25), ("21", 21), ("", 0)])
-def test_major_versions(text: str, major: int) -> None:
+def test_major_version_is_parsed(text: str, major: int) -> None:
     assert major_version(text) == major
 
 
-def test_a_broker_that_dies_says_how(settings: Settings) -> None:
+def test_log_of_a_crashed_broker_is_reported(settings: Settings) -> None:
     code = "import sys; sys.exit('kafka cannot do this')"
     extra = {"bootstrap": "127.0.0.1:1", "port": 1, "cluster_id": "x"}
     spawn(settings, "broker", [sys.executable, "-c", code], Path.cwd(), os.environ, extra)
@@ -194,7 +194,7 @@ def test_a_broker_that_dies_says_how(settings: Settings) -> None:
     assert "is crashed" in failure.what
 
 
-def test_an_unreachable_broker_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_broker_is_reported_within_the_timeout(capfd: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     began = time.monotonic()
     for ask in (cluster_id, lambda address, timeout: log_end_offsets(address, "flights", timeout)):
@@ -215,5 +215,5 @@ def test_an_unreachable_broker_is_told_in_time(capfd: pytest.CaptureFixture[str]
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaRefused),
     ],
 )
-def test_kafkas_errors_become_ours(code: int, becomes: type[Exception]) -> None:
+def test_kafka_errors_are_translated(code: int, becomes: type[Exception]) -> None:
     assert type(translate_error(KafkaException(KafkaError(code)), "asking", "127.0.0.1:1", "flights")) is becomes

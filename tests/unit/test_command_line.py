@@ -31,12 +31,12 @@ def test_every_command_and_subcommand_shows_its_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_shows_the_first_paragraph_of_each_help(name: str) -> None:
+def test_command_list_shows_the_first_paragraph_of_each_help(name: str) -> None:
     text = COMMANDS[name].load(name).help
     assert " ".join(text.split("\n\n")[0].split()) == COMMANDS[name].summary
 
 
-def test_the_list_of_commands_imports_no_command() -> None:
+def test_command_list_imports_no_command() -> None:
     code = (
         "import sys; sys.argv = ['headrace', '--help']\n"
         "from include.cli.main import app\n"
@@ -47,7 +47,7 @@ def test_the_list_of_commands_imports_no_command() -> None:
     assert ended.stderr.strip() == "[]"
 
 
-def test_an_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
+def test_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
     ended = CliRunner().invoke(app, ["statsu"])
     assert ended.exit_code == 2
     assert "Did you mean 'status'" in ended.output

@@ -97,17 +97,17 @@ def test_duplicated_rows_are_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("threshold", "verdict"), [(0.33, NEEDS_APPROVAL), (0.34, WITHIN_POLICY)])
-def test_the_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verdict: str) -> None:
+def test_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verdict: str) -> None:
     new = ROUTES.with_columns(departed=pl.when(pl.col("dest") == "Y").then(7).otherwise("departed"))
     assert compared(tmp_path, ROUTES, new, threshold).verdict == verdict
 
 
-def test_a_removed_column_needs_approval_at_any_threshold(tmp_path: Path) -> None:
+def test_removed_column_needs_approval_at_any_threshold(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
     assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])
 
 
-def test_an_added_column_needs_no_approval(tmp_path: Path) -> None:
+def test_added_column_needs_no_approval(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.with_columns(arrived=pl.lit(1)))
     assert (found.verdict, found.tables[0].columns_added) == (WITHIN_POLICY, ["arrived"])
 
@@ -177,7 +177,7 @@ def test_values_with_markup_are_shown_literally_in_every_rendering() -> None:
     assert text.count(MARKUP) >= 7, "table, columns, sum, key, and three cells of the check"
 
 
-def test_a_markdown_value_is_one_line_of_code() -> None:
+def test_markdown_value_is_one_line_of_code() -> None:
     assert code_span("a|b`c\n# big [x](y)") == "`a¦b'c # big [x](y)`"
     assert code_span("") == ""
     assert len(code_span("x" * 1000)) == 202

@@ -48,21 +48,21 @@ def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
     sales.write("silver", [silver_row(way, f"b{way}")], said)
 
 
-def test_a_release_that_readers_do_not_see(sales: SmallWarehouse) -> None:
+def test_unpublished_release_is_not_confirmed(sales: SmallWarehouse) -> None:
     with pytest.raises(NotConfirmed, match="not fedcba987654"):
         confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654"))
 
 
-def test_a_release_that_was_taken_back(sales: SmallWarehouse) -> None:
+def test_rolled_back_release_is_confirmed(sales: SmallWarehouse) -> None:
     assert confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654", back=True)).release == RELEASE
 
 
-def test_a_correction_without_a_commit(sales: SmallWarehouse) -> None:
+def test_patch_without_a_commit_is_not_confirmed(sales: SmallWarehouse) -> None:
     with pytest.raises(NotConfirmed, match="no commit of it"):
         confirm(sales.settings, applied(sales.settings, REPLAY))
 
 
-def test_a_correction_that_is_committed_and_not_published(sales: SmallWarehouse) -> None:
+def test_unpublished_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY)
     corrected(sales, record.plan.id, 1)
     with pytest.raises(NotConfirmed, match="before it"):
@@ -71,7 +71,7 @@ def test_a_correction_that_is_committed_and_not_published(sales: SmallWarehouse)
     assert confirm(sales.settings, record).result == "corrected"
 
 
-def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> None:
+def test_partly_reverted_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY, back=True)
     corrected(sales, record.plan.id, 1)
     sales.move()
@@ -82,7 +82,7 @@ def test_a_correction_that_was_only_half_taken_back(sales: SmallWarehouse) -> No
     assert confirm(sales.settings, record).result == "rolled back"
 
 
-def test_a_day_is_verified_when_that_stands_beside_the_tables(sales: SmallWarehouse) -> None:
+def test_verified_day_needs_its_verification_file(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, BACKFILL, changed=0)
     with pytest.raises(NotConfirmed, match="verified"):
         confirm(sales.settings, record)

@@ -195,7 +195,7 @@ def test_action_decides_whether_a_rule_validates_records_or_tables(
     assert (found in contract.checks("silver.flights")) is not validates_records
 
 
-def test_rules_of_a_property_and_of_a_gold_table(folder: Path) -> None:
+def test_rules_may_belong_to_a_property_or_a_gold_table(folder: Path) -> None:
     path = folder / "contract.yaml"
     said = yaml.safe_load(path.read_text("utf-8"))
     dest = next(p for p in said["schema"][0]["properties"] if p["name"] == "dest")
@@ -207,7 +207,7 @@ def test_rules_of_a_property_and_of_a_gold_table(folder: Path) -> None:
     assert [r.action for r in contract.checks("gold.route_days")] == ["hold"]
 
 
-def test_an_implementation_may_be_a_text(folder: Path) -> None:
+def test_implementation_may_be_text(folder: Path) -> None:
     said = rule("expect_column_values_to_be_null", column="dest")
     said["implementation"] = yaml.safe_dump(said["implementation"])
     assert with_rule(folder, said).rules[0].columns == ("dest",)
@@ -298,14 +298,14 @@ def test_violation_of_the_standard_names_its_path(folder: Path) -> None:
     assert any("$.schema[0].physicalName: 17 is not of type 'string'" in text for text in contract_problems(folder))
 
 
-def test_arguments_that_great_expectations_refuses_name_the_rule(folder: Path) -> None:
+def test_arguments_refused_by_great_expectations_name_the_rule(folder: Path) -> None:
     said = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
     edit(folder, quality=[said])
     (found,) = contract_problems(folder)
     assert found.startswith("rule own_rule: expect_column_mean_to_be_between: ")
 
 
-def test_the_command_ends_with_1_for_a_wrong_contract(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_DATASETS", str(folder.parent))
     monkeypatch.setenv("HEADRACE_STATE", str(folder.parent.parent / "state"))
     load_settings.cache_clear()
@@ -327,7 +327,7 @@ def test_great_expectations_loads_in_a_process_without_a_script() -> None:
     assert said.stdout == "alive\n"
 
 
-def test_without_the_group_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_quality_packages_name_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "great_expectations", None)
     with pytest.raises(QualityNotInstalled) as refused:
         import_optional("great_expectations")
@@ -338,6 +338,6 @@ def test_without_the_group_the_command_that_installs_it_is_named(monkeypatch: py
     "module",
     ["include.cli.main", "spark_jobs.jobs.stream_job", "spark_jobs.jobs.slice_job", "spark_jobs.jobs.shadow_job"],
 )
-def test_no_other_process_loads_great_expectations(module: str) -> None:
+def test_drivers_and_commands_do_not_load_great_expectations(module: str) -> None:
     code = f"import sys, {module}; sys.exit('great_expectations' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=False).returncode == 0

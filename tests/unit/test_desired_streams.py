@@ -27,26 +27,26 @@ def desired(settings: Settings) -> dict[str, DesiredStream]:
     return {name: stream for name, stream in desired_streams(settings).items() if stream.desired}
 
 
-def test_nobody_has_spoken(settings: Settings) -> None:
+def test_no_stream_is_desired_at_first(settings: Settings) -> None:
     assert desired(settings) == {}
     assert desired_stream(settings, "flights") is None
     release_stream(settings, "flights", "somebody")
     assert not desired_path(settings, "flights").exists(), "what was never wanted needs no word against it"
 
 
-def test_what_is_wanted_is_read_back(settings: Settings) -> None:
+def test_requested_stream_is_read_back(settings: Settings) -> None:
     said = request_stream(settings, "flights", "headrace up", NOON)
     assert (said.dataset, said.by, said.since, said.desired) == ("flights", "headrace up", NOON, True)
     assert desired(settings) == {"flights": said}
 
 
-def test_wanted_again_renews_it_and_the_last_word_counts(settings: Settings) -> None:
+def test_later_request_replaces_an_earlier_one(settings: Settings) -> None:
     request_stream(settings, "flights", "headrace up", NOON)
     request_stream(settings, "flights", "airflow", LATER)
     assert [(said.by, said.since) for said in desired(settings).values()] == [("airflow", LATER)]
 
 
-def test_unwanted_by_anybody_is_unwanted_and_says_who(settings: Settings) -> None:
+def test_release_names_who_released_the_stream(settings: Settings) -> None:
     request_stream(settings, "flights", "airflow", NOON)
     release_stream(settings, "flights", "headrace down", LATER)
     assert desired(settings) == {}
@@ -58,7 +58,7 @@ def test_unwanted_by_anybody_is_unwanted_and_says_who(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize("name", ["fligths", "../flights", "", "flights/../flights", "{{ ds }}"])
-def test_a_name_that_is_no_dataset_is_refused_and_nothing_written(settings: Settings, name: str) -> None:
+def test_unknown_dataset_is_refused_and_nothing_is_written(settings: Settings, name: str) -> None:
     with pytest.raises(DatasetUnknown):
         request_stream(settings, name, "somebody")
     assert not settings.state.exists()
@@ -68,7 +68,7 @@ def test_a_name_that_is_no_dataset_is_refused_and_nothing_written(settings: Sett
     "text",
     ["", "{", "[]", "{}", '{"dataset": "flights", "by": "x", "since": "noon", "wanted": true}', '{"since": 1}'],
 )
-def test_an_edited_file_is_refused_by_name_and_replaced_by_the_next_word(settings: Settings, text: str) -> None:
+def test_damaged_request_is_named_and_the_next_request_replaces_it(settings: Settings, text: str) -> None:
     path = desired_path(settings, "flights")
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -81,7 +81,7 @@ def test_an_edited_file_is_refused_by_name_and_replaced_by_the_next_word(setting
     assert list(desired(settings)) == ["flights"]
 
 
-def test_any_new_word_is_a_new_one_for_the_broker(settings: Settings) -> None:
+def test_every_request_and_release_advances_the_last_change(settings: Settings) -> None:
     before = last_change(desired_streams(settings))
     request_stream(settings, "flights", "x", NOON)
     assert before < last_change(desired_streams(settings)) == NOON

@@ -45,7 +45,7 @@ def no_java(_environ: object) -> Java:
     raise JavaMissing("PATH", "not found")
 
 
-def test_java() -> None:
+def test_missing_java_fails() -> None:
     found = check_java(lambda _: Java(Path("/j/bin/java"), 17, "17.0.1"), {"JAVA_HOME": "/j"})
     assert (found.verdict, "JAVA_HOME" in found.found) == (OK, True)
     assert check_java(no_java, {}).verdict is FAIL
@@ -53,12 +53,12 @@ def test_java() -> None:
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(1.9, FAIL), (2, WARN), (4.9, WARN), (5, OK)])
-def test_disk(free: float, verdict: Verdict) -> None:
+def test_small_disk_warns_then_fails(free: float, verdict: Verdict) -> None:
     assert check_disk(int(free * GB), Path("/s")).verdict is verdict
 
 
 @pytest.mark.parametrize(("available", "verdict"), [(3.9, WARN), (4, OK)])
-def test_memory(available: float, verdict: Verdict) -> None:
+def test_small_memory_warns(available: float, verdict: Verdict) -> None:
     assert check_memory(int(available * GB)).verdict is verdict
 
 
@@ -84,12 +84,12 @@ def test_file_system_is_that_of_the_longest_mount(place: str, verdict: Verdict, 
     assert found.found.startswith(kind)
 
 
-def test_a_container_layer_is_doubtful() -> None:
+def test_container_layer_warns() -> None:
     assert check_filesystem(Path("/x"), [Mount("/", "overlay")]).verdict is WARN
     assert check_filesystem(Path("/x"), []).verdict is WARN
 
 
-def test_port() -> None:
+def test_port_taken_by_another_process_fails() -> None:
     assert check_port(0, STOPPED, lambda _: False, str).verdict is OK
     assert check_port(9092, STOPPED, lambda _: True, str).verdict is OK
     taken = check_port(9092, STOPPED, lambda _: False, lambda _: "pid 7 (java)")
@@ -99,7 +99,7 @@ def test_port() -> None:
     assert check_port(9092, ours, lambda _: False, str).verdict is OK
 
 
-def test_writable(tmp_path: Path) -> None:
+def test_unwritable_state_folder_fails(tmp_path: Path) -> None:
     assert check_writable(tmp_path / "new" / "state").verdict is OK
     (tmp_path / "file").touch()
     assert check_writable(tmp_path / "file").verdict is FAIL
@@ -109,7 +109,9 @@ def test_writable(tmp_path: Path) -> None:
     ("version", "prefix", "verdict"),
     [((3, 11, 9), "/c/.venv", OK), ((3, 12, 0), "/c/.venv", FAIL), ((3, 11, 9), "/usr", WARN)],
 )
-def test_python(version: tuple[int, int, int], prefix: str, verdict: Verdict) -> None:
+def test_wrong_python_fails_and_another_environment_warns(
+    version: tuple[int, int, int], prefix: str, verdict: Verdict
+) -> None:
     assert check_python(version, prefix, Path("/c")).verdict is verdict
 
 
@@ -123,11 +125,11 @@ def test_python(version: tuple[int, int, int], prefix: str, verdict: Verdict) ->
         ({}, FAIL),
     ],
 )
-def test_packages(installed: dict[str, str], verdict: Verdict) -> None:
+def test_missing_or_different_pyspark_fails(installed: dict[str, str], verdict: Verdict) -> None:
     assert check_packages(installed.get).verdict is verdict
 
 
-def test_jars(tmp_path: Path) -> None:
+def test_missing_or_changed_jar_fails(tmp_path: Path) -> None:
     jar = Jar("spark", "org.example:one:1.0", hashlib.sha256(b"one").hexdigest())
     assert check_jars(tmp_path, [jar]).verdict is FAIL
     (tmp_path / "spark").mkdir()
@@ -137,7 +139,7 @@ def test_jars(tmp_path: Path) -> None:
     assert check_jars(tmp_path, [jar]).verdict is FAIL
 
 
-def test_pyspark_python() -> None:
+def test_different_pyspark_python_fails() -> None:
     assert check_pyspark_python({}, sys.executable).verdict is OK
     assert check_pyspark_python({"PYSPARK_PYTHON": sys.executable}, sys.executable).verdict is OK
     other = check_pyspark_python({"PYSPARK_PYTHON": "/bin/sh", "PATH": "/bin"}, sys.executable)
@@ -145,7 +147,7 @@ def test_pyspark_python() -> None:
     assert other.remedy == "unset PYSPARK_PYTHON"
 
 
-def test_a_second_spark(tmp_path: Path) -> None:
+def test_second_spark_installation_is_found(tmp_path: Path) -> None:
     ours, scripts, other = tmp_path / "pyspark", tmp_path / "bin", tmp_path / "other"
     for folder in (ours, scripts, other):
         folder.mkdir()
@@ -166,7 +168,7 @@ def test_a_second_spark(tmp_path: Path) -> None:
     assert verdict(PATH=other) is WARN
 
 
-def test_settings() -> None:
+def test_refused_setting_fails() -> None:
     def refuse() -> Settings:
         raise InvalidSetting("HEADRACE_NOPE", "is no setting of Headrace")
 
@@ -179,7 +181,9 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("findings", "code"), [([passed("a", "b")], 0), ([passed("a", "b"), failed("c", "[d]", "e")], 1)]
 )
-def test_the_command_exits_by_the_worst(monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int) -> None:
+def test_exit_code_is_that_of_the_worst_check(
+    monkeypatch: pytest.MonkeyPatch, findings: list[object], code: int
+) -> None:
     from include.cli.main import app
 
     monkeypatch.setattr(doctor_command, "run_checks", lambda: findings)

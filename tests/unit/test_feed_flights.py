@@ -42,7 +42,7 @@ def parsed() -> pl.DataFrame:
     return table.with_columns(times)
 
 
-def test_every_kind_is_counted() -> None:
+def test_event_counts_of_the_year_match_the_source() -> None:
     counts = dict(parsed()["kind"].value_counts().rows())
     assert counts == {"scheduled": 336_776, "departed": 328_521, "arrived": 328_063, "cancelled": 8_255}
     assert frame().height == 1_001_615

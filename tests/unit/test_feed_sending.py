@@ -142,7 +142,7 @@ def test_rate_is_kept_and_progress_is_reported(broker: str) -> None:
     assert done.behind < 1
 
 
-def test_the_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
+def test_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
     # Two chunks of a second each, a caller of 1.5 s after each: 4 s when what is due goes out at once, 5 s when not.
     slow = produce(broker, "slow", table(1_000), rate=500, chunk_rows=500, on_chunk=lambda _: time.sleep(1.5))
     assert slow.behind > 0.3

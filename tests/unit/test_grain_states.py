@@ -26,7 +26,7 @@ def seen(**hours: int) -> str:
     return json.dumps({name.removeprefix("p"): at(hour).isoformat() for name, hour in hours.items()})
 
 
-def test_the_slowest_partition_decides_less_the_lateness() -> None:
+def test_watermark_is_the_slowest_partition_minus_the_lateness() -> None:
     runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
     found = list(watermarks(runs, timedelta(hours=1)))
     # A partition that was never heard of cannot hold the boundary back, and once it is there it cannot move it back.
@@ -36,7 +36,7 @@ def test_the_slowest_partition_decides_less_the_lateness() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 23)), max_size=20))
-def test_the_boundary_never_moves_back(events: list[tuple[str, int]]) -> None:
+def test_watermark_never_moves_back(events: list[tuple[str, int]]) -> None:
     runs = [(n, json.dumps({part: at(hour).isoformat()})) for n, (part, hour) in enumerate(events)]
     reached = [b.after for b in watermarks(runs, timedelta(hours=2)) if b.after is not None]
     assert reached == sorted(reached)
@@ -60,7 +60,7 @@ def row(hour: int, batch: int, shop: str = "north") -> dict[str, object]:
         ([row(4, 2)], [Verification("p", at(4, 30), at(5), 2)], [(4, "corrected", 1)]),
     ],
 )
-def test_states(
+def test_grain_states_follow_watermark_changes_and_verifications(
     rows: list[dict[str, object]], verified: list[Verification], states: list[tuple[int, str, int]]
 ) -> None:
     known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]

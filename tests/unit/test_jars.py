@@ -124,7 +124,7 @@ def test_wrong_download_is_neither_cached_nor_placed(tmp_path: Path, registry: d
     assert not cached_path(tmp_path / "cache", jar()).exists()
 
 
-def test_the_cache_is_verified_every_time(tmp_path: Path) -> None:
+def test_cached_jars_are_verified_every_time(tmp_path: Path) -> None:
     cached = cached_path(tmp_path / "cache", jar())
     cached.parent.mkdir(parents=True)
     cached.write_bytes(b"changed")
@@ -133,7 +133,7 @@ def test_the_cache_is_verified_every_time(tmp_path: Path) -> None:
     assert not jar().path_in(tmp_path / "jars").exists()
 
 
-def test_the_folder_is_verified_every_time(tmp_path: Path) -> None:
+def test_jar_folder_is_verified_every_time(tmp_path: Path) -> None:
     placed = jar().path_in(tmp_path / "jars")
     placed.parent.mkdir(parents=True)
     placed.write_bytes(b"changed")
@@ -173,6 +173,6 @@ def test_ivy_comes_with_the_installed_pyspark() -> None:
     assert ivy_jar().is_file()
 
 
-def test_the_cache_honours_xdg(tmp_path: Path) -> None:
+def test_cache_follows_xdg_cache_home(tmp_path: Path) -> None:
     assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "headrace" / "jars"
     assert cache_folder({}) == Path.home() / ".cache" / "headrace" / "jars"

@@ -62,7 +62,7 @@ def everything(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
         return {table.name: sorted(raw.execute(f"select * from {table.name}"), key=str) for table in FACTS}
 
 
-def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_run_is_projected_into_rows(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
     assert project_dataset(writer, settings, FLIGHTS) == Projected(commits=11, published=1, cleaned={})
     first, second = open_reader(settings).last_batches(FLIGHTS)
@@ -80,7 +80,7 @@ def test_a_run_becomes_rows(stream: Stream, writer: LedgerWriter, settings: Sett
     assert (release.last_batch, release.published_batch) == (1, 1)
 
 
-def test_what_rules_counted_is_asked_run_by_run(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_rule_counts_are_read_run_by_run(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     stream.run(1, 1)
     project_dataset(writer, settings, FLIGHTS)
@@ -118,7 +118,7 @@ def test_rebuild_is_identical_to_the_live_ledger(stream: Stream, writer: LedgerW
     assert everything(settings) == live
 
 
-def test_a_lost_ledger_comes_back_the_same(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_lost_ledger_is_rebuilt_with_the_same_rows(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 2)
     project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
@@ -129,7 +129,7 @@ def test_a_lost_ledger_comes_back_the_same(stream: Stream, writer: LedgerWriter,
     assert everything(settings) == live
 
 
-def test_rebuild_says_what_was_wrong(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_rebuild_reports_the_differences(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 2)
     project_dataset(writer, settings, FLIGHTS)
     with sqlite3.connect(ledger_file(settings)) as raw:
@@ -151,7 +151,7 @@ STEPS = st.lists(st.sampled_from(["catch up", "new process", "rebuild", "nothing
 
 @given(steps=STEPS)
 @hypothesis_settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_when_commits_are_entered_makes_no_difference(
+def test_order_of_projections_does_not_change_the_ledger(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     """Between any two commits the ledger catches up, its driver dies, it is rebuilt, or nothing happens."""
@@ -183,7 +183,7 @@ def test_when_commits_are_entered_makes_no_difference(
     assert len(everything(settings)["publications"]) == 2
 
 
-def test_a_half_finished_run_is_not_published(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_unfinished_run_is_not_published(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     stream.bronze(1)
     stream.silver(1, 1)
@@ -197,7 +197,7 @@ def test_a_half_finished_run_is_not_published(stream: Stream, writer: LedgerWrit
     assert [row[2] for row in everything(settings)["publications"]] == [0, 1]
 
 
-def test_a_complete_run_is_not_published_before_the_publication_moves(
+def test_complete_run_is_not_published_before_the_publication_moves(
     stream: Stream, writer: LedgerWriter, settings: Settings
 ) -> None:
     stream.run(0, 0)
@@ -207,7 +207,9 @@ def test_a_complete_run_is_not_published_before_the_publication_moves(
     assert [row[2] for row in everything(settings)["publications"]] == [0]
 
 
-def test_project_and_publish_do_what_catching_up_does(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_project_and_publish_equal_a_projection_of_the_dataset(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
     publication = stream.run(0, 1)
     for path in table_paths(settings, FLIGHTS):
         assert writer.project(path, list(commits(warehouse(settings) / path))) > 0
@@ -217,9 +219,7 @@ def test_project_and_publish_do_what_catching_up_does(stream: Stream, writer: Le
     assert rebuild(settings).identical
 
 
-def test_a_commit_is_not_entered_before_the_ones_it_follows(
-    stream: Stream, writer: LedgerWriter, settings: Settings
-) -> None:
+def test_commit_is_refused_before_its_predecessors(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     publication = stream.run(0, 1)
     table = bronze_path(settings, FLIGHTS)
     writer.project("flights/bronze", [read_commit(table, 0)])
@@ -231,7 +231,9 @@ def test_a_commit_is_not_entered_before_the_ones_it_follows(
     assert everything(settings)["batches"] == []
 
 
-def test_maintenance_makes_no_rows_and_no_gap(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_commits_without_a_batch_add_no_rows_and_no_gap(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
     stream.run(0, 0)
     commit(silver_path(settings, FLIGHTS, RELEASE), "somebody", 1, None)
     commit(silver_path(settings, FLIGHTS, RELEASE), "plan/7/silver/x/y", 1, {"app_id": "plan/7/silver/x/y"})
@@ -242,7 +244,7 @@ def test_maintenance_makes_no_rows_and_no_gap(stream: Stream, writer: LedgerWrit
     assert rebuild(settings).identical
 
 
-def test_an_outage_passes_and_the_ledger_catches_up(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_ledger_catches_up_after_an_outage(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     project_dataset(writer, settings, FLIGHTS)
     stream.run(1, 1)
@@ -256,9 +258,7 @@ def test_an_outage_passes_and_the_ledger_catches_up(stream: Stream, writer: Ledg
     assert rebuild(settings).identical
 
 
-def test_a_ledger_deleted_under_a_driver_is_made_again(
-    stream: Stream, writer: LedgerWriter, settings: Settings
-) -> None:
+def test_ledger_deleted_under_a_driver_is_recreated(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     project_dataset(writer, settings, FLIGHTS)
     for path in settings.state.glob("ledger.sqlite*"):
@@ -268,7 +268,7 @@ def test_a_ledger_deleted_under_a_driver_is_made_again(
     assert rebuild(settings).identical
 
 
-def test_a_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
@@ -282,7 +282,7 @@ def test_a_damaged_file_is_set_aside_and_rebuilt(stream: Stream, writer: LedgerW
     assert project_dataset(writer, settings, FLIGHTS).commits == 0
 
 
-def test_another_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_outdated_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 0)
     project_dataset(writer, settings, FLIGHTS)
     with sqlite3.connect(ledger_file(settings)) as raw:
@@ -297,7 +297,7 @@ def test_another_schema_is_refused_until_rebuilt(stream: Stream, writer: LedgerW
     assert open_reader(settings).totals()[FLIGHTS].releases[RELEASE].reasons["type"] == 2
 
 
-def test_another_table_under_the_same_path_is_refused(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_recreated_table_is_refused(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
     project_dataset(writer, settings, FLIGHTS)
     shutil.rmtree(warehouse(settings) / FLIGHTS)
@@ -310,9 +310,7 @@ def test_another_table_under_the_same_path_is_refused(stream: Stream, writer: Le
     assert project_dataset(open_writer(settings), settings, FLIGHTS).commits == 0
 
 
-def test_a_shorter_table_under_the_same_path_is_refused(
-    stream: Stream, writer: LedgerWriter, settings: Settings
-) -> None:
+def test_shorter_table_is_refused(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 3)
     project_dataset(writer, settings, FLIGHTS)
     shutil.rmtree(warehouse(settings) / FLIGHTS)
@@ -321,7 +319,7 @@ def test_a_shorter_table_under_the_same_path_is_refused(
         project_dataset(open_writer(settings), settings, FLIGHTS)
 
 
-def test_a_log_whose_beginning_is_gone_is_reported(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_truncated_beginning_of_a_log_is_reported(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 3)
     for version in range(3):
         (bronze_path(settings, FLIGHTS) / "_delta_log" / f"{version:020d}.json").unlink()
@@ -330,7 +328,7 @@ def test_a_log_whose_beginning_is_gone_is_reported(stream: Stream, writer: Ledge
     assert [batch.batch for batch in open_reader(settings).last_batches()] == [2, 3]
 
 
-def test_a_damaged_log_leaves_the_ledger_as_it_was(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_damaged_log_leaves_the_ledger_unchanged(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     stream.run(0, 1)
     project_dataset(writer, settings, FLIGHTS)
     live = everything(settings)
@@ -340,7 +338,7 @@ def test_a_damaged_log_leaves_the_ledger_as_it_was(stream: Stream, writer: Ledge
     assert everything(settings) == live
 
 
-def test_metadata_that_cannot_be_read_names_commit_and_key(stream: Stream, settings: Settings) -> None:
+def test_unreadable_metadata_names_commit_and_key(stream: Stream, settings: Settings) -> None:
     stream.bronze(0)
     whole = read_commit(bronze_path(settings, FLIGHTS), 1)
     assert whole.metadata is not None
@@ -350,7 +348,7 @@ def test_metadata_that_cannot_be_read_names_commit_and_key(stream: Stream, setti
             rows_of_commit(broken)
 
 
-def test_an_empty_batch_has_no_timestamps(stream: Stream, settings: Settings) -> None:
+def test_empty_batch_has_no_timestamps(stream: Stream, settings: Settings) -> None:
     stream.bronze(0)
     whole = read_commit(bronze_path(settings, FLIGHTS), 1)
     empty = {"rows": 0, "timestamps": None, "offsets": {}, "rows_by_partition": {}}
@@ -358,7 +356,7 @@ def test_an_empty_batch_has_no_timestamps(stream: Stream, settings: Settings) ->
     assert (row.values["rows"], row.values["first_timestamp_ms"]) == (0, None)
 
 
-def test_several_datasets_and_releases_side_by_side(writer: LedgerWriter, settings: Settings) -> None:
+def test_ledger_holds_several_datasets_and_releases(writer: LedgerWriter, settings: Settings) -> None:
     weather = Stream(settings, dataset="weather", release="w" * 12, gold=("weather_days",))
     old, new = Stream(settings), Stream(settings, release="0" * 12)
     weather.run(0, 0)
@@ -374,13 +372,13 @@ def test_several_datasets_and_releases_side_by_side(writer: LedgerWriter, settin
     assert len(open_reader(settings).last_batches("weather")) == 1
 
 
-def test_questions_to_no_ledger_make_none(settings: Settings) -> None:
+def test_reading_a_missing_ledger_does_not_create_it(settings: Settings) -> None:
     with pytest.raises(LedgerMissing):
         open_reader(settings).totals()
     assert not ledger_file(settings).exists()
 
 
-def test_a_state_without_tables_is_rebuilt_to_nothing(settings: Settings) -> None:
+def test_state_folder_without_tables_is_rebuilt_to_an_empty_ledger(settings: Settings) -> None:
     rebuilt = rebuild(settings)
     assert (rebuilt.commits, set(rebuilt.rows.values())) == (0, {0})
     assert find_publication(settings, FLIGHTS) is None

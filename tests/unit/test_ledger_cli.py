@@ -47,7 +47,7 @@ def test_show_prints_half_open_ranges(stream: Stream, headrace: CliRunner) -> No
     assert "[11, 22)" not in result.output
 
 
-def test_show_as_json(stream: Stream, headrace: CliRunner) -> None:
+def test_show_prints_batches_as_json(stream: Stream, headrace: CliRunner) -> None:
     result = headrace.invoke(app, ["ledger", "show", "--dataset", "flights", "--last", "2", "--json"])
     batches = json.loads(result.stdout)
     assert [batch["batch"] for batch in batches] == [1, 2]
@@ -59,7 +59,7 @@ def test_show_refuses_an_unknown_dataset_and_a_missing_ledger(headrace: CliRunne
     assert isinstance(headrace.invoke(app, ["ledger", "show"]).exception, LedgerMissing)
 
 
-def test_rebuild_says_identical_and_different(stream: Stream, headrace: CliRunner, settings: Settings) -> None:
+def test_rebuild_prints_identical_or_different(stream: Stream, headrace: CliRunner, settings: Settings) -> None:
     assert "identical" in headrace.invoke(app, ["ledger", "rebuild"]).output
     with closing(sqlite3.connect(settings.state / "ledger.sqlite", isolation_level=None)) as raw:
         raw.execute("delete from gold_commits")
@@ -68,7 +68,7 @@ def test_rebuild_says_identical_and_different(stream: Stream, headrace: CliRunne
     assert "identical" in headrace.invoke(app, ["ledger", "rebuild"]).output
 
 
-def test_rebuilds_beside_a_running_driver_lose_nothing(stream: Stream, settings: Settings) -> None:
+def test_rebuilds_during_a_running_driver_lose_nothing(stream: Stream, settings: Settings) -> None:
     failures: list[Exception] = []
 
     def drive() -> None:

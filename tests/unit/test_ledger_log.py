@@ -36,7 +36,7 @@ def commit_file(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020d}.json"
 
 
-def test_a_commit_says_what_delta_rs_says(table: Path) -> None:
+def test_commit_is_read_like_delta_rs_reads_it(table: Path) -> None:
     found = read_commit(table, 2)
     history = {entry["version"]: entry for entry in DeltaTable(str(table)).history()}
     assert found.timestamp_ms == history[2]["timestamp"]
@@ -51,14 +51,14 @@ def test_creation_has_no_metadata_and_no_transaction(table: Path) -> None:
     assert read_commit(table, 0).app_id is None
 
 
-def test_commits_come_in_order_of_versions_and_after_the_one_given(table: Path) -> None:
+def test_commits_are_ordered_by_version_and_start_after_the_given_one(table: Path) -> None:
     assert [found.version for found in commits(table)] == [0, 1, 2, 3]
     assert [found.version for found in commits(table, after=1)] == [2, 3]
     assert list(commits_following(table, 1)) == list(commits(table, after=1))
     assert list(commits_following(table, 3)) == []
 
 
-def test_maintenance_and_foreign_metadata_are_tolerated(tmp_path: Path) -> None:
+def test_compaction_and_foreign_metadata_are_tolerated(tmp_path: Path) -> None:
     path = tmp_path / "t"
     created(path)
     rows = pa.table({"a": pa.array([1, 2], pa.int64())})
@@ -71,7 +71,7 @@ def test_maintenance_and_foreign_metadata_are_tolerated(tmp_path: Path) -> None:
     assert found[-1].removed == 4
 
 
-def test_other_files_of_a_log_are_no_commits(table: Path) -> None:
+def test_other_files_of_a_log_are_ignored(table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     (table / "_delta_log" / "00000000000000000001.00000000000000000003.compacted.json").write_text("{}")
     (table / "_delta_log" / ".00000000000000000009.json.tmp").write_text("")
@@ -79,7 +79,7 @@ def test_other_files_of_a_log_are_no_commits(table: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 200, -1, -40])
-def test_a_cut_file_is_named_wherever_it_was_cut(table: Path, size: int) -> None:
+def test_truncated_commit_file_is_named(table: Path, size: int) -> None:
     path = commit_file(table, 2)
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(LogDamaged) as caught:
@@ -87,7 +87,7 @@ def test_a_cut_file_is_named_wherever_it_was_cut(table: Path, size: int) -> None
     assert caught.value.path == path
 
 
-def test_a_file_cut_at_the_end_of_a_line_is_named(table: Path) -> None:
+def test_commit_file_truncated_at_the_end_of_a_line_is_named(table: Path) -> None:
     path = commit_file(table, 2)
     lines = path.read_text().splitlines(keepends=True)
     assert len(lines) == 3
@@ -97,20 +97,20 @@ def test_a_file_cut_at_the_end_of_a_line_is_named(table: Path) -> None:
             read_commit(table, 2)
 
 
-def test_a_missing_version_between_others_is_named(table: Path) -> None:
+def test_missing_version_between_others_is_named(table: Path) -> None:
     commit_file(table, 2).unlink()
     with pytest.raises(LogIncomplete) as caught:
         list(commits(table))
     assert caught.value.version == 2
 
 
-def test_a_cleaned_up_beginning_shows_in_the_first_version(table: Path) -> None:
+def test_log_with_a_removed_beginning_starts_at_its_first_version(table: Path) -> None:
     commit_file(table, 0).unlink()
     commit_file(table, 1).unlink()
     assert [found.version for found in commits(table)] == [2, 3]
 
 
-def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
+def test_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
         list(commits(tmp_path))
 

@@ -78,7 +78,7 @@ def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = RE
 WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
 
 
-def test_a_plan_is_found_by_the_run_that_wished_for_it(here: Settings) -> None:
+def test_plan_is_found_by_its_origin(here: Settings) -> None:
     planned(here, origin="another/run")
     mine = planned(here)
     assert find_plan(here, WISH) == mine
@@ -88,28 +88,30 @@ def test_a_plan_is_found_by_the_run_that_wished_for_it(here: Settings) -> None:
 
 
 @pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
-def test_errors_are_told_by_kind(kind: type[Terminal], raised: type[Exception]) -> None:
+def test_terminal_errors_fail_the_task_and_transient_errors_are_retried(
+    kind: type[Terminal], raised: type[Exception]
+) -> None:
     with pytest.raises(raised, match="what happened") as told, run_context.airflow_errors():
         raise kind("what happened", "what to do")
     assert type(told.value) is raised
     assert "what to do" in str(told.value)
 
 
-def test_a_failure_is_written_where_it_is_found_without_airflow(here: Settings) -> None:
+def test_task_failure_is_logged_in_the_state_folder(here: Settings) -> None:
     run_context.log_failure(context())
     (line,) = log_path(here, run_context.FAILURES).read_text().splitlines()
     said = json.loads(line)
     assert (said["run"], said["task"], said["error"]) == (WISH, "task", "why")
 
 
-def test_the_run_is_refused_before_the_planner_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_run_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
 
 
-def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planner_gets_parameters_author_and_origin(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     record = planned(here)
 
@@ -125,7 +127,7 @@ def test_the_planner_gets_what_was_asked_and_whose_wish_it_is(here: Settings, mo
     assert (settings, dataset, parameters, by, run) == (here, "flights", expected, "ann", WISH)
 
 
-def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = planned(here)
     write_deltalake(silver_path(here, "flights", "aaa"), pa.table({"x": [1]}))
     monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: record)
@@ -143,7 +145,7 @@ def test_a_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.Monke
 BACKFILL_FORM = {"start": None, "end": None, "reference": "as-of", "threshold": 0, "dry_run": False}
 
 
-def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatch: pytest.MonkeyPatch) -> None:
     operator, day = PlanBackfill(task_id="plan", dataset="flights"), context(BACKFILL_FORM, partition_key="2013-01-02")
 
     def in_the_way(*args: Any) -> PlanRecord:
@@ -164,7 +166,7 @@ def test_a_backfill_waits_for_a_plan_in_the_way_and_skips_an_empty_day(monkeypat
         operator.execute(context(asked))
 
 
-def test_the_day_of_a_partition() -> None:
+def test_partition_key_gives_the_day() -> None:
     day = (datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC))
     assert day_of(context(partition_key="2013-01-02")) == day
     assert day_of(context(partition_key="x", partition_date=day[0])) == day
@@ -175,7 +177,7 @@ def test_the_day_of_a_partition() -> None:
             day_of(context(partition_key=strange))
 
 
-def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
+def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
     boundary = datetime(2013, 1, 4, 23, 59, tzinfo=UTC)
     assert list(complete_days(date(2013, 1, 1), boundary)) == [date(2013, 1, 2), date(2013, 1, 3)]
     assert list(complete_days(date(2013, 1, 3), boundary)) == []
@@ -188,7 +190,7 @@ def test_days_are_told_once_they_are_whole_and_again_only_by_a_retry() -> None:
     assert last_reported_before(None, "audit/7") is None
 
 
-def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     boundary = datetime(2013, 1, 4, 1, tzinfo=UTC)
     monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
@@ -221,7 +223,7 @@ def test_complete_days_are_told_for_every_table_and_remembered(monkeypatch: pyte
     ("operator", "done", "function"),
     [(BuildPlan, WAY[:1], "build"), (BuildPlan, WAY, "build"), (ComparePlan, WAY[:2], "compare_built")],
 )
-def test_what_is_done_is_not_done_again(
+def test_completed_stage_is_not_repeated(
     here: Settings, monkeypatch: pytest.MonkeyPatch, operator: Any, done: tuple[Stage, ...], function: str
 ) -> None:
     monkeypatch.setattr(plan_stages, function, lambda *args: pytest.fail("the work was done again"))
@@ -232,18 +234,18 @@ def test_what_is_done_is_not_done_again(
 
 
 @pytest.mark.parametrize("end", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
-def test_a_plan_that_has_ended_is_not_gone_on_with(here: Settings, end: tuple[Stage, ...]) -> None:
+def test_ended_plan_is_not_continued(here: Settings, end: tuple[Stage, ...]) -> None:
     planned(here, *end)
     with pytest.raises(AirflowFailException, match=str(end[-1])):
         BuildPlan(task_id="build", dataset="flights").execute(context())
 
 
-def test_a_run_without_a_plan_says_so() -> None:
+def test_apply_of_a_run_without_a_plan_fails() -> None:
     with pytest.raises(AirflowFailException, match="has no plan"):
         ApplyPlan(task_id="apply", dataset="flights").execute(context())
 
 
-def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_fails_unless_the_tables_confirm_it(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record = planned(here, *WAY)
 
     def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
@@ -255,14 +257,14 @@ def test_success_is_said_only_when_the_tables_say_it(here: Settings, monkeypatch
     assert load_plan(here, record.plan.id).stage is Stage.APPLIED
 
 
-def test_the_policy_approves_what_is_equal(here: Settings) -> None:
+def test_policy_approves_an_equal_plan(here: Settings) -> None:
     record = planned(here, *WAY[:2], verdict="equal")
     said = ApprovePlan(task_id="approve", dataset="flights").execute(context())
     assert said == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
     assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == said, "asked again: nothing more"
 
 
-def test_nobody_is_asked_about_what_a_rule_holds_back(here: Settings) -> None:
+def test_held_plan_fails_without_asking_for_approval(here: Settings) -> None:
     record = planned(here, *WAY[:2], verdict="held", held=("gold.route_days: few_rows",))
     with pytest.raises(AirflowFailException, match="few_rows"):
         ApprovePlan(task_id="approve", dataset="flights").execute(context())
@@ -270,7 +272,7 @@ def test_nobody_is_asked_about_what_a_rule_holds_back(here: Settings) -> None:
 
 
 @pytest.mark.parametrize(("option", "stage"), [("Approve", Stage.APPROVED), ("Reject", Stage.REJECTED)])
-def test_an_answer_stands_in_the_journal_with_its_name(here: Settings, option: str, stage: Stage) -> None:
+def test_decision_is_recorded_with_its_author(here: Settings, option: str, stage: Stage) -> None:
     record = planned(here, *WAY[:2], verdict="needs approval")
     answered = {
         "chosen_options": [option],
@@ -283,7 +285,7 @@ def test_an_answer_stands_in_the_journal_with_its_name(here: Settings, option: s
     assert load_plan(here, record.plan.id).stage is stage
 
 
-def test_the_last_applied_plan_is_taken_back_and_by_a_retry_no_other(
+def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
     here: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = planned(here, *WAY, origin="a/1"), planned(here, *WAY, origin="a/2", kind=BACKFILL)
@@ -303,7 +305,7 @@ def test_the_last_applied_plan_is_taken_back_and_by_a_retry_no_other(
     assert load_plan(here, first.plan.id).stage is Stage.APPLIED
 
 
-def test_a_plan_of_another_dataset_is_not_taken_back(here: Settings) -> None:
+def test_plan_of_another_dataset_is_not_rolled_back(here: Settings) -> None:
     record = planned(here, *WAY)
     with pytest.raises(AirflowFailException, match="is not about weather"):
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": record.plan.id}))
@@ -322,7 +324,9 @@ def answered(here: Settings, *actions: str) -> PublishedChecks:
 
 
 @pytest.mark.parametrize(("action", "fails"), [("warn", False), ("hold", True), ("fail", True)])
-def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool) -> None:
+def test_blocking_rule_fails_the_task(
+    here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
+) -> None:
     monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(here, action))
     asking = ValidateTables(task_id="ask", dataset="flights")
     if not fails:
@@ -333,6 +337,6 @@ def test_tables_that_break_a_rule(here: Settings, monkeypatch: pytest.MonkeyPatc
         asking.execute(context())
 
 
-def test_tables_that_nobody_sees_yet_are_not_asked() -> None:
+def test_unpublished_tables_are_not_validated() -> None:
     with pytest.raises(AirflowSkipException, match="flights"):
         ValidateTables(task_id="ask", dataset="flights").execute(context())

@@ -115,7 +115,7 @@ def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], othe
     return record_result(settings, record.plan.id, SliceBuilt(batch=1, attempt="1"), "ann")
 
 
-def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, dataset: Dataset) -> None:
+def test_release_that_breaks_a_hold_rule_is_not_approved(settings: Settings, dataset: Dataset) -> None:
     record = built_release(settings, dataset, [5, -1, 7])
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert (found.verdict, list(record.last(Compared).held)) == (HELD, [f"{TABLE}: negative"])
@@ -132,7 +132,7 @@ def test_a_release_that_breaks_a_hold_is_not_approved(settings: Settings, datase
     assert record.stage is Stage.COMPARED
 
 
-def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: Dataset) -> None:
+def test_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: Dataset) -> None:
     record, found = plan_stages.compare_built(
         settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
     )
@@ -140,7 +140,7 @@ def test_a_release_that_keeps_its_rules_is_approved(settings: Settings, dataset:
     assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED
 
 
-def test_of_a_slice_the_rows_and_the_table_as_it_would_be(settings: Settings, dataset: Dataset) -> None:
+def test_slice_is_validated_by_its_rows_and_by_the_resulting_table(settings: Settings, dataset: Dataset) -> None:
     record = built_slice(settings, dataset, [5, -1, 7], others=2)
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert {c.rule: c.observed for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
@@ -150,7 +150,7 @@ def test_of_a_slice_the_rows_and_the_table_as_it_would_be(settings: Settings, da
 
 
 @pytest.mark.parametrize(("others", "verdict"), [(0, HELD), (1, WITHIN_POLICY)])
-def test_a_slice_is_not_held_for_what_is_broken_without_it(
+def test_slice_is_not_held_for_a_rule_that_fails_without_it(
     settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, others: int, verdict: str
 ) -> None:
     """Three rows are allowed; the slice makes four of three, or four of the four that there are."""
@@ -167,7 +167,7 @@ def test_a_slice_is_not_held_for_what_is_broken_without_it(
     assert many.observed == ("4" if others == 0 else "4; fails without the plan too")
 
 
-def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_slice_is_not_validated(settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nothing/can/be/started")
     record = built_slice(settings, dataset, [5, 6, 7])
     monkeypatch.setattr(backfill_plan, "write_verified", lambda *_: None)
@@ -175,7 +175,7 @@ def test_an_equal_slice_is_not_asked(settings: Settings, dataset: Dataset, monke
     assert (found.verdict, list(found.checks)) == (EQUAL, [])
 
 
-def test_without_the_packages_a_hold_needs_approval(
+def test_hold_rule_needs_approval_without_the_quality_packages(
     settings: Settings, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = json.dumps({"failed": "no", "not_installed": "great_expectations"})

@@ -77,7 +77,7 @@ def plan(settings: Settings) -> Plan:
     return Plan(name, "release", "flights", "aaa", "bbb", NOON, "ann", 0.01, [change], predicted)
 
 
-def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
+def test_plan_is_read_back_as_saved(settings: Settings) -> None:
     wanted = plan(settings)
     save_plan(settings, wanted)
     found = load_plan(settings, wanted.id)
@@ -86,7 +86,7 @@ def test_a_plan_comes_back_as_it_was(settings: Settings) -> None:
     assert [record.plan.id for record in all_plans(settings)] == ["release-flights-1"]
 
 
-def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
+def test_only_declared_stage_transitions_are_accepted(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
     for wrong in set(RESULT_STAGES) - set(RELEASE_TRANSITIONS[Stage.PLANNED]):
         with pytest.raises(StageRefused):
@@ -97,7 +97,7 @@ def test_stages_follow_each_other_and_nothing_else(settings: Settings) -> None:
     assert not load_plan(settings, name).is_open
 
 
-def test_a_slice_is_compared_again_until_it_is_applied_and_never_applied_twice(settings: Settings) -> None:
+def test_slice_may_be_rebuilt_until_applied_and_is_applied_once(settings: Settings) -> None:
     name = next_plan_id(settings, REPLAY, "flights")
     slice_ = Slice([Span(0, 10, 20, KAFKA)], NOON, None)
     wanted = replace(plan(settings), id=name, kind=REPLAY, slice=slice_, requested="offsets 0: 10 to 19")
@@ -116,7 +116,7 @@ def test_a_slice_is_compared_again_until_it_is_applied_and_never_applied_twice(s
 
 
 @given(st.lists(st.sampled_from(list(Stage)), max_size=8))
-def test_nothing_that_was_applied_is_open_again(stages: list[Stage]) -> None:
+def test_applied_plan_is_never_open_again(stages: list[Stage]) -> None:
     now = Stage.PLANNED
     applied = False
     for stage in stages:
@@ -125,7 +125,7 @@ def test_nothing_that_was_applied_is_open_again(stages: list[Stage]) -> None:
     assert not (applied and now in OPEN)
 
 
-def test_a_line_cut_off_by_a_crash_was_not_written(settings: Settings) -> None:
+def test_truncated_last_event_is_ignored(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
     advanced(settings, load_plan(settings, name), Stage.BUILT)
     events = plan_path(settings, name) / "events.jsonl"
@@ -143,7 +143,7 @@ def test_unknown_plans_are_refused_by_name(settings: Settings, name: str) -> Non
         load_plan(settings, name)
 
 
-def test_one_command_at_a_time(settings: Settings) -> None:
+def test_second_command_on_a_plan_is_refused(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
     with plan_lock(settings, name), pytest.raises(PlanBusy, match="pid"), plan_lock(settings, name):
         pass
@@ -151,7 +151,7 @@ def test_one_command_at_a_time(settings: Settings) -> None:
         pass
 
 
-def test_orders_wait_for_their_answer(settings: Settings) -> None:
+def test_pending_request_blocks_another_until_its_response(settings: Settings) -> None:
     mine, other = (
         OwnerRequest("release-flights-1", RequestKind.PROMOTE, "bbb"),
         OwnerRequest("release-flights-2", RequestKind.PROMOTE, "ccc"),
@@ -185,12 +185,12 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> Dataset:
         ("pipeline.yaml", "      tails: {approx", "      hops: {count: '*'}\n      tails: {approx", "changed"),
     ],
 )
-def test_what_a_change_means_for_its_table(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
+def test_gold_change_is_classified_by_its_effect(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
     found = release_changes(load_dataset("flights", FLIGHTS), changed(tmp_path, file, old, new))
     assert [(change.table, change.kind) for change in found] == [("gold.carrier_hours", expected)]
 
 
-def test_a_change_of_contract_or_code_is_of_silver(tmp_path: Path) -> None:
+def test_change_of_contract_or_code_affects_silver(tmp_path: Path) -> None:
     base = load_dataset("flights", FLIGHTS)
     assert release_changes(base, base) == []
     found = release_changes(base, changed(tmp_path, "contract.yaml", "maximum: 9999", "maximum: 999"))
@@ -204,7 +204,7 @@ ROUTES = pl.DataFrame(
 ).with_columns(_revision=pl.lit(1))
 
 
-def test_a_cancelled_plan_asks_for_nothing_more(settings: Settings) -> None:
+def test_cancelled_plan_withdraws_its_own_request_only(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     submit_request(settings, "flights", OwnerRequest("release-flights-2", RequestKind.PROMOTE, "ccc"))
     plan_stages.cancel(settings, record, "ann")
@@ -224,7 +224,7 @@ def decided(settings: Settings, act: str, at: datetime, by: str) -> None:
 
 
 @pytest.mark.parametrize("end", [plan_stages.cancel, plan_stages.reject])
-def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(settings: Settings, end: Any) -> None:
+def test_ended_reinstatement_restores_discards(settings: Settings, end: Any) -> None:
     decided(settings, DISCARD, NOON - timedelta(days=1), "bob")
     facts = {"id": next_plan_id(settings, REINSTATE, "flights"), "kind": REINSTATE}
     write_deltalake(silver_path(settings, "flights", "bbb"), ROUTES)
@@ -238,7 +238,7 @@ def test_a_reinstatement_that_nothing_comes_of_leaves_discarded_what_was(setting
     assert (found.is_discarded, found.decisions[-1].by, found.decisions[-1].why) == (True, "carl", "noise")
 
 
-def test_what_was_decided_since_stands(settings: Settings) -> None:
+def test_newer_decisions_are_not_overwritten(settings: Settings) -> None:
     mine = replace(plan(settings), kind=REINSTATE)
     assert restore_discards(settings, mine, "carl", LATER) == 0, "nothing was ever decided"
     decided(settings, "reinstate", NOON, "ann")
@@ -248,13 +248,13 @@ def test_what_was_decided_since_stands(settings: Settings) -> None:
     assert restore_discards(settings, mine, "carl", LATER) == 0, "it is somebody else's reinstatement"
 
 
-def test_any_other_change_of_the_folder_is_said(tmp_path: Path) -> None:
+def test_other_changes_of_the_folder_affect_all_tables(tmp_path: Path) -> None:
     base = load_dataset("flights", FLIGHTS)
     found = release_changes(base, changed(tmp_path, "pipeline.yaml", "lateness: 2 days", "lateness: 1 days"))
     assert [(change.table, change.kind) for change in found] == [("all", "changed")]
 
 
-def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
+def test_published_plan_cannot_be_cancelled(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     with pytest.raises(AlreadyPublished, match="release-flights-1"):
@@ -262,7 +262,7 @@ def test_what_readers_see_cannot_be_cancelled(settings: Settings) -> None:
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
 
-def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> None:
+def test_retiring_without_a_running_stream_submits_no_request(settings: Settings) -> None:
     name = save_plan(settings, plan(settings)).plan.id
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
@@ -272,7 +272,7 @@ def test_nothing_is_asked_of_a_stream_that_does_not_run(settings: Settings) -> N
     assert pending_request(settings, "flights") is None
 
 
-def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> None:
+def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
     settings.state.mkdir(parents=True)
     free = shutil.disk_usage(settings.state).free
     fits = replace(plan(settings).predicted, bytes=free // 4)
@@ -281,7 +281,7 @@ def test_a_plan_that_does_not_fit_on_the_disk_is_refused(settings: Settings) -> 
         refuse_small_disk(settings, "flights", replace(fits, bytes=free))
 
 
-def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> None:
+def test_release_from_a_batch_has_its_own_id(settings: Settings) -> None:
     whole = snapshot_dataset(settings, "flights")
     late = snapshot_dataset(settings, "flights", ReleaseStart(whole.release, 7, 3, 4))
     assert (whole.release_start, late.release_start) == (None, ReleaseStart(whole.release, 7, 3, 4))
@@ -291,7 +291,7 @@ def test_a_release_that_begins_at_a_batch_is_another_one(settings: Settings) -> 
     assert release_changes(whole, late) == []
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_prints_the_command_that_continues(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> PlanRecord:

@@ -61,7 +61,7 @@ def sleeper(settings: Settings, name: str = "stream:flights") -> RunFile:
     return spawn(settings, name, [sys.executable, "-c", code], Path.cwd(), os.environ)
 
 
-def test_a_spawned_process_is_recognised_and_stopped(settings: Settings) -> None:
+def test_spawned_process_is_recognised_and_stopped(settings: Settings) -> None:
     run = sleeper(settings)
     assert is_alive(run)
     assert os.getsid(run.pid) == run.pid, "in a session of its own: Ctrl-C in the terminal does not reach it"
@@ -71,7 +71,7 @@ def test_a_spawned_process_is_recognised_and_stopped(settings: Settings) -> None
     assert exit_code(run) == -signal.SIGTERM
 
 
-def test_a_pid_that_was_handed_out_again_is_not_ours(settings: Settings) -> None:
+def test_reused_pid_is_not_signalled(settings: Settings) -> None:
     run = sleeper(settings)
     stranger = replace(run, started=run.started - 60)
     assert not is_alive(stranger)
@@ -95,7 +95,7 @@ def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings
         time.sleep(0.02)
 
 
-def test_the_last_line_is_one_that_begins_a_message(settings: Settings) -> None:
+def test_last_log_line_is_the_start_of_a_message(settings: Settings) -> None:
     code = "print('Traceback:\\n  line 1\\nValueError: no\\n  → do that\\n')"
     run = spawn(settings, "stream:flights", [sys.executable, "-c", code], Path.cwd(), os.environ)
     assert wait_gone(run, 5)
@@ -103,9 +103,7 @@ def test_the_last_line_is_one_that_begins_a_message(settings: Settings) -> None:
     assert last_line(settings, run.name, 10_000) == ""
 
 
-def test_a_process_that_cannot_be_written_down_does_not_run(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_without_a_run_file_is_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
     def full(_: Settings, run: RunFile) -> None:
@@ -118,13 +116,13 @@ def test_a_process_that_cannot_be_written_down_does_not_run(
     assert not psutil.pid_exists(begun[0])
 
 
-def test_nothing_started_is_stopped(settings: Settings) -> None:
+def test_processes_never_started_are_stopped(settings: Settings) -> None:
     seen = observe_processes(settings)
     assert [status.name for status in seen] == ["runner", "broker", "stream:flights", "stream:weather"]
     assert {status.state for status in seen} == {ProcessState.STOPPED}
 
 
-def test_a_silent_new_driver_is_starting_and_a_killed_one_has_crashed(settings: Settings) -> None:
+def test_driver_without_a_status_is_starting_and_killed_driver_has_crashed(settings: Settings) -> None:
     run = sleeper(settings)
     assert observe_stream(settings, "flights").state is ProcessState.STARTING
     send(run, signal.SIGKILL)
@@ -133,7 +131,7 @@ def test_a_silent_new_driver_is_starting_and_a_killed_one_has_crashed(settings: 
     assert (seen.state, seen.pid) == (ProcessState.CRASHED, None)
 
 
-def test_a_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
+def test_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started()
     send(run, signal.SIGSTOP)
     while observe_stream(settings, "flights").state is ProcessState.RUNNING:
@@ -142,7 +140,7 @@ def test_a_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) 
     send(run, signal.SIGCONT)
 
 
-def test_a_driver_that_fell_silent_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
+def test_driver_with_an_old_status_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
     later = datetime.now(UTC) + timedelta(seconds=45)
     assert unsupervised_status(settings, "stream:flights", later).state is ProcessState.UNKNOWN
@@ -200,7 +198,7 @@ def test_final_status_of_a_driver_that_ends_during_the_check_is_read(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "broker"}', ""])
-def test_an_unreadable_run_file_is_unknown_and_kept(settings: Settings, text: str) -> None:
+def test_unreadable_run_file_is_reported_and_kept(settings: Settings, text: str) -> None:
     path = run_path(settings, "broker")
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -218,7 +216,7 @@ def test_down_drains_and_removes_the_run_file(settings: Settings, stand_ins: Sta
     assert desired(settings) == set()
 
 
-def test_down_of_one_leaves_the_others(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_of_one_stream_leaves_the_others_running(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     said: list[str] = []
     down(settings, said.append, ["flights"])
@@ -268,7 +266,7 @@ def test_down_of_an_unknown_dataset_is_refused(settings: Settings) -> None:
     assert not settings.state.exists()
 
 
-def test_down_does_not_wait_for_a_runner_that_does_not_listen(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_does_not_wait_for_a_suspended_runner(settings: Settings, stand_ins: StandIns) -> None:
     flights = stand_ins.started("flights")
     runner = sleeper(settings, RUNNER)
     send(runner, signal.SIGSTOP)
@@ -293,20 +291,20 @@ def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
-def test_two_commands_at_once_are_refused(settings: Settings) -> None:
+def test_concurrent_commands_are_refused(settings: Settings) -> None:
     with exclusive_command(settings), pytest.raises(StateBusy) as refused:
         down(settings, lambda _line: None)
     assert str(os.getpid()) in refused.value.holder
     down(settings, lambda _line: None)
 
 
-def test_no_broker_is_an_error_with_the_next_command(settings: Settings) -> None:
+def test_missing_broker_is_an_error_with_the_next_command(settings: Settings) -> None:
     with pytest.raises(NoBroker) as refused:
         bootstrap_servers(settings)
     assert refused.value.remedy == "headrace up"
 
 
-def test_a_crashed_broker_is_no_broker(settings: Settings) -> None:
+def test_crashed_broker_has_no_address(settings: Settings) -> None:
     write_run_file(settings, RunFile("broker", 2**22, 1.0, ["java"], {"bootstrap": "127.0.0.1:1", "port": 1}))
     with pytest.raises(NoBroker, match="crashed"):
         bootstrap_servers(settings)
@@ -319,7 +317,7 @@ def test_every_reported_driver_phase_is_a_state(settings: Settings) -> None:
     assert exited_status(RunFile("stream:x", 2**22, 1.0, []), None).state is ProcessState.CRASHED
 
 
-def test_a_runner_with_other_settings_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_with_other_settings_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"settings": environment_settings()}
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), [], extra))
     said: list[str] = []

@@ -80,7 +80,7 @@ CASES: Mapping[str, tuple[Rule, bool, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_table_answers(case: str) -> None:
+def test_each_expectation_is_evaluated_over_the_table(case: str) -> None:
     asked, passed, seen = CASES[case]
     (found,) = answers(asked)
     assert (found.passed, found.observed) == (passed, seen)
@@ -88,18 +88,18 @@ def test_what_a_table_answers(case: str) -> None:
 
 
 @pytest.mark.parametrize(("action", "blocks"), [("warn", False), ("hold", True), ("fail", True)])
-def test_only_hold_and_fail_block(action: str, blocks: bool) -> None:
+def test_only_hold_and_fail_rules_block(action: str, blocks: bool) -> None:
     (found,) = answers(rule("expect_table_row_count_to_be_between", action, min_value=5))
     assert (found.passed, found.blocks) == (False, blocks)
 
 
-def test_a_column_that_is_not_there_is_broken_and_says_so() -> None:
+def test_rule_on_a_missing_column_fails_and_names_it() -> None:
     (found,) = answers(rule("expect_column_values_to_be_unique", column="colour", gold=True))
     assert not found.passed
     assert '"colour"' in found.observed
 
 
-def test_each_rule_gets_its_own_answer_and_a_site_is_built(tmp_path: Path) -> None:
+def test_each_rule_has_its_own_result_and_data_docs_are_built(tmp_path: Path) -> None:
     good, bad = (rule("expect_table_row_count_to_be_between", name=f"rows_{n}", min_value=n) for n in (4, 5))
     for _ in range(2):
         found = answers(bad, good, site=tmp_path / "docs")
@@ -109,18 +109,18 @@ def test_each_rule_gets_its_own_answer_and_a_site_is_built(tmp_path: Path) -> No
     assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "built anew each time"
 
 
-def test_a_table_without_rules_is_not_asked() -> None:
+def test_table_without_rules_is_not_validated() -> None:
     assert validate_tables({"gold.days": (pd.dataset(ROWS), [])}) == []
 
 
-def test_numbers_are_floats_and_texts_keep_none() -> None:
+def test_numbers_become_floats_and_strings_keep_none() -> None:
     frame = to_pandas(pd.dataset(ROWS), ["rows", "litres", "day"])
     assert [str(kind) for kind in frame.dtypes] == ["object", "float64", "float64"]
     assert frame["day"].tolist() == ["mon", "tue", "wed", None]
     assert frame["litres"].tolist()[:2] == [1.5, 2.5]
 
 
-def test_the_overview_names_each_rule_and_is_text() -> None:
+def test_overview_names_each_rule_and_escapes_markup() -> None:
     checks = answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
     shown = checks_page("flights <1>", checks, {"gold.days": "validations/x.html"})
     for text in (
@@ -133,9 +133,7 @@ def test_the_overview_names_each_rule_and_is_text() -> None:
     assert "<script" not in checks_page("t", [replace(checks[0], observed="<script>")], {})
 
 
-def test_nothing_half_made_is_left_of_docs_that_could_not_be_made(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_data_docs_leave_no_files(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     release = snapshot_dataset(settings, "flights").release
     publish(settings, Publication("flights", release, 1, datetime(2026, 1, 1, tzinfo=UTC), {}, {}))
 

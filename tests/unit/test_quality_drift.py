@@ -100,7 +100,7 @@ def unknown_field(row: Row) -> None:
         row["payload"] = json.dumps({"shop": "north", "colour": "red"}).encode()
 
 
-def test_an_unchanged_history_warns_of_nothing() -> None:
+def test_unchanged_history_has_no_warnings() -> None:
     assert warnings() == []
 
 
@@ -116,9 +116,7 @@ def test_an_unchanged_history_warns_of_nothing() -> None:
         (unknown_field, "colour", "unknown field", 9_010),
     ],
 )
-def test_what_was_planted_is_named_with_its_first_record(
-    plant: Plant, column: str, measure: str, first: int | None
-) -> None:
+def test_drift_is_named_with_its_first_record(plant: Plant, column: str, measure: str, first: int | None) -> None:
     found = [warning for warning in warnings(plant) if (warning.column, warning.measure) == (column, measure)]
     assert len(found) == 1
     assert {warning.column for warning in warnings(plant)} == {column}
@@ -131,19 +129,19 @@ def test_what_was_planted_is_named_with_its_first_record(
             assert at == RecordPosition(batch, 0, first)
 
 
-def test_a_side_without_records_is_refused() -> None:
+def test_period_without_records_is_refused() -> None:
     with pytest.raises(NothingToCompare):
         warnings(since=BATCHES)
 
 
-def test_a_payload_that_is_no_json_has_no_fields() -> None:
+def test_payload_that_is_not_json_has_no_fields() -> None:
     def broken(row: Row) -> None:
         row["payload"] = b"\xff{" if row["_offset"] % 2 else b"[1]"
 
     assert warnings(broken) == []
 
 
-def test_the_index_is_as_it_is_defined() -> None:
+def test_stability_index_follows_its_definition() -> None:
     totals = {False: 100, True: 100}
     assert psi_term({False: 50, True: 50}, totals) == 0
     assert psi_term({False: 50, True: 100}, totals) == pytest.approx(0.5 * 0.693147, rel=1e-5)

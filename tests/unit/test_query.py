@@ -64,20 +64,20 @@ def test_csv_has_a_header_and_no_colour(run: Run, warehouse: SmallWarehouse) -> 
     assert list(csv.reader(io.StringIO(out))) == [["s", "n", "t"], ["12345.67", "1", "2026-03-02T12:00:00Z"]]
 
 
-def test_a_table_aligns_numbers_right_and_counts_rows(run: Run, warehouse: SmallWarehouse) -> None:
+def test_table_aligns_numbers_right_and_counts_rows(run: Run, warehouse: SmallWarehouse) -> None:
     code, out, _ = run("query", "select 'x' as word, i::bigint as number from range(3) t(i)")
     assert code == 0
     assert "│ x    │      0 │" in out
     assert out.strip().endswith("3 rows")
 
 
-def test_a_limit_says_that_there_is_more(run: Run, warehouse: SmallWarehouse) -> None:
+def test_limited_result_says_that_rows_are_missing(run: Run, warehouse: SmallWarehouse) -> None:
     assert "the first 2 rows" in run("query", "select * from range(3)", "--limit", "2")[1]
     assert len(json.loads(run("query", "select * from range(9)", "--format", "json", "--limit", "4")[1])) == 4
     assert json.loads(run("query", "select * from range(9)", "--format", "json", "--limit", "0")[1]) == []
 
 
-def test_bytes_nulls_nested_values_and_equal_names(run: Run, warehouse: SmallWarehouse) -> None:
+def test_json_encodes_bytes_nulls_nested_values_and_repeated_names(run: Run, warehouse: SmallWarehouse) -> None:
     sql = 'select value, value, partition from bronze.sales order by "offset"'
     rows = json.loads(run("query", sql, "--format", "json")[1])
     assert rows[0] == {"value": '{"event_id":"a"}', "value_2": '{"event_id":"a"}', "partition": 0}
@@ -88,17 +88,17 @@ def test_bytes_nulls_nested_values_and_equal_names(run: Run, warehouse: SmallWar
     assert nested == [{"reasons": [{"rule": "duplicate", "column": "amount", "detail": "seen by duplicate"}]}]
 
 
-def test_sql_comes_from_stdin_with_a_dash(run: Run, warehouse: SmallWarehouse) -> None:
+def test_dash_reads_sql_from_stdin(run: Run, warehouse: SmallWarehouse) -> None:
     code, out, _ = run("query", "-", "--format", "csv", stdin="select 1 as one")
     assert (code, out) == (0, "one\n1\n")
 
 
-def test_two_layers_join_in_one_look(run: Run, warehouse: SmallWarehouse) -> None:
+def test_query_joins_two_layers(run: Run, warehouse: SmallWarehouse) -> None:
     sql = 'select b."offset" as o from Bronze.sales b anti join rejected . "sales" r on r._offset = b."offset"'
     assert json.loads(run("query", sql, "--format", "json")[1]) == [{"o": 0}]
 
 
-def test_an_unknown_table_lists_the_known_ones(run: Run, warehouse: SmallWarehouse) -> None:
+def test_unknown_table_lists_the_known_ones(run: Run, warehouse: SmallWarehouse) -> None:
     code, _, err = run("query", "select * from gold.nothing")
     assert code == 2
     assert "nothing does not exist" in err
@@ -106,7 +106,7 @@ def test_an_unknown_table_lists_the_known_ones(run: Run, warehouse: SmallWarehou
 
 
 @pytest.mark.parametrize("sql", ["selec 1", "select nope from silver.sales", "select cast('x' as int)"])
-def test_a_wrong_query_is_explained(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
+def test_wrong_query_is_explained(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
     code, out, err = run("query", sql, "--format", "csv")
     assert (code, out) == (2, "")
     assert "the query failed" in err
@@ -125,23 +125,23 @@ def test_a_wrong_query_is_explained(run: Run, warehouse: SmallWarehouse, sql: st
         "copy (select 1) to 'x.csv'",
     ],
 )
-def test_only_one_reading_statement_is_run(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
+def test_only_one_reading_statement_is_accepted(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
     code, out, err = run("query", sql)
     assert (code, out) == (2, "")
     assert "the query was refused" in err
 
 
 @pytest.mark.parametrize("sql", ["select * from read_text('/etc/hostname')", "select * from 'pyproject.toml'"])
-def test_files_are_out_of_reach(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
+def test_queries_cannot_read_files(run: Run, warehouse: SmallWarehouse, sql: str) -> None:
     assert run("query", sql)[0] == 2
 
 
-def test_explain_and_pivot_read(run: Run, warehouse: SmallWarehouse) -> None:
+def test_explain_and_pivot_are_accepted(run: Run, warehouse: SmallWarehouse) -> None:
     assert run("query", "explain select * from silver.sales")[0] == 0
     assert run("query", "pivot rejected.sales on disposition using count(*) group by _topic")[0] == 0
 
 
-def test_tables_lists_what_is_published(run: Run, warehouse: SmallWarehouse) -> None:
+def test_tables_command_lists_the_published_tables(run: Run, warehouse: SmallWarehouse) -> None:
     found = json.loads(run("tables", "--json")[1])
     assert [(each["name"], each["rows"], each["files"], each["version"], each["batch"]) for each in found] == [
         ("bronze.sales", 3, 1, 0, 0),
@@ -151,7 +151,7 @@ def test_tables_lists_what_is_published(run: Run, warehouse: SmallWarehouse) -> 
     assert "bronze.sales" in run("tables")[1]
 
 
-def test_without_a_publication_every_command_says_so(run: Run) -> None:
+def test_commands_without_a_publication_name_the_next_command(run: Run) -> None:
     assert run("tables") == (0, "nothing is published yet; start with: headrace up\n", "")
     assert json.loads(run("tables", "--json")[1]) == []
     code, _, err = run("query", "select * from gold.carrier_hours")
@@ -160,7 +160,7 @@ def test_without_a_publication_every_command_says_so(run: Run) -> None:
     assert run("rejected", "list")[:2] == (0, "no rejected record matches\n")
 
 
-def test_rejected_list_shows_reasons_and_a_harmless_payload(run: Run, warehouse: SmallWarehouse) -> None:
+def test_rejected_list_shows_reasons_and_an_escaped_payload(run: Run, warehouse: SmallWarehouse) -> None:
     code, out, _ = run("rejected", "list")
     assert code == 0
     assert out.index("sales/0/2") < out.index("sales/0/1")
@@ -170,7 +170,7 @@ def test_rejected_list_shows_reasons_and_a_harmless_payload(run: Run, warehouse:
     assert "(null)" in out
 
 
-def test_rejected_list_filters(run: Run, warehouse: SmallWarehouse) -> None:
+def test_rejected_list_applies_its_filters(run: Run, warehouse: SmallWarehouse) -> None:
     def offsets(*options: str) -> list[int]:
         return [each["offset"] for each in json.loads(run("rejected", "list", "--json", *options)[1])]
 
@@ -189,7 +189,7 @@ def test_rejected_summary_counts_each_reason(run: Run, warehouse: SmallWarehouse
     assert {(each["rule"], each["records"]) for each in found} == {("type", 1), ("range", 1), ("duplicate", 1)}
 
 
-def test_plain_values() -> None:
+def test_values_are_formatted_for_json_text_and_excerpts() -> None:
     assert json_value(Decimal("10")) == 10
     assert json_value(Decimal("-1.50")) == "-1.50"
     assert json_value(float("nan")) == "nan"

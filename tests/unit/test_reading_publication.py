@@ -36,19 +36,19 @@ def flights(batch: int) -> Publication:
     return Publication("flights", "ab12", batch, at, {0: 501_000, 1: 500_615}, tables)
 
 
-def test_read_gives_back_what_was_published(settings: Settings) -> None:
+def test_publication_is_read_back(settings: Settings) -> None:
     publish(settings, flights(12))
     assert read_publication(settings, "flights") == flights(12)
 
 
-def test_publishing_again_replaces_the_whole_and_leaves_nothing_behind(settings: Settings) -> None:
+def test_later_publication_replaces_the_file_and_leaves_no_other(settings: Settings) -> None:
     publish(settings, flights(12))
     publish(settings, flights(13))
     assert read_publication(settings, "flights").batch == 13
     assert [path.name for path in publication_path(settings, "flights").parent.iterdir()] == ["publication.json"]
 
 
-def test_nothing_published_is_none_or_an_error_with_the_next_command(settings: Settings) -> None:
+def test_missing_publication_is_none_or_an_error_with_the_next_command(settings: Settings) -> None:
     assert find_publication(settings, "flights") is None
     with pytest.raises(NothingPublished) as refused:
         read_publication(settings, "flights")
@@ -57,7 +57,7 @@ def test_nothing_published_is_none_or_an_error_with_the_next_command(settings: S
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"dataset": "flights"}', '{"dataset": "f", "tables": {"t": 1}}'])
-def test_a_damaged_publication_is_named(settings: Settings, text: str) -> None:
+def test_damaged_publication_is_named(settings: Settings, text: str) -> None:
     path = publication_path(settings, "flights")
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -66,20 +66,20 @@ def test_a_damaged_publication_is_named(settings: Settings, text: str) -> None:
     assert refused.value.path == path
 
 
-def test_published_tables_are_absolute_and_know_their_publication(settings: Settings) -> None:
+def test_published_tables_have_absolute_paths_and_their_publication(settings: Settings) -> None:
     publish(settings, flights(12))
     table = published_tables(settings)["gold.carrier_hours"]
     assert table.path == settings.state / "warehouse/flights/ab12/gold/carrier_hours"
     assert (table.version, table.dataset, table.release, table.batch) == (13, "flights", "ab12", 12)
 
 
-def test_what_is_to_be_typed_next_names_the_dataset(settings: Settings) -> None:
+def test_remedy_for_a_missing_publication_names_the_dataset(settings: Settings) -> None:
     """`up` of a dataset that there is none of says which there are."""
     with pytest.raises(NothingPublished, match="headrace up nope "):
         read_publication(settings, "nope")
 
 
-def test_a_release_without_a_snapshot_is_named_with_those_there_are(settings: Settings) -> None:
+def test_unknown_release_lists_the_known_ones(settings: Settings) -> None:
     kept = snapshot_dataset(settings, "flights").release
     with pytest.raises(ReleaseUnknown) as refused:
         released_dataset(settings, "flights", "nope")

@@ -26,29 +26,29 @@ def warehouse(settings: Settings) -> SmallWarehouse:
     return made
 
 
-def test_a_path_with_a_space_is_read(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_table_in_a_path_with_a_space_is_read(settings: Settings, warehouse: SmallWarehouse) -> None:
     assert " " in str(pinned(settings).table("silver.sales").path)
     assert pinned(settings).read("silver.sales").collect().sort("event_id")["event_id"].to_list() == ["a", "b"]
 
 
-def test_only_the_columns_asked_for_are_there(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_only_requested_columns_are_read(settings: Settings, warehouse: SmallWarehouse) -> None:
     frame = pinned(settings).read("silver.sales", columns=["event_id", "amount"]).filter(pl.col("event_id") == "b")
     assert frame.collect().columns == ["event_id", "amount"]
     assert frame.collect().height == 1
 
 
-def test_a_filter_goes_down_to_the_files(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_filter_is_pushed_down_to_the_files(settings: Settings, warehouse: SmallWarehouse) -> None:
     plan = pinned(settings).read("silver.sales").filter(pl.col("_offset") == 1).explain()
     assert "SELECTION" in plan
     assert "FILTER" not in plan
 
 
-def test_unpublished_rows_are_not_seen(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_unpublished_rows_are_not_read(settings: Settings, warehouse: SmallWarehouse) -> None:
     warehouse.write("silver", [silver_row(2, "c", batch=1)])
     assert pinned(settings).read("silver.sales").collect().height == 2
 
 
-def test_a_pinned_reading_stays_while_the_publication_moves(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_pinned_tables_stay_while_the_publication_moves(settings: Settings, warehouse: SmallWarehouse) -> None:
     before = pinned(settings)
     warehouse.write("silver", [silver_row(2, "c", batch=1)])
     warehouse.move(batch=1)
@@ -56,7 +56,7 @@ def test_a_pinned_reading_stays_while_the_publication_moves(settings: Settings, 
     assert pinned(settings).read("silver.sales").collect().height == 3
 
 
-def test_facts_come_from_the_log(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_row_and_file_counts_come_from_the_log(settings: Settings, warehouse: SmallWarehouse) -> None:
     warehouse.write("silver", [silver_row(2, "c", batch=1)])
     warehouse.move(batch=1)
     reading = pinned(settings)
@@ -69,14 +69,14 @@ def test_facts_come_from_the_log(settings: Settings, warehouse: SmallWarehouse) 
     assert (empty.rows, empty.files, empty.size) == (0, 0, 0)
 
 
-def test_an_unknown_table_names_the_known_ones(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_unknown_table_lists_the_known_ones(settings: Settings, warehouse: SmallWarehouse) -> None:
     with pytest.raises(TableUnknown) as refused:
         pinned(settings).read("gold.nothing")
     assert refused.value.name == "gold.nothing"
     assert refused.value.known == ("rejected.sales", "silver.sales")
 
 
-def test_a_published_version_that_is_gone_is_named(settings: Settings, warehouse: SmallWarehouse) -> None:
+def test_missing_published_version_is_named(settings: Settings, warehouse: SmallWarehouse) -> None:
     reading = pinned(settings)
     shutil.rmtree(reading.table("silver.sales").path)
     with pytest.raises(PublishedVersionGone) as refused:

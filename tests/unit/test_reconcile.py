@@ -130,7 +130,7 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert Policy(longest_pause=60).pause(10_000) == 60
 
 
-def test_it_is_started_again_when_its_pause_is_over_and_not_before() -> None:
+def test_process_is_restarted_when_its_pause_ends_and_not_before() -> None:
     story = Story(replace(POLICY, tries=99))
     for pause in (1.0, 2.0, 4.0, 6.0, 6.0):
         waits = story.dies("no such thing")
@@ -143,7 +143,7 @@ def test_it_is_started_again_when_its_pause_is_over_and_not_before() -> None:
         story.tries = replace(story.tries, started=None)  # this one was only to see when it starts
 
 
-def test_five_ends_in_a_row_are_enough_and_the_last_error_stays() -> None:
+def test_process_is_given_up_after_five_failures_with_its_last_error() -> None:
     story = Story()
     ends = [story.dies(f"end {number}") for number in range(1, 6)]
     assert [type(end) for end in ends] == [Nothing, Nothing, Nothing, Nothing, GiveUp]
@@ -173,7 +173,7 @@ def test_new_request_cuts_a_pause_short() -> None:
     assert isinstance(story.see(seen(ProcessState.CRASHED, ANEW)), Start)
 
 
-def test_a_terminal_error_is_not_tried_again() -> None:
+def test_terminal_error_is_not_retried() -> None:
     story = Story()
     end = story.dies("the checkpoint is damaged", terminal=True)
     assert isinstance(end, GiveUp)
@@ -227,7 +227,7 @@ def test_process_that_makes_progress_is_never_given_up() -> None:
     assert not story.tries.given_up
 
 
-def test_the_batch_that_it_finds_at_its_start_is_no_progress() -> None:
+def test_batch_found_at_the_start_is_no_progress() -> None:
     story = Story()
     for _ in range(5):
         story.starts()
@@ -255,7 +255,7 @@ def test_intermediate_status_resets_the_silence_timeout() -> None:
         assert isinstance(story.see(seen(ProcessState.RUNNING), 60), Nothing)
 
 
-def test_a_record_that_cannot_be_read_starts_nothing() -> None:
+def test_unreadable_run_file_starts_nothing() -> None:
     unreadable = Observation(ProcessStatus(NAME, None, ProcessState.UNKNOWN, "cannot be read"), WISH)
     story = Story()
     for _ in range(10):
@@ -263,7 +263,7 @@ def test_a_record_that_cannot_be_read_starts_nothing() -> None:
         assert isinstance(story.see(replace(unreadable, desired_since=None), 100), Nothing)
 
 
-def test_it_waits_for_what_it_needs_as_long_as_it_takes() -> None:
+def test_process_waits_for_its_requirements_without_failing() -> None:
     story = Story()
     for _ in range(100):
         assert isinstance(story.see(seen(ProcessState.STOPPED, ready=False), 10), Nothing)
@@ -271,7 +271,7 @@ def test_it_waits_for_what_it_needs_as_long_as_it_takes() -> None:
     assert isinstance(story.see(seen(ProcessState.STOPPED), 1), Start)
 
 
-def test_what_must_not_be_started_is_given_up_with_the_reason() -> None:
+def test_refused_process_is_given_up_with_the_reason() -> None:
     story = Story()
     given_up = story.see(seen(ProcessState.STOPPED, refused="contract.yaml: no such type"))
     assert isinstance(given_up, GiveUp)
@@ -280,14 +280,14 @@ def test_what_must_not_be_started_is_given_up_with_the_reason() -> None:
     assert isinstance(story.see(seen(ProcessState.STOPPED, ANEW), 1), Start)
 
 
-def test_one_that_ends_by_itself_without_an_error_is_started_again_with_a_pause() -> None:
+def test_process_that_ends_without_an_error_is_restarted_after_a_pause() -> None:
     story = Story()
     story.see(seen(ProcessState.RUNNING))
     assert isinstance(story.see(seen(ProcessState.STOPPED, recorded=True, error="it ended"), 1), Nothing)
     assert isinstance(story.see(seen(ProcessState.STOPPED, recorded=True, error="it ended"), 1), Start)
 
 
-def test_given_up_and_not_wanted_any_more_it_is_forgotten() -> None:
+def test_given_up_process_is_forgotten_once_released() -> None:
     story = Story()
     story.dies("x", terminal=True)
     assert isinstance(story.see(seen(ProcessState.FAILED, None)), ClearRunFile)
@@ -330,7 +330,7 @@ def test_every_state_has_an_action() -> None:
         assert Story().see(seen(state, desired_since)).reason or state is ProcessState.UNKNOWN
 
 
-def test_it_asks_nobody() -> None:
+def test_reconciliation_reads_no_clock_file_or_process() -> None:
     """Neither a clock nor a file nor a process: what it is given is all it knows."""
     tree = ast.parse(inspect.getsource(module))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -36,14 +36,16 @@ def flights(settings: Settings) -> Dataset:
     return dataset
 
 
-def test_the_first_version_is_the_file_in_the_folder(settings: Settings, flights: Dataset) -> None:
+def test_first_version_is_the_file_of_the_dataset_folder(settings: Settings, flights: Dataset) -> None:
     create_reference_tables(settings, flights)
     assert current_versions(settings, "flights") == {"airlines": 0, "airports": 0, "planes": 0}
     counted = {t.name: read_version(settings, "flights", t, 0).num_rows for t in flights.pipeline.reference}
     assert counted == {"airlines": 16, "airports": 1458, "planes": 3322}
 
 
-def test_a_load_is_a_version_and_the_same_rows_are_none(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
+def test_load_of_changed_rows_makes_a_version_and_of_equal_rows_none(
+    settings: Settings, flights: Dataset, tmp_path: Path
+) -> None:
     file = tmp_path / "planes.csv"
     file.write_text(PLANES + "N2,,180\nN1,2001,\n")
     first = load_reference(settings, flights, "planes", file)
@@ -70,7 +72,7 @@ def test_a_load_is_a_version_and_the_same_rows_are_none(settings: Settings, flig
         (PLANES, "has no rows"),
     ],
 )
-def test_a_file_that_is_not_as_declared(
+def test_file_that_breaks_the_declaration_is_refused(
     text: str, why: str, settings: Settings, flights: Dataset, tmp_path: Path
 ) -> None:
     file = tmp_path / "planes.csv"
@@ -80,7 +82,7 @@ def test_a_file_that_is_not_as_declared(
     assert current_versions(settings, "flights")["planes"] == 0
 
 
-def test_a_table_that_bronze_names_is_not_made_anew(settings: Settings, flights: Dataset) -> None:
+def test_reference_table_named_by_bronze_is_not_recreated(settings: Settings, flights: Dataset) -> None:
     stream = Stream(settings, release=flights.release)
     stream.bronze(0, reference={"planes": 2})
     shutil.rmtree(reference_path(settings, "flights", "planes"))
@@ -91,7 +93,7 @@ def test_a_table_that_bronze_names_is_not_made_anew(settings: Settings, flights:
         read_version(settings, "flights", declared_table(flights, "airports"), 7)
 
 
-def test_columns_that_the_table_lacks(settings: Settings, flights: Dataset) -> None:
+def test_missing_column_of_the_table_is_refused(settings: Settings, flights: Dataset) -> None:
     planes = declared_table(flights, "planes")
     grown = replace(planes, columns=(*planes.columns, ("engines", "integer")))
     pipeline = replace(flights.pipeline, reference=(grown,))
@@ -100,7 +102,9 @@ def test_columns_that_the_table_lacks(settings: Settings, flights: Dataset) -> N
     validate_reference_tables(settings, flights)
 
 
-def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_too_many_rows_is_refused(
+    settings: Settings, flights: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reference_tables, "MOST_ROWS", 1)
     file = tmp_path / "planes.csv"
     file.write_text(PLANES + "N1,2001,1\nN2,2001,1\n")
@@ -108,7 +112,7 @@ def test_too_many_rows(settings: Settings, flights: Dataset, tmp_path: Path, mon
         load_reference(settings, flights, "planes", file)
 
 
-def test_a_file_or_a_table_that_is_not_there(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
+def test_missing_file_or_table_is_refused(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ReferenceRefused, match="there is no such file"):
         load_reference(settings, flights, "planes", tmp_path / "none.csv")
     with pytest.raises(ReferenceUnknown, match="airlines, airports, planes"):

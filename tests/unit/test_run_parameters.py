@@ -44,21 +44,21 @@ def refusal(model: type[Parameters], **more: Any) -> ParamsRefused:
 
 
 @pytest.mark.parametrize("model", FORMS)
-def test_the_form_has_the_fields_that_are_understood(model: type[Parameters]) -> None:
+def test_form_has_exactly_the_fields_of_its_model(model: type[Parameters]) -> None:
     assert set(FORMS[model]) == set(model.model_fields)
 
 
 @pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayRun])
-def test_what_the_form_gives_untouched_is_understood(model: type[Parameters]) -> None:
+def test_default_values_of_the_form_are_valid(model: type[Parameters]) -> None:
     validated_params(model, asked(model))
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
-def test_a_time_is_written_out_with_its_zone(start: object) -> None:
+def test_time_without_a_zone_is_refused(start: object) -> None:
     assert refusal(ReplayRun, by="time", **{**DAY, "start": start}).param == "start"
 
 
-def test_a_replay_by_time_batches_or_offsets() -> None:
+def test_replay_range_is_given_by_time_batches_or_offsets() -> None:
     times = validated_params(ReplayRun, asked(ReplayRun, by="time", **DAY))
     assert times.plan == ReplayParameters(
         by="time", start=datetime(2013, 1, 2, tzinfo=UTC), end=datetime(2013, 1, 3, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_a_replay_by_time_batches_or_offsets() -> None:
         ("predicate", "1=1"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
+def test_wrong_value_is_refused_with_its_parameter(param: str, value: Any) -> None:
     refused = refusal(ReplayRun, **{param: value})
     assert refused.param.split(".")[0] == param
     assert "nothing was done" in str(refused)
@@ -114,18 +114,18 @@ def test_a_wrong_value_is_refused_by_its_name(param: str, value: Any) -> None:
         ({"by": "offsets", "offsets": {}}, "no partition"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(given: dict[str, Any], why: str) -> None:
+def test_contradictory_parameters_are_refused(given: dict[str, Any], why: str) -> None:
     assert why in refusal(ReplayRun, **given).why
 
 
 @pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
-def test_a_plan_is_a_name_and_nothing_else(plan: str) -> None:
+def test_malformed_plan_name_is_refused(plan: str) -> None:
     assert refusal(RollbackParameters, plan=plan).param == "plan"
 
 
-def test_a_long_value_is_cut_in_the_message() -> None:
+def test_long_value_is_truncated_in_the_message() -> None:
     assert len(str(refusal(ReleaseRun, threshold="x" * 10_000_000))) < 500
 
 
-def test_keys_that_stand_for_no_field_are_named() -> None:
+def test_unknown_parameter_is_named() -> None:
     assert refusal(AuditParameters, dataset="flights").param == "dataset"

@@ -97,7 +97,7 @@ def test_driver_without_progress_is_killed_and_restarted(settings: Settings, sta
     assert f"{FLIGHTS}: killed, made no progress for 2 s (HEADRACE_STALL_SECONDS=2) and was killed" in stand_ins.lines
 
 
-def test_a_broker_that_is_killed_is_started_again_under_its_streams(settings: Settings, stand_ins: StandIns) -> None:
+def test_killed_broker_is_restarted_while_its_streams_run(settings: Settings, stand_ins: StandIns) -> None:
     flights, broker = stand_ins.started(), run_of(settings, BROKER)
     kill(broker)
     stand_ins.until(lambda: observe_broker(settings).state is ProcessState.RUNNING)
@@ -105,7 +105,7 @@ def test_a_broker_that_is_killed_is_started_again_under_its_streams(settings: Se
     assert run_of(settings, FLIGHTS) == flights, "a driver waits for the broker by itself"
 
 
-def test_a_stream_waits_for_the_broker(
+def test_stream_is_not_restarted_without_a_broker(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flights = stand_ins.started()
@@ -229,7 +229,7 @@ def test_next_runner_takes_over_running_processes(settings: Settings, stand_ins:
     assert (stand_ins.lines, is_alive(flights), is_alive(broker)) == ([], True, True)
 
 
-def test_a_turn_that_fails_does_not_end_the_runner(
+def test_failing_turn_does_not_end_the_runner(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runner, "STEP_SECONDS", 0.01)
@@ -250,7 +250,7 @@ def test_a_turn_that_fails_does_not_end_the_runner(
     assert capsys.readouterr().err.count("ZeroDivisionError: a defect of ours") == 2
 
 
-def test_a_runner_whose_state_folder_was_removed_stops(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_stops_when_its_state_folder_was_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "STEP_SECONDS", 0.01)
     with sole_runner(settings) as lock:
         assert is_held(lock)
@@ -267,7 +267,7 @@ def test_second_runner_is_refused(settings: Settings) -> None:
         pass
 
 
-def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
+def test_lock_is_released_when_its_process_ends(settings: Settings) -> None:
     path = settings.state / "run" / "runner.lock"
     code = (
         "import sys, time; from pathlib import Path; from include.state.file_locks import take_lock\n"
@@ -283,7 +283,7 @@ def test_a_lock_goes_away_with_its_process(settings: Settings) -> None:
     take_lock(path, "me").close()
 
 
-def test_a_tethered_process_dies_with_the_one_that_started_it(tmp_path: Path) -> None:
+def test_tethered_process_ends_with_its_parent(tmp_path: Path) -> None:
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = (
         "import subprocess, time; from include.process_control.child_process import tethered\n"
@@ -301,14 +301,14 @@ def test_a_tethered_process_dies_with_the_one_that_started_it(tmp_path: Path) ->
     child.wait(5)
 
 
-def test_a_tether_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
+def test_tether_without_its_parent_starts_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
     argv = [sys.executable, "-m", "include.host.process_tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
     assert subprocess.run(argv, cwd=CLONE, check=False).returncode == 3
     assert not made.exists()
 
 
-def test_drivers_are_started_on_a_tether(
+def test_drivers_are_tethered_to_the_runner(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stand_ins.started()
@@ -316,19 +316,19 @@ def test_drivers_are_started_on_a_tether(
     assert run.argv[4:] == driver_process.driver_command("flights")
 
 
-def test_a_declaration_that_is_out_of_order_keeps_a_first_start_back(settings: Settings) -> None:
+def test_invalid_declaration_blocks_the_first_start(settings: Settings) -> None:
     assert "is unknown" in start_blocker(settings, "fligths")
     assert start_blocker(settings, "flights") != ""
     assert start_blocker(Settings(state=settings.state), "flights") == ""
 
 
-def test_the_settings_are_the_policy(settings: Settings) -> None:
+def test_restart_policy_comes_from_the_settings(settings: Settings) -> None:
     patient = restart_policy(settings.model_copy(update={"restart_seconds": 2.5, "restart_tries": 9}))
     assert (patient.first_pause, patient.tries) == (2.5, 9)
     assert restart_policy(settings).tries == 5
 
 
-def test_the_record_is_replaced_whole(settings: Settings, stand_ins: StandIns) -> None:
+def test_damaged_runner_record_counts_as_none(settings: Settings, stand_ins: StandIns) -> None:
     stand_ins.started()
     assert read_process_records(settings).keys() == {BROKER, FLIGHTS}
     for text in ("", "{", "[]", '{"processes": 1}', '{"processes": {"broker": {"colour": "red"}}}'):

@@ -42,7 +42,7 @@ def say(settings: Settings, **said: object) -> None:
     status_path(settings, FLIGHTS).write_text(json.dumps(word))
 
 
-def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
+def test_health_of_a_running_stream_is_complete(settings: Settings, kafka: dict[int, int]) -> None:
     dataset = snapshot_dataset(settings, "flights")
     Stream(settings, release=dataset.release).run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
@@ -57,7 +57,7 @@ def test_a_stream_at_work(settings: Settings, kafka: dict[int, int]) -> None:
     assert found.notes == ()
 
 
-def test_a_watch_reads_what_is_new_and_nothing_else(
+def test_observer_reads_only_new_runs(
     settings: Settings, kafka: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = snapshot_dataset(settings, "flights")
@@ -84,7 +84,7 @@ def test_a_watch_reads_what_is_new_and_nothing_else(
     assert (first.batch, later.batch) == (1, 3)
 
 
-def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_without_data_is_unknown(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     found = stream_health(settings, "flights")
     assert (found.desired, found.requested_by, found.state) == (False, None, ProcessState.STOPPED)
     assert (found.batch, found.lag_records, found.lag_seconds, found.boundary) == (None, None, None, None)
@@ -99,7 +99,7 @@ def test_nothing_there_is_not_known_rather_than_wrong(settings: Settings, monkey
     assert "no Kafka broker answers" in " ".join(stream_health(settings, "flights").notes)
 
 
-def test_an_unknown_dataset_is_refused(settings: Settings) -> None:
+def test_unknown_dataset_is_refused(settings: Settings) -> None:
     with pytest.raises(DatasetUnknown):
         stream_health(settings, "../flights")
 
@@ -107,7 +107,7 @@ def test_an_unknown_dataset_is_refused(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("accepted", "invalid", "duplicate", "share"), [(0, 0, 0, None), (3, 1, 0, 0.25), (2, 1, 1, 0.5), (0, 1, 0, 1.0)]
 )
-def test_share_of_rejected(accepted: int, invalid: int, duplicate: int, share: float | None) -> None:
+def test_duplicates_count_as_rejected(accepted: int, invalid: int, duplicate: int, share: float | None) -> None:
     totals = ReleaseTotals(
         release="r",
         last_batch=0,

@@ -40,7 +40,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> InvalidSe
     return caught.value
 
 
-def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(monkeypatch, "HEADRACE_STATEE", "/tmp/x")
     assert error.key == "HEADRACE_STATEE"
     assert "headrace settings" in error.remedy
@@ -60,9 +60,7 @@ def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADRACE_KAFKA_OPTIONS", '{"fetch.max.bytes": {"a": 1}}'),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_name_and_what_was_given(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_wrong_value_is_refused_with_its_name_and_value(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     error = refused(monkeypatch, name, value)
     assert error.key == name
     assert "value: " in error.what
@@ -80,20 +78,18 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_was_given(
         ("HEADRACE_SPARK_CONF", "spark.sql.caseSensitive", "false"),
     ],
 )
-def test_a_dangerous_value_is_refused_and_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, key: str, value: str
-) -> None:
+def test_dangerous_value_is_refused_and_named(monkeypatch: pytest.MonkeyPatch, name: str, key: str, value: str) -> None:
     assert refused(monkeypatch, name, json.dumps({key: value})).key == key
 
 
-def test_harmless_values_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harmless_values_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_SPARK_CONF", '{"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "true"}')
     monkeypatch.setenv("HEADRACE_KAFKA_OPTIONS", '{"failOnDataLoss": "true"}')
     assert load_settings().spark_conf["spark.ui.enabled"] == "true"
     reject_unsafe("kafka.isolation.level", "read_committed")
 
 
-def test_the_list_has_every_setting_with_a_meaning() -> None:
+def test_settings_list_has_every_setting_with_a_meaning() -> None:
     knobs = list_settings({})
     assert [knob.name for knob in knobs] == [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     assert all(knob.meaning and knob.value == knob.default and not knob.given for knob in knobs)
@@ -127,7 +123,7 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     script = (
         "import sys, include.cli.main;"
         "print([m for m in ('pydantic', 'polars', 'duckdb', 'pyspark', 'deltalake', 'confluent_kafka', 'sqlalchemy')"
@@ -137,7 +133,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_error_is_printed_as_it_is_not_as_markup() -> None:
+def test_error_message_is_not_interpreted_as_markup() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "include.cli.main", "status"],
         capture_output=True,

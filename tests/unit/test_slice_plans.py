@@ -24,18 +24,18 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ("offsets", "found"),
     [([], [(3, 8)]), ([3, 4, 5, 6, 7], []), ([4, 6], [(3, 4), (5, 6), (7, 8)]), ([3, 7], [(4, 7)])],
 )
-def test_holes_are_what_is_between(offsets: list[int], found: list[tuple[int, int]]) -> None:
+def test_holes_are_the_offsets_between_records(offsets: list[int], found: list[tuple[int, int]]) -> None:
     assert list(holes(offsets, 3, 8)) == found
 
 
-def test_slices_overlap_by_partition_and_offset_from_whatever_source() -> None:
+def test_slices_overlap_by_partition_and_offset_whatever_the_source() -> None:
     mine = Slice([Span(0, 10, 20, BRONZE), Span(1, 5, 6, KAFKA)])
     assert mine.overlaps(Slice([Span(0, 19, 30, KAFKA)]))
     assert not mine.overlaps(Slice([Span(0, 20, 30, BRONZE), Span(1, 0, 5, BRONZE), Span(2, 5, 6, KAFKA)]))
     assert (mine.of(KAFKA), mine.of(BRONZE)) == ([Span(1, 5, 6, KAFKA)], [Span(0, 10, 20, BRONZE)])
 
 
-def test_tiles_are_what_the_commits_name(settings: Settings) -> None:
+def test_batch_offsets_come_from_the_commits(settings: Settings) -> None:
     stream = Stream(settings)
     for batch in range(3):
         stream.bronze(batch)
@@ -51,12 +51,12 @@ def test_range_that_ends_before_it_begins_is_refused(until: datetime) -> None:
         BackfillParameters(start=NOON, end=until)
 
 
-def test_an_unknown_dataset_is_refused_by_name(settings: Settings) -> None:
+def test_unknown_dataset_lists_the_known_ones(settings: Settings) -> None:
     with pytest.raises(DatasetUnknown, match="flights, weather"):
         plan_backfill(settings, "nope", BackfillParameters(start=NOON, end=NOON + timedelta(days=1)), "ann", NOON)
 
 
-def test_requested_range_in_words() -> None:
+def test_requested_range_is_described_in_words() -> None:
     tomorrow = NOON + timedelta(days=1)
     day = format_range(NOON, tomorrow)
     assert day == "from 2026-01-01 12:00 to before 2026-01-02 12:00 UTC"

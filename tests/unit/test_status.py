@@ -97,7 +97,7 @@ def entered(settings: Settings, batches: int) -> Stream:
     return stream
 
 
-def test_rows_batches_and_lag_come_together(settings: Settings, broker: Broker) -> None:
+def test_progress_has_rows_batches_rates_and_lag(settings: Settings, broker: Broker) -> None:
     entered(settings, 2)
     broker.ends = {"flights": {0: 30, 1: 22}, "weather": {}}
     rates = {"ingest": 800.0, "refine": 700.5}
@@ -113,7 +113,7 @@ def test_rows_batches_and_lag_come_together(settings: Settings, broker: Broker) 
     assert (weather.lag.offsets, weather.batches.ingested, weather.rows["bronze"]) == (0, None, 0)
 
 
-def test_the_folder_is_compared_with_the_release_that_runs(settings: Settings, broker: Broker) -> None:
+def test_status_shows_when_the_folder_differs_from_the_published_release(settings: Settings, broker: Broker) -> None:
     Stream(settings, release=content_hash(settings.datasets / "flights")).run(0, 0)
     flights, weather = observe_progress(settings).datasets
     assert (flights.folder_differs, weather.folder_differs) == (False, None)
@@ -121,7 +121,7 @@ def test_the_folder_is_compared_with_the_release_that_runs(settings: Settings, b
     assert observe_progress(settings).datasets[0].folder_differs is True
 
 
-def test_a_silent_broker_and_a_missing_ledger_leave_gaps_and_notes(settings: Settings, broker: Broker) -> None:
+def test_missing_broker_and_ledger_leave_gaps_and_notes(settings: Settings, broker: Broker) -> None:
     Stream(settings).run(0, 0)
     broker.ends = None
     seen = observe_progress(settings)
@@ -133,7 +133,7 @@ def test_a_silent_broker_and_a_missing_ledger_leave_gaps_and_notes(settings: Set
     assert any("no ledger exists" in note for note in seen.notes)
 
 
-def test_a_dead_driver_has_no_rate_and_no_age(settings: Settings, broker: Broker) -> None:
+def test_crashed_driver_has_no_rate_and_no_lag(settings: Settings, broker: Broker) -> None:
     broker.ends = {"flights": {0: 5}, "weather": {}}
     say(settings, GONE, rates={"ingest": 9.0, "refine": 9.0}, lag_seconds=2.0, ingested_batch=-1)
     flights = observe_progress(settings).datasets[0]
@@ -143,7 +143,7 @@ def test_a_dead_driver_has_no_rate_and_no_age(settings: Settings, broker: Broker
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
-def test_an_unreadable_status_file_hides_nothing_else(settings: Settings, broker: Broker, text: str) -> None:
+def test_unreadable_status_file_hides_nothing_else(settings: Settings, broker: Broker, text: str) -> None:
     entered(settings, 1)
     say(settings, os.getpid())
     status_path(settings, FLIGHTS).write_text(text)
@@ -166,7 +166,7 @@ def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: B
     assert flights["rejected"] == {"type": 2, "null": 1, "duplicate": 1}
 
 
-def test_a_crash_is_shown_in_red_and_only_checked_on_demand(
+def test_crash_is_shown_in_red_and_fails_only_with_check(
     settings: Settings, broker: Broker, headrace: CliRunner
 ) -> None:
     say(settings, GONE)
@@ -210,7 +210,7 @@ def test_runner_report_on_a_process_is_shown(settings: Settings, broker: Broker,
     assert (waited.exit_code, "stream:flights is failed: no space left" in waited.output) == (1, True)
 
 
-def test_offsets_behind_counts_from_what_kafka_still_has(settings: Settings) -> None:
+def test_offsets_behind_count_from_the_first_retained_offset(settings: Settings) -> None:
     extent = TopicExtent({0: 100, 1: 0, 2: 7}, {0: 150, 1: 11, 2: 7})
     assert offsets_behind(extent, None) == {0: 50, 1: 11}
     assert extent.offsets == 61
@@ -265,7 +265,7 @@ def test_published_records_that_kafka_or_a_table_lost_are_not_caught_up(
     assert (waited.exit_code, "silver.flights cannot be read" in waited.output) == (1, True)
 
 
-def test_wait_gives_up_at_once_when_the_stream_is_gone(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+def test_wait_ends_at_once_when_the_stream_has_failed(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     say(settings, GONE, state="failed", reason="the disk is full")
     broker.ends = {"flights": {0: 5}, "weather": {}}
@@ -274,7 +274,7 @@ def test_wait_gives_up_at_once_when_the_stream_is_gone(settings: Settings, broke
     assert "stream:flights is failed: the disk is full" in result.output
 
 
-def test_wait_does_not_need_a_stream_that_has_nothing_to_do(
+def test_wait_succeeds_without_a_stream_when_nothing_is_missing(
     settings: Settings, broker: Broker, headrace: CliRunner
 ) -> None:
     Stream(settings).run(0, 0)
@@ -283,7 +283,7 @@ def test_wait_does_not_need_a_stream_that_has_nothing_to_do(
     assert result.exit_code == 0
 
 
-def test_wait_without_a_broker_gives_up_at_once(settings: Settings, headrace: CliRunner) -> None:
+def test_wait_without_a_broker_ends_at_once(settings: Settings, headrace: CliRunner) -> None:
     result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
     assert (result.exit_code, "broker is stopped" in result.output) == (1, True)
     assert observe_catch_up(settings, []).caught_up is False
@@ -320,6 +320,6 @@ def test_watch_prints_a_json_line_per_observation(
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
-def test_wait_refuses_a_timeout_that_is_no_duration(settings: Settings, headrace: CliRunner, value: str) -> None:
+def test_wait_refuses_an_invalid_timeout(settings: Settings, headrace: CliRunner, value: str) -> None:
     waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", value])
     assert (waited.exit_code, "--timeout" in waited.output) == (2, True)

@@ -39,18 +39,18 @@ def watch() -> ServiceLevelMonitor:
     return ServiceLevelMonitor(LagLimit(lag_seconds=60, grace_seconds=30))
 
 
-def test_a_healthy_stream_is_watched_on() -> None:
+def test_healthy_stream_has_no_verdict() -> None:
     watching = watch()
     assert all(watching.evaluate(WELL, float(now)) is None for now in range(0, 1000, 10))
 
 
-def test_a_stream_that_gave_up_fails_at_once_with_its_reason() -> None:
+def test_failed_stream_fails_the_run_at_once_with_its_reason() -> None:
     verdict = watch().evaluate(replace(WELL, state=ProcessState.FAILED, reason="no memory"), 0.0)
     assert verdict is not None
     assert (verdict.outcome, "no memory" in verdict.why) == (FAILED, True)
 
 
-def test_a_stream_that_was_let_go_says_by_whom() -> None:
+def test_released_stream_names_who_released_it() -> None:
     verdict = watch().evaluate(replace(WELL, desired=False, requested_by="headrace down"), 0.0)
     assert verdict is not None
     assert (verdict.outcome, "headrace down" in verdict.why) == (RELEASED, True)
@@ -67,7 +67,7 @@ def test_a_stream_that_was_let_go_says_by_whom() -> None:
         replace(WELL, runner=ProcessState.CRASHED),
     ],
 )
-def test_a_breach_fails_only_when_it_lasts(breach: StreamHealth) -> None:
+def test_breach_fails_only_after_its_grace(breach: StreamHealth) -> None:
     watching = watch()
     assert watching.evaluate(breach, 0.0) is None
     assert watching.evaluate(breach, 30.0) is None
@@ -79,7 +79,7 @@ def test_a_breach_fails_only_when_it_lasts(breach: StreamHealth) -> None:
     assert verdict.outcome == BREACHED
 
 
-def test_health_in_a_line() -> None:
+def test_health_is_formatted_as_one_line() -> None:
     assert health_line(WELL) == (
         "flights: running, batch 7, 12 records / 0.4 s behind, complete up to 2013-01-03 04:05 UTC, 1.25% rejected"
     )
@@ -87,7 +87,7 @@ def test_health_in_a_line() -> None:
     assert health_line(unknown) == "flights: running (why), batch 7, lag unknown behind"
 
 
-def test_stopping_the_run_lets_the_stream_drain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_the_run_releases_its_stream(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
@@ -98,7 +98,7 @@ def test_stopping_the_run_lets_the_stream_drain(settings: Settings, monkeypatch:
 
 
 @pytest.mark.parametrize(("later", "goes_on"), [("stream__flights/1", True), ("headrace up", False)])
-def test_the_end_of_a_run_stops_the_stream_unless_a_run_has_wanted_it_since(
+def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, goes_on: bool
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
@@ -112,7 +112,7 @@ def test_the_end_of_a_run_stops_the_stream_unless_a_run_has_wanted_it_since(
 
 
 @pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
-def test_a_trigger_is_made_again_of_what_it_says(trigger: PlanClosed | StreamWatch) -> None:
+def test_trigger_is_restored_from_its_serialized_form(trigger: PlanClosed | StreamWatch) -> None:
     path, facts = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
     assert type(trigger)(**facts).serialize() == trigger.serialize()
@@ -133,7 +133,7 @@ def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], objec
     return asyncio.run(fired())
 
 
-def test_the_watch_ends_when_somebody_lets_the_stream_go(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a site where nothing runs yet: everything that is unknown is no reason to end."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
@@ -143,9 +143,7 @@ def test_the_watch_ends_when_somebody_lets_the_stream_go(settings: Settings, mon
     assert (event["outcome"], "headrace down" in event["why"]) == (RELEASED, True)
 
 
-def test_a_plan_in_the_way_is_waited_for_until_it_is_closed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trigger_fires_when_the_plan_is_closed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
     now = datetime(2026, 1, 1, tzinfo=UTC)

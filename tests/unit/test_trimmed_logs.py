@@ -30,7 +30,7 @@ def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
     return path
 
 
-def test_a_long_log_is_cut_and_its_writer_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_log_is_trimmed_while_its_writer_continues(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_trimming, "TRIM_ABOVE", 10)
     monkeypatch.setattr(log_trimming, "TRIM_TO", 6)
     log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), REMOVE_AFTER * 2)
@@ -44,7 +44,7 @@ def test_a_long_log_is_cut_and_its_writer_goes_on(settings: Settings, monkeypatc
     assert short.exists(), "the log of a process that may run is never removed"
 
 
-def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Settings) -> None:
+def test_old_logs_of_closed_plans_and_tasks_are_removed(settings: Settings) -> None:
     size = Prediction(1, 1, 1, 1, 1, 1)
     plans = [Plan(f"release-flights-{n}", RELEASE, "flights", "a", "b", NOW, "ann", 0, [], size) for n in (1, 2)]
     for plan in plans:
@@ -57,13 +57,11 @@ def test_what_nobody_writes_to_any_more_is_removed_when_it_is_old(settings: Sett
     assert [path.exists() for path in (closed, task, open_, young)] == [False, False, True, True]
 
 
-def test_without_any_log_there_is_nothing_to_do(settings: Settings) -> None:
+def test_missing_logs_are_nothing_to_trim(settings: Settings) -> None:
     assert trim_logs(settings, NOW) == TrimResult(0, 0)
 
 
-def test_the_command_has_nothing_to_do_where_nothing_is_published(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintain_command_without_a_publication_succeeds(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     load_settings.cache_clear()
     done = CliRunner().invoke(app, ["maintain", "--json"])

@@ -38,7 +38,7 @@ def read_now(settings: Settings, plan: str, batch: int) -> None:
     time.sleep(0.01)
 
 
-def test_a_correction_at_the_same_batch_takes_it_back(settings: Settings) -> None:
+def test_patch_at_the_same_batch_revokes_the_verification(settings: Settings) -> None:
     stream = Stream(settings)
     stream.run(0, 1)
     stream.correct("backfill-flights-1", 1)
@@ -50,7 +50,7 @@ def test_a_correction_at_the_same_batch_takes_it_back(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize(("after_ms", "batch"), [(0, 0), (999, 0), (1_000, 1), (1_001, 2), (1_002, None)])
-def test_the_first_batch_of_a_kafka_time(settings: Settings, after_ms: int, batch: int | None) -> None:
+def test_first_batch_since_a_kafka_time_is_found(settings: Settings, after_ms: int, batch: int | None) -> None:
     stream = Stream(settings)
     for number in range(3):
         stream.bronze(number)
@@ -58,7 +58,7 @@ def test_the_first_batch_of_a_kafka_time(settings: Settings, after_ms: int, batc
     assert first_batch_since(bronze_path(settings, "flights"), since) == batch
 
 
-def test_ingest_names_the_reference_tables_of_the_day(settings: Settings) -> None:
+def test_ingest_records_the_current_reference_versions(settings: Settings) -> None:
     flights = load_dataset("flights", CLONE / "include" / "datasets" / "flights")
     create_reference_tables(settings, flights)
     assert reference_path(settings, "flights", "planes").is_dir()
