@@ -15,10 +15,12 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
+    CommittedRange,
     batch_ranges,
     batch_row_findings,
     bronze_commits,
     bronze_frame,
+    lost_ranges,
     range_findings,
     record_findings,
     topic_findings,
@@ -58,7 +60,8 @@ class PartitionBalance:
 class DatasetAudit:
     """The result for one dataset; `release` and `batch` are None when it has no publication.
 
-    `unchecked`: gold tables that DuckDB could not recompute. All others were checked.
+    `unchecked`: gold tables that DuckDB could not recompute. All others were checked. `lost`: offsets that Kafka
+    expired before they were read, accepted by `headrace repair`.
     """
 
     dataset: str
@@ -68,6 +71,7 @@ class DatasetAudit:
     gold: tuple[GoldCheck, ...] = ()
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[UncheckedTable, ...] = ()
+    lost: tuple[CommittedRange, ...] = ()
 
     @property
     def balanced(self) -> bool:
@@ -77,10 +81,11 @@ class DatasetAudit:
 
 @dataclass
 class _KafkaCounts:
-    """Per partition: records read from Kafka, and rows of bronze that Kafka has deleted."""
+    """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read."""
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
+    lost: list[CommittedRange] = field(default_factory=list)
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
@@ -126,6 +131,7 @@ def dataset_audit(
         tuple(check for check in checks if isinstance(check, GoldCheck)),
         tuple(merge_findings(findings)),
         tuple(check for check in checks if isinstance(check, UncheckedTable)),
+        tuple(counted.lost),
     )
 
 
@@ -143,7 +149,8 @@ def _bronze_findings(
     table = f"bronze.{publication.dataset}"
     metadata = bronze_commits(tables.table(table))
     ranges = batch_ranges(metadata)
-    yield from range_findings(ranges, publication.offsets, table)
+    counted.lost = lost_ranges(metadata)
+    yield from range_findings([*ranges, *counted.lost], publication.offsets, table)
     yield from batch_row_findings(database, ranges, table)
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated

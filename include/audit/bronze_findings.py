@@ -81,6 +81,15 @@ def _ranges_of(commit: Mapping[str, Any]) -> Iterator[CommittedRange]:
         yield CommittedRange(batch, int(partition), int(start), int(end), int(rows.get(partition, 0)))
 
 
+def lost_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[CommittedRange]:
+    """Return the ranges that Kafka expired before they were read, and whose loss `headrace repair` was to accept."""
+    return [
+        CommittedRange(int(commit["batches"][0]), int(partition), int(start), int(end), 0)
+        for commit in metadata
+        for partition, (start, end) in commit.get("lost", {}).items()
+    ]
+
+
 def topic_findings(metadata: Iterable[Mapping[str, Any]], topic: Topic, table: str) -> Iterator[Finding]:
     """Yield a finding when bronze holds records of another topic id: the topic was deleted and created again."""
     named = {str(commit["topic_id"]) for commit in metadata}

@@ -71,6 +71,9 @@ def print_audits(audits: list[DatasetAudit]) -> None:
         for skipped in each.unchecked:
             text = f"  {skipped.table}: not checked, DuckDB cannot evaluate {skipped.expression!r}: {skipped.reason}"
             console.print(text, style="yellow", highlight=False, markup=False)
+        for lost in each.lost:
+            where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
+            console.print(f"  {where}: never read, Kafka had expired them; accepted", style="yellow", markup=False)
         _print_findings(console, each)
     first = next((finding for each in audits for finding in each.findings), None)
     if first is not None:

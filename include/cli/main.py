@@ -93,7 +93,7 @@ COMMANDS = {
     ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",
-        "Diagnose a damaged or lost checkpoint, and make a new one that begins where bronze ends.",
+        "Roll back tables that lost commits; replace a damaged or lost checkpoint by a new one at bronze's end.",
     ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",

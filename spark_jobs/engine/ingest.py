@@ -113,7 +113,10 @@ class Ingest:
     def _batch(self, number: int) -> BronzeBatch:
         name, generation = self.dataset.name, self.generation
         ranges = planned_ranges(self._checkpoint(), number, generation.topic, name, generation.start)
-        return BronzeBatch(generation.base + number, generation.app_id(name), number, ranges, self._facts())
+        facts = self._facts()
+        if number == 0 and generation.lost:
+            facts["lost"] = {str(p): list(span) for p, span in generation.lost.items()}
+        return BronzeBatch(generation.base + number, generation.app_id(name), number, ranges, facts)
 
     def _facts(self) -> dict[str, Any]:
         return {

@@ -69,6 +69,19 @@ class TablesDisagree(Terminal):
         self.why = why
 
 
+class OffsetsExpired(Terminal):
+    """Kafka has expired records that bronze lacks: `missing` maps partitions to half-open offset ranges."""
+
+    def __init__(self, dataset: str, topic: str, missing: Mapping[int, tuple[int, int]]) -> None:
+        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(missing.items()))
+        super().__init__(
+            f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was changed",
+            f"headrace repair {dataset} --accept-loss   (continues without these records and keeps account of them),"
+            " or restore them from a backup",
+        )
+        self.missing = dict(missing)
+
+
 class RecordsReplaced(Terminal):
     """Kafka has another record, or none, at an offset that bronze has: it lost records and used their offsets again.
 
@@ -137,8 +150,8 @@ def validated_generation(
 ) -> Generation:
     """Return the generation to continue with; the first one, from the topic's start, when bronze is empty.
 
-    Raises CheckpointUnusable, which `headrace repair` repairs; TopicReplaced, TablesDisagree, RecordsReplaced, which
-    it does not.
+    Raises CheckpointUnusable, which `headrace repair` repairs; OffsetsExpired, which it repairs with `--accept-loss`;
+    TopicReplaced, TablesDisagree, RecordsReplaced, which it does not.
     """
     topic = dataset.pipeline.topic
     found_id = topic_id(bootstrap, topic)
@@ -156,7 +169,18 @@ def validated_generation(
         why = f"bronze is table {bronze.table_id}, its checkpoint wrote table {known.bronze_id}"
         raise TablesDisagree(dataset.name, why)
     _validate_checkpoint(dataset.name, known, known.checkpoint(folder), head)
+    refuse_expired_offsets(dataset.name, known, head, bootstrap)
     return known
+
+
+def refuse_expired_offsets(dataset: str, generation: Generation, head: BronzeHead | None, bootstrap: str) -> None:
+    """Raise OffsetsExpired unless Kafka has what bronze lacks: retention may overtake a stream that was down."""
+    is_own = head is not None and head.app_id == generation.app_id(dataset)
+    follows = {**generation.start, **(head.ends if head and is_own else {})}
+    starts = log_start_offsets(bootstrap, generation.topic)
+    missing = {p: (end, starts[p]) for p, end in follows.items() if end < starts.get(p, 0)}
+    if missing:
+        raise OffsetsExpired(dataset, generation.topic, missing)
 
 
 def _validate_tables(
@@ -179,9 +203,10 @@ def refuse_replaced_topic(dataset: str, generation: Generation, bootstrap: str) 
 
 
 def refuse_changed_topic(dataset: Dataset, bronze: Table, generation: Generation, bootstrap: str) -> None:
-    """Raise TopicReplaced, TablesDisagree or RecordsReplaced when ingest must not continue after an outage."""
+    """Raise TopicReplaced, OffsetsExpired, TablesDisagree or RecordsReplaced when ingest must not continue."""
     refuse_replaced_topic(dataset.name, generation, bootstrap)
     head = bronze_head(bronze)
+    refuse_expired_offsets(dataset.name, generation, head, bootstrap)
     if head is not None:
         _refuse_lost_records(dataset.name, head, log_end_offsets(bootstrap, generation.topic))
         refuse_replaced_records(dataset, bronze, head, bootstrap)
@@ -270,7 +295,9 @@ def _validate_start(dataset: str, generation: Generation, checkpoint: Path, head
         raise CheckpointDisagrees(dataset, f"{checkpoint} has committed batches that bronze does not have")
     follows = 0 if head is None else head.batch + 1
     ends = dict(head.ends) if head else {}
-    if generation.base != follows or any(generation.start.get(p) != end for p, end in ends.items()):
+    # Offsets between the two are lost, and that was accepted.
+    starts = {p: generation.lost[p][0] if p in generation.lost else start for p, start in generation.start.items()}
+    if generation.base != follows or any(starts.get(p) != end for p, end in ends.items()):
         start = f"generation {generation.number} starts with batch {generation.base} at {dict(generation.start)}"
         raise CheckpointDisagrees(dataset, f"{start}, bronze ends before batch {follows} at {ends}")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
 from include.clients.kafka import log_start_offsets, topic_id
-from include.errors import HeadraceError, Terminal
+from include.errors import HeadraceError
 from include.ledger.ledger_rebuild import rebuild
 from include.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.reading.publication import find_publication
@@ -28,6 +28,7 @@ from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.preflight import (
     BronzeHead,
+    OffsetsExpired,
     bronze_head,
     bronze_head_at,
     refuse_lost_bronze,
@@ -42,24 +43,11 @@ from spark_jobs.storage.lease import take_lease
 REPAIRED, REFUSED, DECLINED = 0, 2, 1
 
 
-class OffsetsExpired(Terminal):
-    """Kafka has expired records that bronze lacks: `missing` maps partitions to half-open offset ranges."""
-
-    def __init__(self, dataset: str, topic: str, missing: Mapping[int, tuple[int, int]]) -> None:
-        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(missing.items()))
-        super().__init__(
-            f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was"
-            " changed, because a new generation would skip them",
-            "restore the old checkpoint or the records from a backup",
-        )
-        self.missing = dict(missing)
-
-
 @dataclass(frozen=True)
 class Repair:
     """The problem, and the generation that repairs it."""
 
-    problem: CheckpointUnusable
+    problem: CheckpointUnusable | OffsetsExpired
     generation: Generation
 
     def sentences(self, dataset: str, folder: Path) -> list[str]:
@@ -70,13 +58,15 @@ class Repair:
             f"found: {self.problem.what}",
             f"remedy: generation {g.number} of bronze.{dataset} starts with batch {g.base}: {starts}",
             f"its checkpoint will be {g.checkpoint(folder)}; the old one stays where it is",
+            *([f"lost for good, recorded in the next commit of bronze: {g.lost_ranges}"] if g.lost else []),
         ]
 
 
-def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str) -> Repair | None:
+def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str, *, accept_loss: bool = False) -> Repair | None:
     """Run preflight; return the repair that the dataset needs, None when it needs none.
 
-    Raises OffsetsExpired, and TablesDisagree and TopicReplaced, which a new generation does not repair.
+    Raises OffsetsExpired unless the loss is accepted, and TablesDisagree, TopicReplaced and RecordsReplaced, which a
+    new generation does not repair.
     """
     refuse_lost_bronze(settings, dataset.name)
     folder = checkpoint_path(settings, dataset.name)
@@ -86,30 +76,33 @@ def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str) -> Repa
     head = bronze_head(bronze)
     try:
         validated_generation(settings, dataset, bronze, head, bootstrap)
-    except CheckpointUnusable as problem:
-        return Repair(problem, _next_generation(dataset, folder, bronze, head, bootstrap))
+    except (CheckpointUnusable, OffsetsExpired) as problem:
+        return Repair(problem, _next_generation(dataset, folder, bronze, head, bootstrap, accept_loss))
     return None
 
 
 def _next_generation(
-    dataset: Dataset, folder: Path, bronze: Table, head: BronzeHead | None, bootstrap: str
+    dataset: Dataset, folder: Path, bronze: Table, head: BronzeHead | None, bootstrap: str, accept_loss: bool
 ) -> Generation:
     topic = dataset.pipeline.topic
-    start = next_offsets(dataset, head, bootstrap)
+    start, lost = next_offsets(dataset, head, bootstrap, accept_loss)
     number = 1 + max(_known_numbers(dataset.name, folder, head), default=0)
     base = head.batch + 1 if head else 0
-    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id)
+    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id, lost)
 
 
-def next_offsets(dataset: Dataset, head: BronzeHead | None, bootstrap: str) -> dict[int, int]:
-    """Return the offset after bronze's last by partition, Kafka's first for a new one. Raises OffsetsExpired."""
+def next_offsets(
+    dataset: Dataset, head: BronzeHead | None, bootstrap: str, accept_loss: bool
+) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+    """Return the next offset by partition, and the ranges that Kafka has expired. Raises OffsetsExpired for those
+    unless the loss is accepted."""
     topic = dataset.pipeline.topic
     first = log_start_offsets(bootstrap, topic)
     start = first | (dict(head.ends) if head else {})
-    missing = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
-    if missing:
-        raise OffsetsExpired(dataset.name, topic, missing)
-    return start
+    lost = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
+    if lost and not accept_loss:
+        raise OffsetsExpired(dataset.name, topic, lost)
+    return start | {p: end for p, (_, end) in lost.items()}, lost
 
 
 def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
@@ -125,21 +118,28 @@ def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[
 
 
 def repair(
-    settings: Settings, name: str, *, now: datetime, confirm: Callable[[], bool], print_line: Callable[[str], None]
+    settings: Settings,
+    name: str,
+    *,
+    now: datetime,
+    confirm: Callable[[], bool],
+    print_line: Callable[[str], None],
+    accept_loss: bool = False,
 ) -> bool:
     """Show each problem and repair it if `confirm` returns True; return whether the dataset is usable.
 
+    With `accept_loss`, records that Kafka has expired are skipped, and the next commit of bronze names their offsets.
     Raises LeaseHeld, DatasetUnknown, NoBroker, PatchInTheWay and the errors of `planned_repair`.
     """
     dataset = _dataset(settings, name)
     with ExitStack() as leases:
         _take_leases(leases, settings, name, now)
         bootstrap = bootstrap_servers(settings)
-        rolled_back = _roll_back(settings, dataset, bootstrap, now, confirm, print_line)
+        rolled_back = _roll_back(settings, dataset, bootstrap, now, confirm, print_line, accept_loss)
         if rolled_back is False:
             print_line(f"{name}: nothing was changed")
             return False
-        planned = planned_repair(settings, dataset, bootstrap)
+        planned = planned_repair(settings, dataset, bootstrap, accept_loss=accept_loss)
         if planned is None:
             nothing = f"{name}: nothing to repair; nothing was changed"
             print_line(f"{name}: repaired; next: headrace up {name}" if rolled_back else nothing)
@@ -169,12 +169,14 @@ def _roll_back(
     now: datetime,
     confirm: Callable[[], bool],
     print_line: Callable[[str], None],
+    accept_loss: bool,
 ) -> bool | None:
     """Roll back tables that lost commits; return None when none did, False without confirmation."""
     rollback = planned_rollback(settings, dataset.name)
     if rollback is None:
         return None
-    next_offsets(dataset, bronze_head_at(bronze_path(settings, dataset.name), rollback.bronze), bootstrap)
+    head = bronze_head_at(bronze_path(settings, dataset.name), rollback.bronze)
+    next_offsets(dataset, head, bootstrap, accept_loss)
     folder = removed_commits_path(settings, dataset.name) / now.strftime("%Y%m%dT%H%M%SZ")
     for sentence in rollback.sentences(folder):
         print_line(f"{dataset.name}: {sentence}")
@@ -204,11 +206,18 @@ def is_confirmed(question: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`<dataset> ask|yes|dry-run`: return REPAIRED (or nothing to repair), DECLINED, or REFUSED."""
-    name, answer = arguments
+    """`<dataset> ask|yes|dry-run [accept-loss]`: return REPAIRED (or nothing to repair), DECLINED, or REFUSED."""
+    name, answer, *more = arguments
     confirm = {"ask": lambda: is_confirmed("repair it so?"), "yes": lambda: True, "dry-run": lambda: False}[answer]
     try:
-        well = repair(load_settings(), name, now=datetime.now(UTC), confirm=confirm, print_line=print)
+        well = repair(
+            load_settings(),
+            name,
+            now=datetime.now(UTC),
+            confirm=confirm,
+            print_line=print,
+            accept_loss=more == ["accept-loss"],
+        )
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return REFUSED

@@ -119,11 +119,13 @@ def prepare(
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    status.event = republish(settings, active.published.release)
+    rolled_back = republish(settings, active.published.release)
+    if mismatch is not None:
+        follow_tables(settings, mismatch, rolled_back)
+    lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
+    status.event = "; ".join(filter(None, [rolled_back, lost])) or None
     if status.event:
         log_line(f"{name}: {status.event}")
-    if mismatch is not None:
-        follow_tables(settings, mismatch, status.event)
     reporter.refresh = lambda: refresh_progress(reporter, ingest, active)
     reporter.ingest_idle = lambda: time.monotonic() - ingest.progress
     supervisor = IngestSupervisor(ingest, reporter)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from include.errors import Terminal
@@ -34,7 +34,10 @@ class GenerationDamaged(CheckpointUnusable):
 
 @dataclass(frozen=True)
 class Generation:
-    """`number` of the generation; bronze batch = `base` + Spark's batch; `start` are its first offsets."""
+    """`number` of the generation; bronze batch = `base` + Spark's batch; `start` are its first offsets.
+
+    `lost`: offsets [bronze's end, start) by partition that Kafka had expired, accepted by `headrace repair`.
+    """
 
     number: int
     base: int
@@ -42,6 +45,12 @@ class Generation:
     topic: str
     topic_id: str
     bronze_id: str
+    lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def lost_ranges(self) -> str:
+        """The lost offsets as text, "" for none."""
+        return ", ".join(f"partition {p} offsets [{first}, {end})" for p, (first, end) in sorted(self.lost.items()))
 
     def app_id(self, dataset: str) -> str:
         """The app id of this generation's bronze commits."""
@@ -58,7 +67,8 @@ def read_generation(folder: Path, dataset: str) -> Generation | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         start = {int(partition): int(offset) for partition, offset in found.pop("start").items()}
-        return Generation(start=start, **found)
+        lost = {int(partition): (int(first), int(end)) for partition, (first, end) in found.pop("lost", {}).items()}
+        return Generation(start=start, lost=lost, **found)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -119,9 +119,10 @@ class Scene:
         head = bronze_head(self.bronze)
         return validated_generation(self.settings, self.dataset, self.bronze, head, "broker")
 
-    def repair(self, agreed: bool = True) -> tuple[bool, list[str]]:
+    def repair(self, agreed: bool = True, accept_loss: bool = False) -> tuple[bool, list[str]]:
         shown: list[str] = []
-        well = repair_job.repair(self.settings, "flights", now=NOW, confirm=lambda: agreed, print_line=shown.append)
+        answers = {"confirm": lambda: agreed, "print_line": shown.append, "accept_loss": accept_loss}
+        well = repair_job.repair(self.settings, "flights", now=NOW, **answers)  # type: ignore[arg-type]
         return well, shown
 
 

@@ -15,6 +15,7 @@ from include.audit.bronze_findings import (
     CommittedRange,
     batch_ranges,
     batch_row_findings,
+    lost_ranges,
     range_findings,
     record_findings,
     topic_findings,
@@ -105,6 +106,13 @@ def ranges(*spans: tuple[int, int]) -> list[CommittedRange]:
 def test_contiguous_ranges_are_balanced_in_any_order() -> None:
     tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [CommittedRange(7, 1, 0, 5, 0)]
     assert found(range_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
+
+
+def test_accepted_loss_closes_the_gap_between_two_ranges() -> None:
+    first, last = bronze_metadata(0, {0: (0, 4)}), bronze_metadata(1, {0: (6, 9)}) | {"lost": {"0": [4, 6]}}
+    lost = lost_ranges([first, last])
+    assert lost == [CommittedRange(1, 0, 4, 6, 0)]
+    assert found(range_findings([*batch_ranges([first, last]), *lost], {0: 9}, TABLE)) == []
 
 
 @pytest.mark.parametrize(

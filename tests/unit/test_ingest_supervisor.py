@@ -15,7 +15,7 @@ from include.settings import Settings
 from spark_jobs.engine import ingest_supervisor
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
-from spark_jobs.engine.preflight import RecordsReplaced, TablesDisagree, TopicReplaced
+from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.engine.status_reporter import StatusReporter
 
 
@@ -80,6 +80,7 @@ CHANGES: dict[type[Terminal], Callable[[Scene], object]] = {
     TopicReplaced: lambda scene: setattr(scene.kafka, "id", "topic-2"),
     TablesDisagree: lambda scene: scene.kafka.ends.update({1: 39}),
     RecordsReplaced: replace_last_record,
+    OffsetsExpired: lambda scene: scene.kafka.starts.update({1: 55}),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,16 @@ from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 from include.errors import Terminal
 from include.paths import bronze_path, lease_path, silver_path
 from include.settings import Settings
+from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.preflight import (
     CheckpointDisagrees,
     CheckpointMissing,
+    OffsetsExpired,
     RecordsReplaced,
     TablesDisagree,
     TopicReplaced,
     bronze_head,
 )
-from spark_jobs.jobs.repair_job import OffsetsExpired
 from spark_jobs.storage.checkpoint_generation import GenerationDamaged, write_generation
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import LeaseHeld, take_lease
@@ -208,6 +210,38 @@ def test_expired_offsets_are_named(scene: Scene) -> None:
         scene.repair()
     assert refusal.value.missing == {1: (40, 55)}
     assert not (scene.folder / "generation.json").exists()
+
+
+def test_retention_that_overtook_the_stream_is_refused_until_the_loss_is_accepted(scene: Scene) -> None:
+    scene.kafka.starts = {0: 40, 1: 55}
+    for ask in (scene.preflight, scene.repair):
+        with pytest.raises(OffsetsExpired, match=r"partition 1 offsets \[40, 55\)") as refused:
+            ask()
+        assert "headrace repair flights --accept-loss" in refused.value.remedy
+    well, shown = scene.repair(agreed=False, accept_loss=True)
+    assert (well, scene.generation.number) == (False, 1)
+    assert any("lost for good" in line and "[40, 55)" in line for line in shown)
+    assert scene.repair(accept_loss=True)[0]
+    assert (scene.generation.start, scene.generation.lost) == ({0: 40, 1: 55}, {1: (40, 55)})
+    assert scene.preflight() == scene.generation
+    # Until the first batch names the gap, it may still grow.
+    scene.kafka.starts = {0: 40, 1: 60}
+    with pytest.raises(OffsetsExpired, match=r"\[55, 60\)"):
+        scene.preflight()
+    assert scene.repair(accept_loss=True)[0]
+    assert (scene.generation.number, scene.generation.lost) == (3, {1: (40, 60)})
+
+
+def test_first_batch_after_an_accepted_loss_names_it(scene: Scene) -> None:
+    scene.kafka.starts = {0: 40, 1: 55}
+    scene.repair(accept_loss=True)
+    for batch in (0, 1):
+        scene.plan(batch, BATCHES + 1 + batch, generation=2, done=False)
+    ingest = Ingest(None, scene.settings, scene.dataset, scene.bronze, scene.generation, 1, threading.Event())  # type: ignore[arg-type]
+    first, second = ingest._batch(0), ingest._batch(1)
+    assert first.facts["lost"] == {"1": [40, 55]}
+    assert first.offsets == {0: (40, 60), 1: (55, 60)}
+    assert "lost" not in second.facts
 
 
 def test_new_partition_begins_at_its_start(scene: Scene) -> None:
