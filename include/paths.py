@@ -58,6 +58,11 @@ def rejected_path(settings: Settings, dataset: str, release: str) -> Path:
     return release_path(settings, dataset, release) / "rejected"
 
 
+def identities_path(settings: Settings, dataset: str, release: str) -> Path:
+    """Index of the identities in a release's silver; derived from it."""
+    return release_path(settings, dataset, release) / "identities"
+
+
 def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
     """Table `gold.<table>` of a release."""
     return release_path(settings, dataset, release) / "gold" / table

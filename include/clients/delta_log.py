@@ -49,10 +49,11 @@ class LogIncomplete(Terminal):
 
 @dataclass(frozen=True)
 class AddedFile:
-    """A data file that a commit added: path inside the table, size in bytes."""
+    """A data file that a commit added: path inside the table, size in bytes; `data_change` unless it was compacted."""
 
     path: str
     size: int
+    data_change: bool
 
 
 @dataclass(frozen=True)
@@ -204,9 +205,13 @@ def _commit(path: str, version: int, actions: list[dict[str, Any]]) -> Commit:
         metadata=metadata,
         app_id=transaction.get("appId"),
         app_version=transaction.get("version"),
-        added=tuple(AddedFile(a["add"]["path"], a["add"]["size"]) for a in actions if "add" in a),
+        added=tuple(_added_file(action["add"]) for action in actions if "add" in action),
         removed=sum("remove" in action for action in actions),
     )
+
+
+def _added_file(add: dict[str, Any]) -> AddedFile:
+    return AddedFile(add["path"], add["size"], add.get("dataChange", True))
 
 
 def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:

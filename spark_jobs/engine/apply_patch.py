@@ -21,10 +21,11 @@ from include.errors import Terminal
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
-from spark_jobs.layers.find_duplicates import candidate_files, identity_columns
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldTable
+from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_writer import MONTH, MONTH_IN_SQL, PLACE
+from spark_jobs.layers.row_coordinates import PLACE
+from spark_jobs.layers.silver_writer import MONTH, MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
@@ -130,8 +131,7 @@ def _refuse_second_winner(release: Release, patch: Patch) -> None:
     writer, identity = release.writer, identity_columns(release.dataset)
     with duckdb_session() as duck:
         _view_patch_rows(duck, writer.silver, patch)
-        near = candidate_files(writer, parquet_files(patch.place(writer.silver, taken=False)))
-        duck.view_table("silver", writer.silver, near)
+        writer.identities.view_candidates(duck, "silver", parquet_files(patch.place(writer.silver, taken=False)))
         if duck.count(SECOND_WINNERS.format(identity=identity)):
             raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
 

@@ -17,8 +17,8 @@ from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_layer import GoldTable, gold_rows
 from spark_jobs.layers.gold_windows import window_end, window_start
+from spark_jobs.layers.row_coordinates import PLACE
 from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains, with_grains_replaced
-from spark_jobs.layers.silver_writer import PLACE
 from spark_jobs.storage.data_files import Bound, DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, read_folder, rows_in_folder, write_folder

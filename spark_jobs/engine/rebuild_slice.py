@@ -20,10 +20,12 @@ from pyspark.sql.types import StructType
 
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
-from spark_jobs.layers.find_duplicates import ORIGINALS, candidate_files, find_duplicates, identity_columns
+from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
+from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_writer import PLACE, PLACES, REJECTED, SilverWriter
+from spark_jobs.layers.row_coordinates import PLACE
+from spark_jobs.layers.silver_writer import PLACES, REJECTED, SilverWriter
 from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
@@ -138,7 +140,7 @@ def _validate_closure(
     with duckdb_session() as duck:
         duck.view_folder("chosen", folder.staging("chosen"), silver.spec.data_schema)
         duck.view_files("invalid", core.invalid, PLACES)
-        duck.view_table("near", silver, candidate_files(writer, parquet_files(folder.staging("chosen"))))
+        writer.identities.view_candidates(duck, "candidates", parquet_files(folder.staging("chosen")))
         duck.view_table("inside", silver, span_files(silver, wanted, *PLACE))
         duck.view_table("rejected", rejected, rejected.files())
         duck.save(CLOSURE.format(identity=identity_columns(writer.dataset)), places)
@@ -210,7 +212,9 @@ where {rows}."{offset}" < spans._end
 """
 CLOSURE = """
 with core as (select _partition, _offset from chosen union all select _partition, _offset from invalid),
-winners as (select _partition, _offset, _batch_id from near where ({identity}) in (select ({identity}) from chosen)),
+winners as (
+    select _partition, _offset, _batch_id from candidates where ({identity}) in (select ({identity}) from chosen)
+),
 own as (select _partition, _offset, _batch_id from inside semi join core using (_partition, _offset)),
 won as (
     select distinct concat_ws('/', _batch_id, _partition, _offset) as winner

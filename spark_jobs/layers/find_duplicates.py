@@ -2,48 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from pathlib import Path
-
 from include.catalog.dataset import Dataset
-from include.catalog.event_times import after, before
-from spark_jobs.layers.silver_writer import COORDINATES, SilverWriter
-from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
+from spark_jobs.layers.identity_lookup import identity_columns
+from spark_jobs.layers.row_coordinates import COORDINATES
 from spark_jobs.storage.duckdb_session import DuckSession
-
-
-def identity_columns(dataset: Dataset) -> str:
-    """Return the columns of an identity as SQL has them."""
-    return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
-
-
-def candidate_files(writer: SilverWriter, written: Sequence[Path]) -> list[DataFile]:
-    """Return silver's files that may hold an identity of the rows in `written`.
-
-    A file is pruned by its bounds on the identity, and by event time: the horizon is the producer's promise
-    how far apart duplicates of an event lie. Bounds are those of row groups, so that one old record does not
-    open all of silver.
-    """
-    time, horizon = writer.dataset.pipeline.event_time, writer.dataset.pipeline.horizon
-    identity = writer.dataset.pipeline.identity[0]
-    spans = [bounds for path in written for bounds in bounds_of(path, (time, identity))]
-    return [
-        file
-        for file in writer.silver.files()
-        if any(_may_share(file, low, high, time, identity, horizon) for low, high in spans)
-    ]
-
-
-def _may_share(file: DataFile, low: Bounds, high: Bounds, time: str, identity: str, horizon: timedelta) -> bool:
-    """Whether a silver file may have an identity of rows within these bounds."""
-    if time not in low or identity not in low:
-        return True
-    first, last = low[time], high[time]
-    assert isinstance(first, datetime)
-    assert isinstance(last, datetime)
-    near = file.overlaps(time, before(first, horizon), after(last, horizon))
-    return near and file.overlaps(identity, low[identity], high[identity])
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:

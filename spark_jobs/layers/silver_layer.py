@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze_layer import batch_files
-from spark_jobs.layers.find_duplicates import ORIGINALS, candidate_files, find_duplicates
+from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_writer import MONTH, Inheritance, SilverWriter
@@ -125,8 +125,7 @@ def _view(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first:
     """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`."""
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
-    earlier = [f for f in candidate_files(writer, files.accepted) if f.overlaps("_batch_id", 0, first - 1)]
-    duck.view_table("candidates", writer.silver, earlier)
+    writer.identities.view_candidates(duck, "candidates", files.accepted)
     duck.view_query("known", f"select * from candidates where _batch_id < {first}")
 
 

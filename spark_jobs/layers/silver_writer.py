@@ -12,13 +12,15 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold
-from include.paths import rejected_path, release_path, silver_path
+from include.paths import identities_path, rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
+from spark_jobs.layers.row_coordinates import COORDINATES, PLACE
 from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
@@ -26,8 +28,6 @@ from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
-PLACE = ("_partition", "_offset")
-COORDINATES = ["_topic", *PLACE, "_timestamp", "_batch_id"]
 REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())
 REJECTED = (
     StructType()
@@ -66,6 +66,7 @@ class SilverWriter:
     bronze: Table
     silver: Table
     rejected: Table
+    identities: IdentityLookup
     staging: Path
     decisions: RecordDecisions
     counting: WarningCounter
@@ -104,7 +105,9 @@ def open_silver_writer(
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     staging = release_path(settings, dataset.name, dataset.release) / "_staging"
     decisions, counting = RecordDecisions(settings, dataset.name), compiled_warning_counter(dataset.contract)
-    tables = (bronze, silver, rejected)
+    owns = silver_is.name not in versions
+    identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
+    tables = (bronze, silver, rejected, identities)
     return SilverWriter(
         spark, dataset, validator, empty.schema, transform, reference, *tables, staging, decisions, counting
     )

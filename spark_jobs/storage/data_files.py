@@ -83,28 +83,32 @@ def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
     """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
     footer = pq.read_metadata(path)
-    return [_bounds([footer.row_group(group)], columns) for group in range(footer.num_row_groups)]
+    at = _column_numbers(footer, columns)
+    return [_bounds([footer.row_group(group)], at) for group in range(footer.num_row_groups)]
 
 
 def written_file(spec: TableSpec, path: Path) -> DataFile:
     """Return a newly written file with its rows and bounds, from its footer."""
     footer = pq.read_metadata(path)
     value = unquote(path.parent.name.partition("=")[2])
-    low, high = _bounds([footer.row_group(group) for group in range(footer.num_row_groups)], spec.bounded)
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    low, high = _bounds(groups, _column_numbers(footer, spec.bounded))
     return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
 
 
-def _bounds(groups: Sequence[Any], columns: Sequence[str]) -> tuple[dict[str, Bound], dict[str, Bound]]:
+def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:
+    return [n for n in range(footer.num_columns) if footer.schema.column(n).path in columns]
+
+
+def _bounds(groups: Sequence[Any], columns: Sequence[int]) -> tuple[dict[str, Bound], dict[str, Bound]]:
     """Return the bounds over all groups; none for a column without bounds in one group (for a very long text)."""
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}
     unknown: set[str] = set()
     for group in groups:
-        for index in range(group.num_columns):
-            column = group.column(index)
+        for number in columns:
+            column = group.column(number)
             name, statistics = column.path_in_schema, column.statistics
-            if name not in columns:
-                continue
             if statistics is None or not statistics.has_min_max:
                 unknown.add(name)
                 continue

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,6 +24,8 @@ from spark_jobs.storage.delta_table import Table, read_files
 
 # In addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
+# A look-up of one row reads its row group.
+ROWS_PER_GROUP = 16_384
 
 
 class DuckSession:
@@ -50,6 +53,15 @@ class DuckSession:
         """Create a view of some of a table's files."""
         self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
 
+    def view_arrow(self, name: str, rows: pa.Table) -> None:
+        """Create a view of rows in memory."""
+        self._database.register(name, rows)
+
+    def arrays(self, sql: str) -> dict[str, Any]:
+        """Return the columns of a query without nulls as numpy arrays."""
+        found: dict[str, Any] = self._database.execute(sql).fetchnumpy()
+        return found
+
     def save(self, sql: str, folder: Path) -> None:
         """Write the rows of a query into a folder, replacing its content."""
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +70,8 @@ class DuckSession:
 
     def save_file(self, sql: str, path: Path) -> None:
         """Write the rows of a query into one new file, compressed for rows that stay."""
-        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} (format parquet, compression zstd)")
+        form = f"format parquet, compression zstd, row_group_size {ROWS_PER_GROUP}"
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} ({form})")
 
     def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
         """Write the rows of a query with the table's columns, as `Table.write` does with Spark's; return the files."""

@@ -88,14 +88,17 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.storage": (
-        (*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
+        (
+            *(*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
+            "include.state.json_file",
+        ),
         "tables and leases; knows no layer or dataset",
     ),
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
     "spark_jobs.layers": (
         (
             *(*GROUND, "include.catalog", "include.clients.delta_log", "include.reading", "include.reference"),
-            *("spark_jobs.contract", "spark_jobs.storage"),
+            *("include.state.json_file", "spark_jobs.contract", "spark_jobs.storage"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),

@@ -1,0 +1,249 @@
+"""Rows of silver that may share an identity with given rows: by the index (adr-0006), else by the files' bounds.
+
+Reads: silver's files and commits, the index of its release.
+Writes: the index, if this process owns the table.
+Guarantee: every row of silver with the identity of a given row, within the horizon, is among the candidates.
+After a crash: the index is advanced from the version that it names, or built again from silver's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from include.catalog.dataset import Dataset
+from include.catalog.event_times import after, before
+from include.catalog.pipeline import Pipeline
+from include.clients.delta_log import LOG, commit_name, read_commit
+from include.state.json_file import StateFileUnreadable
+from spark_jobs.layers.row_coordinates import COORDINATES, PLACE
+from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.identity_index import (
+    Identities,
+    IndexDamaged,
+    IndexRecord,
+    Segment,
+    Words,
+    find_places,
+    index_file,
+    open_segment,
+    packed_places,
+    remove_other_segments,
+    unpacked_places,
+    with_identities,
+)
+
+ROWS_AT_ONCE = 2_000_000
+"""Rows of silver that are indexed at once when the index is built."""
+LONGEST_CATCH_UP = 1_000
+"""Commits; an index that is further behind is built again."""
+
+
+class IdentityLookup:
+    """Finds candidates in one release's silver; keeps its index advanced to the table's version if it `owns` both."""
+
+    def __init__(self, dataset: Dataset, silver: Table, folder: Path, *, owns: bool) -> None:
+        self._dataset, self._silver, self._folder, self._owns = dataset, silver, folder, owns
+        self._hashing = f"duckdb {duckdb.__version__}: {identity_columns(dataset)}"
+        self._record: IndexRecord | None = None
+        self._segments: list[Segment] = []
+
+    def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
+        """Create a view of identity and coordinates of the rows of silver that may share an identity with others.
+
+        These others are the rows of the Parquet files `given`, with silver's columns.
+        """
+        silver = self._silver
+        duck.view_files(f"{name}_given", given, silver.spec.data_schema)
+        wanted = _identities(duck, self._dataset, f"{name}_given", placed=False)
+        places, unindexed = self._places(wanted)
+        columns = [*self._dataset.pipeline.identity, *COORDINATES]
+        indexed = [file for file in silver.files() if file.path not in unindexed]
+        duck.view_arrow(f"{name}_indexed", _rows_at(places, silver, indexed, columns))
+        others = [file for file in silver.files() if file.path in unindexed]
+        duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(others, given, self._dataset.pipeline))
+        names = ", ".join(f'"{column}"' for column in columns)
+        duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
+
+    def _places(self, wanted: Identities) -> tuple[Words, set[str]]:
+        """Return the candidates' places, and the files of silver that the index does not cover."""
+        unindexed = self._advance() if self._owns else self._open()
+        horizon = self._dataset.pipeline.horizon // timedelta(microseconds=1)
+        return find_places(self._segments, wanted, horizon), unindexed
+
+    def _advance(self) -> set[str]:
+        """Bring the index to silver's version; build it when it is missing, damaged or of another table."""
+        if not index_file(self._folder).path.exists():
+            self._record = None
+        try:
+            if self._record is None:
+                self._load()
+            assert self._record is not None
+            if self._record.version < self._silver.version:
+                self._add(_added_files(self._silver, self._record.version))
+        except (IndexDamaged, FileNotFoundError):
+            self._build()
+        return set()
+
+    def _open(self) -> set[str]:
+        """Open the index as its owner left it; return the files of silver that were committed since."""
+        silver = self._silver
+        try:
+            self._load()
+            assert self._record is not None
+            return {path for path, _ in _added_paths(silver, self._record.version)}
+        except IndexDamaged:
+            self._record, self._segments = None, []
+            return {file.path for file in silver.files()}
+
+    def _load(self) -> None:
+        """Open the index. Raises IndexDamaged when there is none for this table, as it is."""
+        try:
+            record = index_file(self._folder).read()
+        except StateFileUnreadable as error:
+            raise IndexDamaged(str(error)) from error
+        if record is None or record.hashing != self._hashing:
+            raise IndexDamaged("there is no index, or one of other hashes")
+        if record.version > self._silver.version if self._owns else record.built > self._silver.version:
+            raise IndexDamaged("the table is older than the index")
+        if self._silver.version - record.version > LONGEST_CATCH_UP or record.digest != self._digest(record.version):
+            raise IndexDamaged("the table has other commits")
+        self._segments = [open_segment(self._folder, segment) for segment in record.segments]
+        self._record = record
+
+    def _build(self) -> None:
+        """Build the index from silver's files, some of them at a time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        index_file(self._folder).remove()
+        self._record, self._segments = None, []
+        self._add(self._silver.files())
+
+    def _add(self, files: Iterable[DataFile]) -> None:
+        segments = list(self._segments)
+        version = self._silver.version
+        built = version if self._record is None else self._record.built
+        for some in _chunks(files):
+            with duckdb_session() as duck:
+                duck.view_table("added", self._silver, some)
+                segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
+        records = tuple(segment.record for segment in segments)
+        record = IndexRecord(self._hashing, built, version, self._digest(version), records)
+        index_file(self._folder).write(record)
+        self._record, self._segments = record, segments
+        remove_other_segments(self._folder, segments)
+
+    def _digest(self, version: int) -> str:
+        """Return a digest of a commit file: after a rollback, another commit may have the version."""
+        try:
+            return sha256((self._silver.spec.path / LOG / commit_name(version)).read_bytes()).hexdigest()
+        except FileNotFoundError as error:
+            raise IndexDamaged(str(error)) from error
+
+
+def identity_columns(dataset: Dataset) -> str:
+    """Return the columns of an identity as SQL has them."""
+    return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
+
+
+def _identities(duck: DuckSession, dataset: Dataset, view: str, *, placed: bool = True) -> Identities:
+    """Return hash, event time and place of each row of a view; a row without event time counts as of 1970."""
+    time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as time'
+    place = ', _partition::bigint as "partition", _offset as "offset"' if placed else ""
+    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}{place} from {view}")
+    places = packed_places(columns["partition"], columns["offset"]) if placed else np.empty(0, np.uint64)
+    return Identities(columns["hash"], columns["time"], places)
+
+
+def _added_paths(silver: Table, after: int) -> Iterator[tuple[str, bool]]:
+    """Yield path and dataChange of the files that silver's commits after a version added."""
+    for version in range(after + 1, silver.version + 1):
+        for file in read_commit(silver.spec.path, version).added:
+            yield unquote(file.path), file.data_change
+
+
+def _added_files(silver: Table, after: int) -> list[DataFile]:
+    """Return the files with new rows since a version. Raises FileNotFoundError when one was replaced and deleted."""
+    paths = [path for path, data_change in _added_paths(silver, after) if data_change]
+    return [DataFile(path, "", pq.read_metadata(silver.spec.path / path).num_rows, 0) for path in paths]
+
+
+def _chunks(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    chunk: list[DataFile] = []
+    for file in files:
+        if chunk and sum(f.rows for f in chunk) + file.rows > ROWS_AT_ONCE:
+            yield chunk
+            chunk = []
+        chunk.append(file)
+    yield chunk
+
+
+def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+    """Return the rows at the sorted places, with these columns. Reads only row groups that may have one."""
+    schema = to_arrow_schema(silver.spec.data_schema, timezone="UTC")
+    found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
+    by_partition = _offsets_by_partition(places)
+    for file in files:
+        if not _may_have(by_partition, file.low, file.high):
+            continue
+        path = silver.spec.path / file.path
+        groups = [n for n, (low, high) in enumerate(bounds_of(path, PLACE)) if _may_have(by_partition, low, high)]
+        with pq.ParquetFile(path, memory_map=True) as source:
+            found += [_rows_of_group(source, group, places, columns) for group in groups]
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _rows_of_group(source: pq.ParquetFile, group: int, places: Words, columns: Sequence[str]) -> pa.Table:
+    rows = source.read_row_group(group, columns=list(columns), use_threads=False)
+    here = packed_places(*(rows[name].to_numpy() for name in PLACE))
+    index = np.minimum(np.searchsorted(places, here), len(places) - 1)
+    return rows.filter(places[index] == here)
+
+
+def _offsets_by_partition(places: Words) -> dict[int, NDArray[np.int64]]:
+    partitions, offsets = unpacked_places(places)
+    return {int(p): offsets[partitions == p] for p in np.unique(partitions)}
+
+
+def _may_have(by_partition: Mapping[int, NDArray[np.int64]], low: Bounds, high: Bounds) -> bool:
+    """Whether rows within these bounds may have one of the offsets; true when a bound is unknown."""
+    if any(name not in low for name in PLACE):
+        return bool(by_partition)
+    (first, start), (last, end) = ([int(str(bounds[name])) for name in PLACE] for bounds in (low, high))
+    return any(
+        np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
+        for partition, offsets in by_partition.items()
+        if first <= partition <= last
+    )
+
+
+def _files_within_bounds(files: Sequence[DataFile], given: Sequence[Path], pipeline: Pipeline) -> list[DataFile]:
+    """Return the files that may hold an identity of the given rows: by their bounds on it and on event time.
+
+    Bounds of the given rows are those of row groups, so that one old record does not open all of silver.
+    """
+    columns = (pipeline.event_time, pipeline.identity[0])
+    spans = [bounds for path in given for bounds in bounds_of(path, columns)]
+    return [file for file in files if any(_may_share(file, low, high, pipeline) for low, high in spans)]
+
+
+def _may_share(file: DataFile, low: Bounds, high: Bounds, pipeline: Pipeline) -> bool:
+    time, identity = pipeline.event_time, pipeline.identity[0]
+    if time not in low or identity not in low:
+        return True
+    first, last = low[time], high[time]
+    assert isinstance(first, datetime)
+    assert isinstance(last, datetime)
+    near = file.overlaps(time, before(first, pipeline.horizon), after(last, pipeline.horizon))
+    return near and file.overlaps(identity, low[identity], high[identity])

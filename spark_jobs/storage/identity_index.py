@@ -1,0 +1,201 @@
+"""Index of identities: where silver has rows with a given hash. Derived from silver; no verdict depends on it.
+
+A segment is a set of (hash of the identity, place of the record) in two files, sorted by hash. Each addition is a
+segment; `FACTOR` segments of similar size are merged into one, as in an LSM tree, so an index of n entries has
+O(log n + n / LARGEST) segments. Look-ups are binary searches in memory-mapped files: memory is page cache.
+A place that silver has no longer costs one comparison and nothing else: entries are never deleted.
+
+*Reads / Writes:* the index folder of a release. *After a crash:* `index.json` names complete segments or is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from include.state.json_file import JsonFile
+
+Words = NDArray[np.uint64]
+FACTOR = 8
+SMALLEST = 4096
+"""Segments below this size are of one tier."""
+LARGEST = 16_000_000
+"""Entries of the largest merged segment: merging one takes about a second."""
+SLICE = 2_000_000
+"""Entries that are in memory at once during a merge."""
+OFFSET_BITS = 48
+# Beyond every timestamp, and far from overflow of 64 bits.
+LONGEST_HORIZON_US = 10**18
+
+
+@dataclass(frozen=True)
+class SegmentRecord:
+    """One segment in `index.json`; `since` and `until` are the bounds of its event times, microseconds UTC."""
+
+    name: str
+    rows: int
+    since: int
+    until: int
+
+
+@dataclass(frozen=True)
+class IndexRecord:
+    """`index.json`: how identities are hashed, and which versions of silver are covered.
+
+    Rows of version `built` and all rows added up to `version` are indexed; `digest` is of that version's commit file.
+    """
+
+    hashing: str
+    built: int
+    version: int
+    digest: str
+    segments: tuple[SegmentRecord, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """An open segment: its record and its two memory-mapped columns."""
+
+    record: SegmentRecord
+    hashes: Words
+    places: Words
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Columns of equal length: hash of the identity, event time in microseconds UTC, place."""
+
+    hashes: Words
+    times: NDArray[np.int64]
+    places: Words
+
+
+class IndexDamaged(Exception):
+    """A segment's files do not have the entries that `index.json` names."""
+
+
+def index_file(folder: Path) -> JsonFile[IndexRecord]:
+    """Return the index's list of segments. Not durable: its segments are not either, and it can be derived again."""
+    return JsonFile(folder / "index.json", IndexRecord, consequence="the index is built again", durable=False)
+
+
+def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:
+    """Return places: Kafka's partition and offset in 64 bits."""
+    return (partitions.astype(np.uint64) << np.uint64(OFFSET_BITS)) | offsets.astype(np.uint64)
+
+
+def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return partitions and offsets of places."""
+    offsets = places & np.uint64((1 << OFFSET_BITS) - 1)
+    return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
+
+
+def find_places(segments: Sequence[Segment], wanted: Identities, horizon_us: int) -> Words:
+    """Return the sorted places of entries that share a hash with `wanted` and may lie within the horizon of it."""
+    order = np.argsort(wanted.hashes, kind="stable")
+    hashes, times = wanted.hashes[order], wanted.times[order]
+    horizon = min(horizon_us, LONGEST_HORIZON_US)
+    found = [np.empty(0, np.uint64)]
+    for segment in segments:
+        near = (times >= segment.record.since - horizon) & (times <= segment.record.until + horizon)
+        found.append(_places_in(segment, hashes if near.all() else hashes[near]))
+    return np.unique(np.concatenate(found))
+
+
+def _places_in(segment: Segment, hashes: Words) -> Words:
+    first = np.searchsorted(segment.hashes, hashes)
+    hit = first < segment.record.rows
+    hit[hit] = segment.hashes[first[hit]] == hashes[hit]
+    first = first[hit]
+    counts = np.searchsorted(segment.hashes, hashes[hit], side="right") - first
+    start = np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return np.asarray(segment.places[start + np.arange(counts.sum())])
+
+
+def with_identities(folder: Path, segments: Sequence[Segment], added: Identities) -> list[Segment]:
+    """Write a segment with the added entries, merge what is due; return the segments then. Removes no file."""
+    if not len(added.hashes):
+        return list(segments)
+    order = np.argsort(added.hashes, kind="stable")
+    record = SegmentRecord(uuid4().hex, len(order), int(added.times.min()), int(added.times.max()))
+    _column(folder, record.name, "hashes").write_bytes(added.hashes[order].tobytes())
+    _column(folder, record.name, "places").write_bytes(added.places[order].tobytes())
+    return _merged_tiers(folder, [*segments, open_segment(folder, record)])
+
+
+def _merged_tiers(folder: Path, segments: list[Segment]) -> list[Segment]:
+    """Merge FACTOR segments of one tier into one of the next, until no tier has as many."""
+    while True:
+        tiers: dict[int, list[Segment]] = {}
+        for segment in segments:
+            tiers.setdefault(_tier(segment.record.rows), []).append(segment)
+        due = [found for _, found in sorted(tiers.items()) if len(found) >= FACTOR]
+        due = [found for found in due if sum(segment.record.rows for segment in found) <= LARGEST]
+        if not due:
+            return segments
+        names = {segment.record.name for segment in due[0]}
+        segments = [s for s in segments if s.record.name not in names] + [_merged(folder, due[0])]
+
+
+def _tier(rows: int) -> int:
+    tier = 0
+    while rows > SMALLEST:
+        rows, tier = rows // FACTOR, tier + 1
+    return tier
+
+
+def _merged(folder: Path, segments: Sequence[Segment]) -> Segment:
+    """Write one segment of several. A hash is uniform, so equal ranges of it are slices of about equal size."""
+    name, rows = uuid4().hex, 0
+    slices = 1 + sum(segment.record.rows for segment in segments) // SLICE
+    edges = np.array([2**64 * number // slices for number in range(1, slices)], np.uint64)
+    cuts = [[0, *np.searchsorted(s.hashes, edges).tolist(), s.record.rows] for s in segments]
+    with _column(folder, name, "hashes").open("wb") as hash_file, _column(folder, name, "places").open("wb") as places:
+        for number in range(slices):
+            parts = [slice(cut[number], cut[number + 1]) for cut in cuts]
+            hashes = np.concatenate([s.hashes[part] for s, part in zip(segments, parts, strict=True)])
+            order = np.argsort(hashes, kind="stable")
+            hashes = hashes[order]
+            at = np.concatenate([s.places[part] for s, part in zip(segments, parts, strict=True)])[order]
+            # A rewritten file of silver has its rows a second time.
+            new = np.ones(len(hashes), bool)
+            new[1:] = (hashes[1:] != hashes[:-1]) | (at[1:] != at[:-1])
+            hash_file.write(hashes[new].tobytes())
+            places.write(at[new].tobytes())
+            rows += int(new.sum())
+    since, until = (min(s.record.since for s in segments), max(s.record.until for s in segments))
+    return open_segment(folder, SegmentRecord(name, rows, since, until))
+
+
+def open_segment(folder: Path, record: SegmentRecord) -> Segment:
+    """Open a segment. Raises IndexDamaged unless both files have its rows."""
+    columns = [_opened_column(_column(folder, record.name, column), record.rows) for column in ("hashes", "places")]
+    return Segment(record, columns[0], columns[1])
+
+
+def _opened_column(path: Path, rows: int) -> Words:
+    try:
+        column = np.memmap(path, np.uint64, mode="r")
+    except (OSError, ValueError) as error:
+        raise IndexDamaged(str(error)) from error
+    if len(column) != rows:
+        raise IndexDamaged(f"{path} has {len(column)} entries instead of {rows}")
+    # A plain array over the mapped pages: indexing a memmap costs more for each call.
+    return np.asarray(column)
+
+
+def _column(folder: Path, name: str, column: str) -> Path:
+    return folder / f"{name}.{column}"
+
+
+def remove_other_segments(folder: Path, segments: Sequence[Segment]) -> None:
+    """Remove files of segments that are not among these. Processes that have them open keep reading them."""
+    names = {segment.record.name for segment in segments}
+    for path in folder.iterdir():
+        if path.suffix in {".hashes", ".places"} and path.stem not in names:
+            path.unlink(missing_ok=True)

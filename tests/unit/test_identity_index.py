@@ -1,0 +1,98 @@
+"""The identity index finds every entry of a hash, in bounded memory, however its segments were merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.storage import identity_index
+from spark_jobs.storage.identity_index import (
+    FACTOR,
+    Identities,
+    IndexDamaged,
+    Segment,
+    find_places,
+    open_segment,
+    packed_places,
+    unpacked_places,
+    with_identities,
+)
+
+DAY = 86_400_000_000
+ENTRY = st.tuples(st.integers(0, 12), st.integers(-3, 3), st.integers(0, 40))
+Entry = tuple[int, int, int]
+
+
+def identities(entries: list[Entry]) -> Identities:
+    """Return identities of (hash, day, place); the upper half of the hashes lies above 2^63."""
+    hashes = np.array([number * 2**60 for number, _, _ in entries], np.uint64)
+    times = np.array([day * DAY for _, day, _ in entries], np.int64)
+    return Identities(hashes, times, np.array([place for _, _, place in entries], np.uint64))
+
+
+def index_of(folder: Path, additions: list[list[Entry]]) -> list[Segment]:
+    segments: list[Segment] = []
+    for added in additions:
+        segments = with_identities(folder, segments, identities(added))
+    return segments
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(ENTRY, max_size=6), max_size=30), st.lists(ENTRY, max_size=6), st.integers(0, 2))
+def test_every_entry_of_a_hash_within_the_horizon_is_found(
+    tmp_path_factory: pytest.TempPathFactory, additions: list[list[Entry]], wanted: list[Entry], horizon: int
+) -> None:
+    found = find_places(
+        index_of(tmp_path_factory.mktemp("index"), additions), identities(wanted), horizon * DAY
+    ).tolist()
+    entries = [entry for added in additions for entry in added]
+    near = {p for h, day, p in entries for other, on, _ in wanted if h == other and abs(day - on) <= horizon}
+    same = {p for h, _, p in entries if h in {other for other, _, _ in wanted}}
+    assert near <= set(found) <= same
+    assert found == sorted(set(found))
+
+
+def test_segments_of_one_tier_are_merged_by_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of segments grows with the logarithm of the entries; no entry is lost or doubled."""
+    monkeypatch.setattr(identity_index, "SMALLEST", 10)
+    monkeypatch.setattr(identity_index, "SLICE", 100)
+    random = np.random.default_rng(1)
+    hashes = random.integers(0, 2**64, 6400, dtype=np.uint64)
+    segments: list[Segment] = []
+    for start in range(0, 6400, 10):
+        chosen = slice(start, start + 10)
+        added = Identities(hashes[chosen], np.zeros(10, np.int64), np.arange(6400, dtype=np.uint64)[chosen])
+        segments = with_identities(tmp_path, segments, added)
+    assert len(segments) <= 4 * FACTOR
+    assert sum(segment.record.rows for segment in segments) == 6400
+    for segment in segments:
+        assert (segment.hashes[1:] >= segment.hashes[:-1]).all()
+        assert (hashes[segment.places] == segment.hashes).all()
+
+
+def test_entry_that_was_added_twice_is_kept_once_by_a_merge(tmp_path: Path) -> None:
+    (segment,) = index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]] * FACTOR)
+    assert segment.places.tolist() == [5, 6]
+
+
+def test_largest_segments_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_index, "LARGEST", 2 * FACTOR - 1)
+    assert len(index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]] * FACTOR)) == FACTOR
+
+
+def test_segment_whose_file_was_cut_is_refused(tmp_path: Path) -> None:
+    (segment,) = index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]])
+    path = tmp_path / f"{segment.record.name}.places"
+    path.write_bytes(path.read_bytes()[:8])
+    with pytest.raises(IndexDamaged, match="has 1 entries instead of 2"):
+        open_segment(tmp_path, segment.record)
+
+
+def test_place_holds_partition_and_offset() -> None:
+    partitions, offsets = np.array([0, 3, 40_000]), np.array([2**48 - 1, 0, 7])
+    unpacked = unpacked_places(packed_places(partitions, offsets))
+    assert [column.tolist() for column in unpacked] == [partitions.tolist(), offsets.tolist()]

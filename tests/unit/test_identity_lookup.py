@@ -1,0 +1,240 @@
+"""Candidates of an identity are found whatever the state of the index: current, behind, missing, damaged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+
+from include.catalog.dataset import declared_dataset
+from include.paths import identities_path
+from include.settings import Settings
+from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.storage import identity_index
+from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.identity_index import index_file
+
+START = datetime(2013, 3, 1, tzinfo=UTC)
+COLUMNS = (
+    StructType()
+    .add("event_id", StringType())
+    .add("occurred_at", TimestampType())
+    .add("_topic", StringType())
+    .add("_timestamp", TimestampType())
+    .add("_partition", IntegerType())
+    .add("_offset", LongType())
+    .add("_batch_id", LongType())
+    .add("_month", StringType())
+)
+BOUNDED = ("occurred_at", "event_id", "_partition", "_offset", "_batch_id")
+
+
+@dataclass
+class IndexedSilver:
+    """A silver table without Spark: batch n holds identities by number, at increasing offsets of partition 0."""
+
+    settings: Settings
+    batches: int = 0
+    offset: int = 0
+    files: list[DataFile] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.dataset = declared_dataset(self.settings, "flights")
+        assert self.dataset.pipeline.identity == ("event_id",)
+        path = self.settings.state / "warehouse" / "flights" / self.dataset.release / "silver"
+        self.spec = TableSpec("silver.flights", path, COLUMNS, "_month", BOUNDED)
+        self.index = identities_path(self.settings, "flights", self.dataset.release)
+        self.restart()
+
+    def restart(self) -> None:
+        """Open table and index as a new owner."""
+        self.table = Table(self.spec)
+        self.lookup = IdentityLookup(self.dataset, self.table, self.index, owns=True)
+
+    def write(self, numbers: Iterable[int], name: str) -> DataFile:
+        """Write one file; identity n happens n minutes after START."""
+        chosen = list(numbers)
+        rows = {
+            "event_id": [f"e{number}" for number in chosen],
+            "occurred_at": pa.array([START + timedelta(minutes=n) for n in chosen], pa.timestamp("us", "UTC")),
+            "_topic": ["flights"] * len(chosen),
+            "_timestamp": pa.array([START] * len(chosen), pa.timestamp("us", "UTC")),
+            "_partition": pa.array([0] * len(chosen), pa.int32()),
+            "_offset": range(self.offset, self.offset + len(chosen)),
+            "_batch_id": [self.batches] * len(chosen),
+        }
+        path = self.spec.path / name / "_month=2013-03" / "part.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(rows), path)
+        self.offset += len(chosen)
+        return written_file(self.spec, path)
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """Commit a batch."""
+        file = self.write(numbers, f"b{self.batches}")
+        self.table.commit("silver", self.batches, {}, [file])
+        self.files.append(file)
+        self.batches += 1
+
+    def compact(self) -> None:
+        """Replace all files by one with the same rows."""
+        whole = pa.concat_tables([pq.read_table(self.spec.path / f.path, partitioning=None) for f in self.files])
+        path = self.spec.path / f"c{self.batches}" / "_month=2013-03" / "part.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(whole, path)
+        old, self.files = self.files, [written_file(self.spec, path)]
+        self.table.compact(self.files, old)
+        for file in old:
+            (self.spec.path / file.path).unlink()
+
+    def candidates(self, numbers: Iterable[int], lookup: IdentityLookup | None = None) -> list[str]:
+        """Return the identities of the candidates of these."""
+        given = self.settings.state / "given.parquet"
+        kept = self.offset
+        shutil.copy(self.spec.path / self.write(numbers, "given").path, given)
+        self.offset = kept
+        with duckdb_session() as duck:
+            (lookup or self.lookup).view_candidates(duck, "candidates", [given])
+            return sorted(row[0] for row in duck.rows("select event_id from candidates"))
+
+
+@pytest.fixture
+def silver(settings: Settings) -> IndexedSilver:
+    silver = IndexedSilver(settings)
+    for start in range(0, 50, 5):
+        silver.take(range(start, start + 5))
+    return silver
+
+
+def test_only_rows_with_the_identity_are_candidates(silver: IndexedSilver) -> None:
+    assert silver.candidates([3, 49, 700]) == ["e3", "e49"]
+    silver.take([700])
+    assert silver.candidates([3, 49, 700]) == ["e3", "e49", "e700"]
+
+
+def test_index_is_not_built_again_for_new_commits(silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch) -> None:
+    silver.candidates([1])
+    silver.restart()
+    silver.take([60])
+    monkeypatch.setattr(IdentityLookup, "_build", lambda self: pytest.fail("built again"))
+    assert silver.candidates([1, 60]) == ["e1", "e60"]
+
+
+def test_compacted_rows_are_found_and_not_indexed_again(silver: IndexedSilver) -> None:
+    silver.candidates([1])
+    silver.compact()
+    assert silver.candidates([1, 48]) == ["e1", "e48"]
+    record = index_file(silver.index).read()
+    assert record is not None
+    assert sum(segment.rows for segment in record.segments) == 50
+
+
+def removed_index(silver: IndexedSilver) -> None:
+    shutil.rmtree(silver.index)
+
+
+def cut_segment(silver: IndexedSilver) -> None:
+    next(silver.index.glob("*.hashes")).write_bytes(b"")
+
+
+def unreadable_list(silver: IndexedSilver) -> None:
+    index_file(silver.index).path.write_text("{")
+
+
+def other_hashing(silver: IndexedSilver) -> None:
+    path = index_file(silver.index).path
+    path.write_text(path.read_text().replace('"hashing": "duckdb', '"hashing": "duckdb 0'))
+
+
+def replaced_files_of_unindexed_commits(silver: IndexedSilver) -> None:
+    silver.take([80, 81])
+    silver.compact()
+
+
+def rolled_back_table(silver: IndexedSilver) -> None:
+    """The table loses its last two commits and gets others with the same versions."""
+    for version in (silver.table.version, silver.table.version - 1):
+        (silver.spec.path / "_delta_log" / f"{version:020d}.json").unlink()
+    silver.restart()
+    silver.take([90])
+    silver.take([91])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        removed_index,
+        cut_segment,
+        unreadable_list,
+        other_hashing,
+        replaced_files_of_unindexed_commits,
+        rolled_back_table,
+    ],
+)
+def test_unusable_index_is_built_again(silver: IndexedSilver, damage: Callable[[IndexedSilver], None]) -> None:
+    silver.candidates([1])
+    damage(silver)
+    silver.restart()
+    current = {number for number in range(100) if f"e{number}" in event_ids(silver)}
+    assert silver.candidates(range(100)) == sorted(f"e{number}" for number in current)
+    assert {path.stem for path in silver.index.glob("*.hashes")} == {s.name for s in segments(silver)}
+
+
+def test_removed_index_is_built_again_while_the_owner_runs(silver: IndexedSilver) -> None:
+    silver.candidates([1])
+    removed_index(silver)
+    assert silver.candidates([1]) == ["e1"]
+    assert index_file(silver.index).path.exists()
+
+
+def test_reader_finds_rows_that_the_index_does_not_cover(silver: IndexedSilver) -> None:
+    """A plan's process reads the index as its owner left it, and writes nothing."""
+    silver.candidates([1])
+    silver.take([60, 61])
+    before = index_file(silver.index).path.read_bytes()
+    assert silver.candidates([1, 60], reader_at(silver, silver.table.version)) == ["e1", "e60", "e61"]
+    assert index_file(silver.index).path.read_bytes() == before
+
+
+def test_reader_of_an_older_version_than_the_index_was_built_at_uses_bounds(silver: IndexedSilver) -> None:
+    version = silver.table.version
+    silver.take([60])
+    silver.candidates([1])
+    assert "e1" in silver.candidates([1], reader_at(silver, version))
+    assert "e60" not in silver.candidates([60], reader_at(silver, version))
+
+
+def test_reader_without_an_index_writes_none(silver: IndexedSilver) -> None:
+    assert "e7" in silver.candidates([7], reader_at(silver, silver.table.version))
+    assert not silver.index.exists()
+
+
+def test_building_takes_some_files_at_a_time(silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.layers.identity_lookup.ROWS_AT_ONCE", 12)
+    monkeypatch.setattr(identity_index, "SMALLEST", 1)
+    assert silver.candidates([3, 49]) == ["e3", "e49"]
+    assert [segment.rows for segment in segments(silver)] == [10] * 5
+
+
+def reader_at(silver: IndexedSilver, version: int) -> IdentityLookup:
+    return IdentityLookup(silver.dataset, Table(silver.spec, version), silver.index, owns=False)
+
+
+def segments(silver: IndexedSilver) -> tuple[identity_index.SegmentRecord, ...]:
+    record = index_file(silver.index).read()
+    assert record is not None
+    return record.segments
+
+
+def event_ids(silver: IndexedSilver) -> set[str]:
+    paths: list[Path] = [silver.spec.path / file.path for file in silver.table.files()]
+    return {name for path in paths for name in pq.read_table(path, partitioning=None)["event_id"].to_pylist()}
