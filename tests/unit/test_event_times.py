@@ -7,12 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from include.catalog.dataset import declared_dataset
 from include.catalog.event_times import FIRST, LAST, after, before
 from include.catalog.pipeline import Window
 from include.ledger.watermark import watermarks
 from include.operators.day_completion import complete_days
-from spark_jobs.layers.find_duplicates import _may_share
+from include.settings import Settings
 from spark_jobs.layers.gold_windows import window_end, window_of
+from spark_jobs.layers.identity_lookup import _may_share
 from spark_jobs.storage.data_files import DataFile
 
 EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -42,7 +44,9 @@ def test_windows_at_the_ends_of_the_calendar_have_an_end(unit: str, moment: date
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])
-def test_files_with_the_same_identity_are_found_at_the_ends_of_the_calendar(moment: datetime) -> None:
-    bounds = {"at": moment, "id": "a"}
+def test_files_with_the_same_identity_are_found_at_the_ends_of_the_calendar(
+    moment: datetime, settings: Settings
+) -> None:
+    bounds = {"occurred_at": moment, "event_id": "a"}
     file = DataFile("a.parquet", "0001-01", 1, 1, bounds, bounds)
-    assert _may_share(file, bounds, bounds, "at", "id", WEEK)
+    assert _may_share(file, bounds, bounds, declared_dataset(settings, "flights").pipeline)
