@@ -1,8 +1,8 @@
-"""The two ways to fail, decided where the failure is born."""
+"""The two kinds of error; whoever raises one decides its kind."""
 
 
 class HeadraceError(Exception):
-    """Root of Headrace's own errors; `remedy` is the next thing to type or do."""
+    """Root of Headrace's own errors; `remedy` is the next command."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}\n  → {remedy}" if remedy else what)
@@ -11,8 +11,8 @@ class HeadraceError(Exception):
 
 
 class Terminal(HeadraceError):
-    """Trying again cannot help: somebody has to change something first."""
+    """A retry cannot help: something must be changed first."""
 
 
 class Transient(HeadraceError):
-    """The outside is not ready or not there; the same call may succeed later."""
+    """Another system is unavailable; the same call may succeed later."""

@@ -1,4 +1,4 @@
-"""Where everything is: the one function per kind of path in the state folder."""
+"""Paths in the state folder: one function for each kind."""
 
 from __future__ import annotations
 
@@ -74,22 +74,22 @@ def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Pat
 
 
 def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The correction that is being applied to a release's tables; there is no such file when none is."""
+    """The patch that is being applied to a release's tables; the file exists only meanwhile."""
     return release_path(settings, dataset, release) / "patch_in_progress.json"
 
 
 def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
-    """What a plan did again and found equal."""
+    """The range that a plan recomputed and found equal."""
     return release_path(settings, dataset, release) / "verified" / f"{plan}.json"
 
 
 def amendments_path(settings: Settings, dataset: str) -> Path:
-    """What people have decided about a dataset's rejected records."""
+    """Decisions of people about a dataset's rejected records."""
     return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
 
 
 def quality_path(settings: Settings, dataset: str) -> Path:
-    """What a dataset's published tables answered last, and Data Docs of it."""
+    """The last validation results of a dataset's published tables, with Data Docs."""
     return settings.state / "quality" / folder_name("dataset", dataset)
 
 
@@ -99,12 +99,12 @@ def docs_path(settings: Settings, dataset: str) -> Path:
 
 
 def docs_page(settings: Settings, dataset: str) -> Path:
-    """The page of the site to begin with: Great Expectations' own index is empty without scripts from elsewhere."""
+    """The site's first page: Great Expectations' own index is empty without scripts from elsewhere."""
     return docs_path(settings, dataset) / "overview.html"
 
 
 def publication_path(settings: Settings, dataset: str) -> Path:
-    """The publication: the versions that readers see."""
+    """The publication: the published versions."""
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
 
 
@@ -134,7 +134,7 @@ def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
 
 
 def active_releases_path(settings: Settings, dataset: str) -> Path:
-    """The names of the releases that the stream keeps up with bronze."""
+    """The names of the active releases, which the driver advances."""
     return warehouse(settings) / folder_name("dataset", dataset) / "active_releases.json"
 
 
@@ -144,12 +144,12 @@ def request_path(settings: Settings, dataset: str) -> Path:
 
 
 def plan_path(settings: Settings, plan: str) -> Path:
-    """Everything that is known of one plan."""
+    """The folder of one plan."""
     return settings.state / "plans" / plan
 
 
 def desired_path(settings: Settings, dataset: str) -> Path:
-    """The last word on whether a dataset's stream is to run."""
+    """The last request to run or stop a dataset's stream."""
     return settings.state / "desired" / f"{dataset}.json"
 
 

@@ -71,9 +71,12 @@ class Settings(BaseSettings):
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
     )
-    restart_tries: int = Field(5, ge=1, description="the runner gives a process up after this many failures in a row")
+    restart_tries: int = Field(5, ge=1, description="failures in a row after which a process is not restarted")
     stall_seconds: float = Field(
-        1800.0, ge=1, le=86_400, description="a driver without progress for so long is killed and restarted, seconds"
+        1800.0,
+        ge=1,
+        le=86_400,
+        description="seconds without progress after which a driver is killed and restarted",
     )
     spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of Spark settings")
     kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of Kafka source options")
@@ -138,7 +141,7 @@ def require_folders(settings: Settings) -> None:
         raise InvalidSetting("HEADRACE_STATE", f"{existing} is not a folder")
     if existing != settings.state:
         try:
-            # Permissions alone do not tell: nobody can create a folder in /proc.
+            # Permissions alone do not show it: nobody can create a folder in /proc.
             os.rmdir(tempfile.mkdtemp(dir=existing))
         except OSError as error:
             why = f"{settings.state} cannot be created in {existing}: {error.strerror}"

@@ -53,7 +53,7 @@ def utc_time(text: str) -> datetime:
 
 
 def output_file(text: str) -> Path:
-    """Return the path of a file to write, in a folder that is there and can be written to."""
+    """Return the path of a file to write, in an existing, writable folder."""
     path = Path(text)
     try:
         if not text.strip() or path.is_dir():

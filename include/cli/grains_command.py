@@ -38,11 +38,11 @@ def grains(
         raise typer.BadParameter(f"{table!r} is not one of {', '.join(known)}", param_hint="--table")
     chosen = [w for w in found.windows if table in (None, w.table) and state in (None, w.state)]
     if json_:
-        values = {"dataset": dataset, "boundary": found.boundary, "windows": [asdict(w) for w in chosen]}
+        values = {"dataset": dataset, "watermark": found.watermark, "windows": [asdict(w) for w in chosen]}
         typer.echo(json.dumps(values, default=lambda value: value.isoformat()))
         return
     console = Console()
-    console.print(f"{dataset}: complete up to {_moment(found.boundary)}", highlight=False)
+    console.print(f"{dataset}: complete up to {_moment(found.watermark)}", highlight=False)
     console.print(_listed(chosen, limit) if table else _counted(found, state))
     if table and len(chosen) > limit:
         console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)

@@ -50,7 +50,7 @@ def maintain(
     else:
         console = Console()
         console.print(maintained_table(done))
-        console.print(f"logs: {logs.cut} cut, {logs.removed} removed", highlight=False)
+        console.print(f"logs: {logs.trimmed} trimmed, {logs.removed} removed", highlight=False)
         for refused in skipped.values():
             console.print(f"[yellow]skipped[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
     if skipped:

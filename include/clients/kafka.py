@@ -1,6 +1,6 @@
-"""Kafka's admin side as small functions: topics and offsets, every call bounded in time.
+"""Kafka's admin client as functions: topics and offsets, every call bounded in time.
 
-`bootstrap` is `host:port[,host:port]`; timeouts are seconds. BrokerUnreachable when no broker answers in time.
+`bootstrap` is `host:port[,host:port]`; timeouts are seconds. Raises BrokerUnreachable when no broker answers in time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 from include.errors import Terminal, Transient
 
 TIMEOUT = 10.0
-# Everything below "emergency" off: an unreachable broker is reported once, by our error, not by a line a second.
+# librdkafka logs a line a second about an unreachable broker; our error reports it once.
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
-NOT_THERE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 SETTLING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -42,25 +42,25 @@ class BrokerUnreachable(Transient):
 
 
 class TopicMissing(Terminal):
-    """The topic is not there."""
+    """The topic does not exist."""
 
     def __init__(self, topic: str, bootstrap: str) -> None:
         super().__init__(
-            f"topic {topic} does not exist at {bootstrap}", "headrace up   (makes the topics of all datasets)"
+            f"topic {topic} does not exist at {bootstrap}", "headrace up   (creates the topics of all datasets)"
         )
         self.topic, self.bootstrap = topic, bootstrap
 
 
 class PartitionsNotReady(Transient):
-    """The topic is there, but a partition has no leader that answers yet: just made, or just restarted."""
+    """A partition of the topic has no leader yet: the topic was just created, or the broker restarted."""
 
     def __init__(self, doing: str, bootstrap: str, reason: str) -> None:
-        super().__init__(f"{doing} at {bootstrap}: {reason}; the partition is still settling", "try again in a moment")
+        super().__init__(f"{doing} at {bootstrap}: {reason}; the partition has no leader yet", "try again in a while")
         self.bootstrap = bootstrap
 
 
 class KafkaRefused(Terminal):
-    """The broker answered with an error; `code` is Kafka's name of it."""
+    """The broker answered with an error; `code` is Kafka's name for it."""
 
     def __init__(self, doing: str, bootstrap: str, code: str, reason: str) -> None:
         super().__init__(f"{doing} at {bootstrap} was refused: {code}: {reason}")
@@ -69,36 +69,27 @@ class KafkaRefused(Terminal):
 
 @lru_cache(maxsize=8)
 def admin(bootstrap: str) -> AdminClient:
-    """The admin client for a broker, one per process: making one costs a thread and a connection."""
+    """Return the admin client for a broker, one per process: each costs a thread and a connection."""
     return AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 5000, **QUIET})
 
 
 def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
-    """Id of the cluster that answers."""
+    """Return the id of the cluster that answers."""
     try:
         return str(admin(bootstrap).list_topics(timeout=timeout).cluster_id)
     except KafkaException as error:
-        raise translate_error(error, "asking for metadata", bootstrap) from error
-
-
-def topic_names(bootstrap: str, timeout: float = TIMEOUT) -> list[str]:
-    """Names of the topics, Kafka's own left out, sorted."""
-    try:
-        topics = admin(bootstrap).list_topics(timeout=timeout).topics
-    except KafkaException as error:
-        raise translate_error(error, "listing topics", bootstrap) from error
-    return sorted(name for name in topics if not name.startswith("__"))
+        raise translate_error(error, "reading the metadata", bootstrap) from error
 
 
 def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TIMEOUT) -> None:
-    """Make the topic unless it is there: log-append timestamps, nothing dropped by age. An existing one stays as it is.
+    """Create the topic unless it exists: log-append timestamps, no retention limit. An existing one is not changed.
 
     Returns when every partition answers.
     """
-    wanted = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(UNLIMITED_RETENTION))
-    future = admin(bootstrap).create_topics([wanted], operation_timeout=timeout, request_timeout=timeout)[name]
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(UNLIMITED_RETENTION))
+    future = admin(bootstrap).create_topics([topic], operation_timeout=timeout, request_timeout=timeout)[name]
     try:
-        result_of(future, f"making topic {name}", bootstrap, timeout)
+        result_of(future, f"creating topic {name}", bootstrap, timeout)
     except KafkaRefused as error:
         if error.code != "TOPIC_ALREADY_EXISTS":
             raise
@@ -106,7 +97,7 @@ def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TI
 
 
 def wait_until_usable(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> None:
-    """Return when every partition of the topic answers; the broker's last error after `timeout`."""
+    """Return when every partition of the topic answers. Raises the broker's last error after `timeout`."""
     end = time.monotonic() + timeout
     while True:
         try:
@@ -119,19 +110,19 @@ def wait_until_usable(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> N
 
 
 def describe_topic(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> TopicDescription:
-    """The broker's description of a topic; TopicMissing."""
+    """Return the broker's description of a topic. Raises TopicMissing."""
     futures = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=timeout)
     found: TopicDescription = result_of(futures[topic], f"describing topic {topic}", bootstrap, timeout, topic)
     return found
 
 
 def topic_id(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> str:
-    """Kafka's id of the topic: another one after the topic was deleted and made again. TopicMissing."""
+    """Return Kafka's id of the topic, which changes when it is deleted and created again. Raises TopicMissing."""
     return str(describe_topic(bootstrap, topic, timeout).topic_id)
 
 
 def is_compacted(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> bool:
-    """Whether Kafka may remove single records of the topic (`cleanup.policy` has `compact`). TopicMissing."""
+    """Return whether Kafka may remove single records (`cleanup.policy` has `compact`). Raises TopicMissing."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
     policy = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)["cleanup.policy"].value
@@ -139,25 +130,25 @@ def is_compacted(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> bool:
 
 
 def partition_ids(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[int]:
-    """Partition numbers of the topic, ascending. TopicMissing."""
+    """Return the topic's partition numbers, ascending. Raises TopicMissing."""
     return sorted(part.id for part in describe_topic(bootstrap, topic, timeout).partitions)
 
 
 def log_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
-    """Per partition the exclusive end: the next record's offset, open transactions included. TopicMissing."""
+    """Return each partition's exclusive end: the next offset, open transactions included. Raises TopicMissing."""
     return offsets(bootstrap, topic, OffsetSpec.latest(), timeout)  # type: ignore[no-untyped-call]
 
 
 def log_start_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
-    """Per partition the first offset that Kafka still has. TopicMissing."""
+    """Return each partition's first offset that Kafka still has. Raises TopicMissing."""
     return offsets(bootstrap, topic, OffsetSpec.earliest(), timeout)  # type: ignore[no-untyped-call]
 
 
 def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIMEOUT) -> dict[int, int]:
-    """Per partition the offset that `which` names, ascending by partition."""
-    wanted = {TopicPartition(topic, part): which for part in partition_ids(bootstrap, topic, timeout)}
+    """Return each partition's offset that `which` names, ascending by partition."""
+    requested = {TopicPartition(topic, part): which for part in partition_ids(bootstrap, topic, timeout)}
     futures = admin(bootstrap).list_offsets(
-        wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
+        requested, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
     )
     return {
         part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
@@ -167,13 +158,13 @@ def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIME
 
 def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int], timeout: float = TIMEOUT) -> None:
     """Delete the records below an offset of each partition, as retention does; irreversible. Raises TopicMissing."""
-    wanted = [TopicPartition(topic, part, end) for part, end in ends.items()]
-    for future in admin(bootstrap).delete_records(wanted, request_timeout=timeout).values():
+    requested = [TopicPartition(topic, part, end) for part, end in ends.items()]
+    for future in admin(bootstrap).delete_records(requested, request_timeout=timeout).values():
         result_of(future, f"deleting records of {topic}", bootstrap, timeout, topic)
 
 
 def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Result:
-    """The future's result; Kafka's errors become ours."""
+    """Return the future's result. Raises Kafka's errors as ours."""
     try:
         return future.result(timeout + 1)
     except KafkaException as error:
@@ -183,9 +174,9 @@ def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float
 
 
 def translate_error(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
-    """Our error for librdkafka's: missing topic, partitions on their way, refused, or no broker at all."""
+    """Return our error for librdkafka's: topic missing, partition without leader, refused, or broker unreachable."""
     cause: KafkaError = error.args[0]
-    if cause.code() in NOT_THERE and topic:
+    if cause.code() in UNKNOWN and topic:
         return TopicMissing(topic, bootstrap)
     if cause.code() in SETTLING:
         return PartitionsNotReady(doing, bootstrap, cause.str())

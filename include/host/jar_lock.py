@@ -1,4 +1,4 @@
-"""The jars that JVMs are started with: the committed lock, and whether the folder agrees with it."""
+"""The jars that JVMs are started with: the committed lock, and whether the folder matches it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
     def path_in(self, jars: Path) -> Path:
-        """Where the jar lies below the folder of all jars."""
+        """Return the jar's path below the folder of all jars."""
         return jars / self.folder / self.file_name
 
 
 class JarLockUnreadable(Terminal):
-    """A line of a jar list is not of its form; `line` is its number."""
+    """A line of a jar list is malformed; `line` is its number."""
 
     def __init__(self, path: Path, line: int, text: str) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class JarLockUnreadable(Terminal):
 
 
 class JarMissing(Terminal):
-    """Jars of a folder are not there; `missing` lists the coordinates."""
+    """Jars of a folder are missing; `missing` lists the coordinates."""
 
     def __init__(self, folder: str, missing: Sequence[str]) -> None:
         super().__init__(f"{len(missing)} of the {folder} jars are missing, first {missing[0]}", "make setup")
@@ -52,19 +52,19 @@ class JarMissing(Terminal):
 
 
 class JarMismatch(Terminal):
-    """A jar's content is not what the lock says; `expected` and `found` are sha256 in hex."""
+    """A jar's content differs from the lock; `expected` and `found` are sha256 in hex."""
 
     def __init__(self, coordinate: str, path: Path, expected: str, found: str) -> None:
         super().__init__(
             f"jar {coordinate} has the wrong hash and is not used\n"
             f"  expected {expected}\n  found    {found}\n  at       {path}",
-            f'look at who changed it; then rm "{path}" && make setup   (a wanted change of version: make jars-lock)',
+            f'find out what changed it; then rm "{path}" && make setup   (a new version: make jars-lock)',
         )
         self.coordinate, self.expected, self.found = coordinate, expected, found
 
 
 def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
-    """Parse a jar list; `hashed` says whether lines end in a sha256. JarLockUnreadable names the first bad line."""
+    """Parse a jar list; with `hashed`, lines end in a sha256. Raises JarLockUnreadable for the first bad line."""
     jars = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         words = line.split("#", 1)[0].split()
@@ -77,20 +77,20 @@ def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
 
 
 def is_jar_line(words: Sequence[str], hashed: bool) -> bool:
-    """Tell whether the words of a line are a folder, a coordinate and, when `hashed`, a sha256."""
+    """Return whether the words of a line are a folder, a coordinate and, when `hashed`, a sha256."""
     if len(words) != (3 if hashed else 2) or words[0] not in FOLDERS or words[1].count(":") != 2:
         return False
     return not hashed or (len(words[2]) == 64 and set(words[2]) <= set("0123456789abcdef"))
 
 
 def sha256_of(path: Path) -> str:
-    """The file's sha256 in hex."""
+    """Return the file's sha256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify_jar(jar: Jar, path: Path) -> None:
-    """Raise JarRefused unless the file at `path` has the jar's hash."""
+    """Raise JarMismatch unless the file at `path` has the jar's hash."""
     found = sha256_of(path)
     if found != jar.sha256:
         raise JarMismatch(jar.coordinate, path, jar.sha256, found)

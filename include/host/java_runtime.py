@@ -1,4 +1,4 @@
-"""Which Java the project's JVMs run on."""
+"""Find the Java that the project's JVMs run on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTALL_JAVA = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jr
 
 
 class JavaMissing(Terminal):
-    """No usable Java; `looked` says where it was looked for."""
+    """No usable Java was found; `looked` is where."""
 
     def __init__(self, looked: str, why: str) -> None:
         super().__init__(f"Java: {why} ({looked}); no JVM was started", INSTALL_JAVA)
@@ -33,7 +33,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """Return the Java that Spark would take too: JAVA_HOME first, then PATH; JavaMissing when none is new enough."""
+    """Return the Java that Spark uses too: JAVA_HOME first, then PATH. Raises JavaMissing when none is new enough."""
     path = java_path(environ)
     version = java_version(path)
     java = Java(path, major_version(version), version)
@@ -43,7 +43,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def java_path(environ: Mapping[str, str]) -> Path:
-    """Path of the launcher; a JAVA_HOME without one is an error, since Spark would not look further either."""
+    """Return the launcher's path. A JAVA_HOME without one is an error, as it is for Spark."""
     home = environ.get("JAVA_HOME")
     if home:
         launcher = Path(home) / "bin" / "java"
@@ -57,18 +57,18 @@ def java_path(environ: Mapping[str, str]) -> Path:
 
 
 def java_version(launcher: Path) -> str:
-    """Version text of `java -version`, such as `17.0.15`."""
+    """Return the version that `java -version` prints, such as `17.0.15`."""
     try:
         done = subprocess.run([launcher, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissing(str(launcher), f"does not run: {error}") from error
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
     if match is None:
-        raise JavaMissing(str(launcher), f"`-version` said nothing known, exit code {done.returncode}")
+        raise JavaMissing(str(launcher), f"`-version` printed no version, exit code {done.returncode}")
     return match.group(1)
 
 
 def major_version(version: str) -> int:
-    """Major number of a version text: 17 of `17.0.15`, 8 of `1.8.0_402`."""
+    """Return the major number of a version: 17 of `17.0.15`, 8 of `1.8.0_402`."""
     numbers = [int(part) for part in re.findall(r"\d+", version)] or [0]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]

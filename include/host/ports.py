@@ -16,16 +16,16 @@ LOOPBACK = "127.0.0.1"
 class PortInUse(Terminal):
     """A requested port is in use; `holder` names the process if the system shows it."""
 
-    def __init__(self, port: int, holder: str, process: str = "broker", knob: str = "HEADRACE_KAFKA_PORT") -> None:
+    def __init__(self, port: int, holder: str, process: str = "broker", setting: str = "HEADRACE_KAFKA_PORT") -> None:
         super().__init__(
             f"port {port} is in use{f' by {holder}' if holder else ''}; the {process} was not started",
-            f"stop that process, or choose another {knob} (0: a free one)",
+            f"stop that process, or choose another {setting} (0: a free one)",
         )
         self.port, self.holder = port, holder
 
 
 def listener(port: int) -> socket.socket:
-    """A socket bound to the port (0: a free one) as a server would; OSError when it is taken."""
+    """Return a socket bound to the port (0: a free one) as a server's. Raises OSError when it is in use."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,7 +38,7 @@ def listener(port: int) -> socket.socket:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     try:
         listener(port).close()
     except OSError:
@@ -47,7 +47,7 @@ def is_free(port: int) -> bool:
 
 
 def is_open(port: int, timeout: float = 1.0) -> bool:
-    """Tell whether something listens on the port."""
+    """Return whether something listens on the port."""
     try:
         socket.create_connection((LOOPBACK, port), timeout).close()
     except OSError:
@@ -56,13 +56,13 @@ def is_open(port: int, timeout: float = 1.0) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free now."""
+    """Return different ports that are free now."""
     with ExitStack() as held:
         return [held.enter_context(listener(0)).getsockname()[1] for _ in range(count)]
 
 
 def holder_of(port: int) -> str:
-    """Who listens on the port: `pid 123 (java)`; empty when the system does not tell."""
+    """Return the process that listens on the port, `pid 123 (java)`; "" when the system does not show it."""
     try:
         found = [conn.pid for conn in psutil.net_connections("tcp") if is_listener(conn, port) and conn.pid]
         return f"pid {found[0]} ({psutil.Process(found[0]).name()})" if found else ""
@@ -71,5 +71,5 @@ def holder_of(port: int) -> str:
 
 
 def is_listener(connection: Any, port: int) -> bool:
-    """Tell whether a connection of psutil's list is a server on the port."""
+    """Return whether a connection that psutil lists is a server on the port."""
     return bool(connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port)

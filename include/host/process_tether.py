@@ -1,9 +1,9 @@
-"""Become a command that the kernel kills when the process which started it is gone (Linux).
+"""Run a command that the kernel kills when the process which started it ends (Linux).
 
     python -m include.host.process_tether PARENT COMMAND ...
 
 The parent's end is the end of the thread that started this, so a runner starts its drivers from its main thread. A
-driver's JVM ends with the driver: its standard input is a pipe that nobody holds any more.
+driver's JVM ends with the driver: its standard input is a pipe that nobody holds then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARENT_GONE = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tie this process to its parent and become the command; 3 when the parent is gone already."""
+    """Tie this process to its parent, then execute the command in it; return 3 when the parent is gone already."""
     parent, *command = arguments
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == int(parent):

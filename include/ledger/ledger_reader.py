@@ -119,7 +119,7 @@ class LedgerReader:
     ) -> tuple[list[tuple[int, str]], list[Verification]]:
         """Return each run's last batch and greatest event times (JSON by partition), and what is verified.
 
-        Only the runs that ended with a batch behind `after`, for who has seen the others.
+        Only the runs that ended with a batch behind `after`, for incremental readers.
         """
         with self._question() as connection:
             c = runs.c

@@ -1,6 +1,6 @@
-"""The boundary of a dataset: up to which event time its data is taken as complete, after each refine run.
+"""The watermark of a dataset after each run: the event time up to which its data counts as complete. Drops nothing.
 
-Per partition the greatest event time less the lateness; of all partitions the least. It never moves back.
+The least, over partitions, of the greatest event time minus the lateness. It never moves back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Watermark:
 
 @dataclass
 class WatermarkProgress:
-    """How far the event times of a dataset have come, run by run; `batch` is the last run's, -1 before the first."""
+    """The watermark and each partition's greatest event time; `batch` is the last run's, -1 before the first."""
 
     lateness: timedelta
     batch: int = -1
@@ -32,7 +32,7 @@ class WatermarkProgress:
     max_event_times: dict[str, datetime] = field(default_factory=dict)
 
     def advance(self, batch: int, text: str) -> Watermark:
-        """Take in the next run: its last batch, its greatest event times as JSON by partition."""
+        """Advance by a run: its last batch, its greatest event times as JSON by partition."""
         before = self.watermark
         for partition, latest in json.loads(text or "{}").items():
             event_time = datetime.fromisoformat(latest)
@@ -46,6 +46,6 @@ class WatermarkProgress:
 
 def watermarks(runs: Iterable[tuple[int, str]], lateness: timedelta) -> Iterator[Watermark]:
     """Yield the watermark of each run, given ascending (last batch, event_time_max as JSON by partition)."""
-    reached = WatermarkProgress(lateness)
+    progress = WatermarkProgress(lateness)
     for batch, text in runs:
-        yield reached.advance(batch, text)
+        yield progress.advance(batch, text)

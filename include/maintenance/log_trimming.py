@@ -1,8 +1,8 @@
-"""What processes have logged: cut where it is long, removed where it is old.
+"""Trims long logs of processes and removes old ones.
 
 Reads / Writes: `logs/` and Airflow's own logs in the state folder.
 Guarantee: the end of a trimmed log is saved as `….log.1`; a process continues writing into the same file.
-After a crash: the next time does the rest.
+After a crash: the next run does the rest.
 Does not: remove the log of a plan that is open.
 """
 
@@ -25,27 +25,27 @@ REMOVE_AFTER = timedelta(days=30)
 
 @dataclass(frozen=True)
 class TrimResult:
-    """How many logs were cut, and how many removed."""
+    """Number of logs that were trimmed, and of those that were removed."""
 
-    cut: int
+    trimmed: int
     removed: int
 
 
 def trim_logs(settings: Settings, now: datetime) -> TrimResult:
-    """Cut logs of more than LONG bytes, remove those that nobody wrote to for as long as OLD."""
+    """Trim logs of more than TRIM_ABOVE bytes, remove those without a write for REMOVE_AFTER."""
     logs = log_path(settings, "any").parent
     open_plans = {log_path(settings, f"plan:{r.plan.id}") for r in all_plans(settings) if r.is_open}
-    cut = [path for path in logs.glob("*.log") if _size(path) > TRIM_ABOVE]
-    for path in cut:
-        _cut(path)
+    long = [path for path in logs.glob("*.log") if _size(path) > TRIM_ABOVE]
+    for path in long:
+        _trim(path)
     old = [path for path in _ended(settings, logs) if path not in open_plans and _age(path, now) > REMOVE_AFTER]
     for path in old:
         path.unlink(missing_ok=True)
-    return TrimResult(len(cut), len(old))
+    return TrimResult(len(long), len(old))
 
 
 def _ended(settings: Settings, logs: Path) -> Iterator[Path]:
-    """Yield logs that end with what wrote them: those of plans and of Airflow's tasks."""
+    """Yield logs whose writer ends: those of plans and of Airflow's tasks."""
     yield from logs.glob("plan-*.log*")
     yield from (path for path in (airflow_path(settings) / "logs").rglob("*.log") if path.is_file())
 
@@ -55,14 +55,14 @@ def _size(path: Path) -> int:
 
 
 def _age(path: Path, now: datetime) -> timedelta:
-    """How long nobody has written to it; nothing for one that is gone meanwhile."""
+    """Return the time since the last write; zero for a file that is gone meanwhile."""
     try:
         return timedelta(seconds=now.timestamp() - path.stat().st_mtime)
     except FileNotFoundError:
         return timedelta()
 
 
-def _cut(path: Path) -> None:
+def _trim(path: Path) -> None:
     """Save the end in a second file. The writer appends, so it continues at the new end."""
     with path.open("rb") as log:
         log.seek(-TRIM_TO, os.SEEK_END)

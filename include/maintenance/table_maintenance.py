@@ -1,8 +1,8 @@
-"""Requests compaction of a dataset's tables from their owner, between two plans.
+"""Requests compaction of a dataset's tables from their owner, while no plan is open.
 
 Reads: the plans.  Writes: what the owner does (`spark_jobs/engine/compact_tables.py`).
-Guarantee: the rows are the same, and what readers see stays readable.
-After a crash: the next time does the rest.
+Guarantee: the rows are the same, and published versions stay readable.
+After a crash: the next run does the rest.
 Does not: choose files, or run while a plan is open, whose table versions might be removed.
 """
 
@@ -25,7 +25,7 @@ class PlanOpen(Transient):
 
     def __init__(self, dataset: str, plan: str, stage: str) -> None:
         super().__init__(
-            f"{dataset}: plan {plan} is {stage}; its tables were left alone",
+            f"{dataset}: plan {plan} is {stage}; its tables were not compacted",
             f"headrace plan apply {plan} or headrace plan cancel {plan}, then headrace maintain",
         )
         self.dataset, self.plan = dataset, plan
@@ -33,7 +33,7 @@ class PlanOpen(Transient):
 
 @dataclass(frozen=True)
 class TableMaintenance:
-    """One table: its path in the warehouse, files before and now, old files removed, groups there was no time for."""
+    """One table: its path in the warehouse, files before and now, old files removed, groups left for the next run."""
 
     table: str
     files: int
@@ -45,14 +45,14 @@ class TableMaintenance:
 def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """Compact small files and remove old ones in the tables of active releases. Raises NothingPublished.
 
-    PlanUnderWay; RequestPending, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
+    Raises PlanOpen; RequestPending, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
     """
-    seen = read_publication(settings, dataset)
+    publication = read_publication(settings, dataset)
     for record in all_plans(settings):
         if record.plan.dataset == dataset and record.is_open:
             raise PlanOpen(dataset, record.plan.id, record.stage)
-    answer = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, seen.release))
-    return [_maintained(table, facts) for table, facts in answer.done.items()]
+    response = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, publication.release))
+    return [_maintained(table, facts) for table, facts in response.done.items()]
 
 
 def _maintained(table: str, facts: Mapping[str, Any]) -> TableMaintenance:

@@ -2,7 +2,6 @@
 
 Reads: the plan's folder, the site of Data Docs.  Writes: nothing.
 Guarantee: login is required; no script of a page runs, and data in it is text.
-After a crash: as before.
 Does not: change a plan; tasks do.
 """
 
@@ -19,13 +18,13 @@ from fastapi.responses import FileResponse, HTMLResponse
 from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
 from include.settings import load_settings
 
-# The page is one file; a browser is to load or run nothing else for it.
+# The page is one file: a browser must not load or run anything else for it.
 COMPARISON_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
     "X-Frame-Options": "SAMEORIGIN",
 }
 
-# Data Docs are many files, whose scripts would be fetched from elsewhere: they are read without.
+# Data Docs load scripts from other hosts; the pages are readable without them.
 DATA_DOCS_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self' data:",
@@ -37,7 +36,7 @@ pages = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=Non
 
 @pages.get("/plans/{plan}", response_class=HTMLResponse)
 def comparison(plan: str) -> HTMLResponse:
-    """Return a plan's comparison; 404 for a plan that is unknown, or not compared yet."""
+    """Return a plan's comparison; 404 for an unknown plan and for one that is not compared yet."""
     from include.planning.plan_journal import PlanUnknown, comparison_path, load_plan
 
     settings = load_settings()
@@ -52,16 +51,16 @@ def comparison(plan: str) -> HTMLResponse:
 
 @pages.get("/docs/{dataset}/{page:path}", response_class=FileResponse)
 def data_docs(dataset: str, page: str) -> FileResponse:
-    """Return a file of a dataset's Data Docs; 404 for what is none."""
+    """Return a file of a dataset's Data Docs; 404 for any other path."""
     from include.catalog.dataset import dataset_names
     from include.paths import docs_path
 
     settings = load_settings()
     if dataset in dataset_names(settings):
         site = docs_path(settings, dataset).resolve()
-        wanted = Path(site, page.replace("\0", "")).resolve()
-        if wanted.is_relative_to(site) and wanted.is_file():
-            return FileResponse(wanted, headers=DATA_DOCS_HEADERS)
+        path = Path(site, page.replace("\0", "")).resolve()
+        if path.is_relative_to(site) and path.is_file():
+            return FileResponse(path, headers=DATA_DOCS_HEADERS)
     raise HTTPException(404, f"Data Docs of {dataset} have no such page; headrace quality run writes them")
 
 

@@ -3,7 +3,7 @@
 Reads: the plan's comparison.  Writes: the decision into the plan's events.
 Guarantee: data of the comparison is shown as literal text: the body is set after templates were rendered.
 After a crash: the question stays; a recorded decision is not requested again.
-Does not: ask when nothing differs, or less than the plan's threshold: then the policy approves.
+Does not: ask when nothing differs, or less than the plan's threshold: the policy approves.
 """
 
 from __future__ import annotations

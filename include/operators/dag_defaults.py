@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "retry_delay": timedelta(seconds=20),
     "on_failure_callback": log_failure,
 }
-"""Two more tries for what the outside did; an error that is Terminal fails at once, whatever stands here."""
+"""Two retries for Transient errors; a Terminal one fails the task at once."""
 
 
 @dataclass(frozen=True)

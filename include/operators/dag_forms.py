@@ -8,27 +8,27 @@ Form = dict[str, Param]
 
 
 def stream_form() -> Form:
-    """When a stream breaks its service level."""
+    """Return the fields of a stream's service level."""
     return {
         "lag_seconds": Param(
             300,
             type="number",
             exclusiveMinimum=0,
-            title="Most lag, seconds",
-            description="Age of the oldest record that readers do not see yet.",
+            title="Maximum lag, seconds",
+            description="Age of the oldest unpublished record.",
         ),
         "grace_seconds": Param(
             180,
             type="number",
             minimum=0,
-            title="For at most, seconds",
-            description="A breach that is over before fails nothing.",
+            title="Grace period, seconds",
+            description="A breach that ends within it does not fail the run.",
         ),
     }
 
 
 def release_form() -> Form:
-    """Fields of every plan's form."""
+    """Return the fields of every plan's form."""
     return {
         "threshold": Param(
             0,
@@ -40,15 +40,15 @@ def release_form() -> Form:
             examples=[0, 0.001, 0.01],
         ),
         "dry_run": Param(
-            False, type="boolean", title="Only explain", description="Say what would be done; do nothing."
+            False, type="boolean", title="Dry run", description="Logs what the plan would do, then cancels it."
         ),
     }
 
 
 def backfill_form() -> Form:
-    """A range of event time; none for the run's own partition."""
+    """Return the fields of a backfill: a range of event time; empty for the run's partition."""
     return {
-        "start": _moment("First event time", "Leave it empty to redo the day of the run's partition."),
+        "start": _moment("First event time", "Empty: recompute the day of the run's partition."),
         "end": _moment("End of the event times", "Exclusive."),
         "reference": _reference(),
         **release_form(),
@@ -56,7 +56,7 @@ def backfill_form() -> Form:
 
 
 def replay_form() -> Form:
-    """Which Kafka records."""
+    """Return the fields of a replay: which Kafka records, and where they are read."""
     return {
         "by": Param(
             "time",
@@ -64,9 +64,9 @@ def replay_form() -> Form:
             enum=["time", "batches", "offsets"],
             values_display={"time": "Kafka's time", "batches": "bronze batches", "offsets": "offsets of partitions"},
             title="Which records",
-            description="Fill in what belongs to it below, and nothing else.",
+            description="Fill in only the fields of this choice.",
         ),
-        "start": _moment("First time in Kafka", "By time: when the broker took the record.", "by time"),
+        "start": _moment("First time in Kafka", "By time: the broker's timestamp of the record.", "by time"),
         "end": _moment("End of the times in Kafka", "By time: exclusive.", "by time"),
         "first_batch": _number("First batch", "by batches"),
         "last_batch": _number("Last batch, included", "by batches"),
@@ -87,7 +87,7 @@ def replay_form() -> Form:
                 "bronze": "bronze only",
             },
             title="Read from",
-            description="What Kafka has deleted is still in bronze.",
+            description="Records that Kafka has deleted are still in bronze.",
         ),
         "reference": _reference(),
         **release_form(),
@@ -95,23 +95,23 @@ def replay_form() -> Form:
 
 
 def rollback_form() -> Form:
-    """Which plan to roll back."""
+    """Return the field of a rollback: the plan."""
     return {
         "plan": Param(
             "",
             type="string",
             pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$",
             title="Plan",
-            description="As `headrace plan list` names it, for instance replay-flights-1. Empty: the last one applied.",
+            description="A plan of `headrace plan list`, for instance replay-flights-1. Empty: the last applied one.",
         )
     }
 
 
 def audit_form(datasets: list[str]) -> Form:
-    """Which datasets to audit."""
+    """Return the field of an audit: the datasets."""
     return {
         "datasets": Param(
-            [], type="array", items={"type": "string"}, examples=datasets, title="Datasets", description="None: all."
+            [], type="array", items={"type": "string"}, examples=datasets, title="Datasets", description="Empty: all."
         )
     }
 

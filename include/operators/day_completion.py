@@ -19,7 +19,7 @@ from include.operators.run_context import airflow_errors, origin
 from include.settings import load_settings
 
 REPORTED = "told"
-# Who depends on days from now on does not want years of them at once.
+# A new consumer must not receive an event for each day of past years.
 AT_FIRST = 31
 
 
@@ -37,13 +37,13 @@ class ReportCompleteDays(BaseOperator):
         if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
             raise AirflowSkipException(f"{self.dataset}: it was not audited by this run")
         with airflow_errors():
-            boundary = stream_health(load_settings(), self.dataset).boundary
-        if boundary is None:
+            watermark = stream_health(load_settings(), self.dataset).watermark
+        if watermark is None:
             raise AirflowSkipException(f"{self.dataset}: nothing is complete yet")
         tables = [asset for asset in self.outlets if isinstance(asset, Asset)]
         memory = context["asset_state_store"][tables[0]]
         before = last_reported_before(memory.get(REPORTED), origin(context))
-        days = [str(day) for day in complete_days(before, boundary)]
+        days = [str(day) for day in complete_days(before, watermark)]
         if not days:
             raise AirflowSkipException(f"{self.dataset}: no day has become complete since {before}")
         for table in tables:
@@ -60,9 +60,9 @@ def last_reported_before(remembered: Any, run: str) -> date | None:
     return date.fromisoformat(last) if last else None
 
 
-def complete_days(after: date | None, boundary: datetime) -> Iterator[date]:
+def complete_days(after: date | None, watermark: datetime) -> Iterator[date]:
     """Yield the days after `after` that end before the watermark; the last AT_FIRST when `after` is None."""
-    end = boundary.astimezone(UTC).date()
+    end = watermark.astimezone(UTC).date()
     day = date.fromordinal(max(1, end.toordinal() - AT_FIRST)) if after is None else after + timedelta(days=1)
     while day < end:
         yield day

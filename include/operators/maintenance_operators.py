@@ -41,11 +41,11 @@ class MaintainTables(BaseOperator):
 
 
 class TrimLogs(BaseOperator):
-    """Trim long logs and remove old ones; returns how many."""
+    """Trim long logs and remove old ones; returns their numbers."""
 
     def execute(self, context: Context) -> dict[str, int]:
         """Trim."""
         from include.maintenance.log_trimming import trim_logs
 
         done = trim_logs(load_settings(), datetime.now(UTC))
-        return {"cut": done.cut, "removed": done.removed}
+        return {"trimmed": done.trimmed, "removed": done.removed}

@@ -1,4 +1,4 @@
-"""The links from a task to our pages: its plan's comparison, the Data Docs of its dataset."""
+"""Links from a task to Headrace's pages: its plan's comparison, its dataset's Data Docs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ComparisonLink(BaseOperatorLink):
     name = "Comparison"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return where the comparison of the run's plan is, "" when there is none."""
+        """Return the address of the comparison of the run's plan, "" when there is none."""
         from include.planning.plan_journal import comparison_path, find_plan
 
         settings = load_settings()
@@ -33,7 +33,7 @@ class DataDocsLink(BaseOperatorLink):
     name = "Data Docs"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return where Data Docs of the task's dataset are, "" when there are none yet."""
+        """Return the address of the Data Docs of the task's dataset, "" when there are none yet."""
         from include.paths import docs_page
 
         dataset = ti_key.dag_id.partition("__")[2]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from include.planning.plan import PlanRecord
     from include.settings import Settings
 
-# A plan may wait for its approval over a weekend; one that nobody closes for longer is an error.
+# A plan may wait for approval over a weekend; a longer wait is an error.
 PATIENCE = timedelta(days=3)
 
 

@@ -8,7 +8,7 @@ from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
 
 FAILED, BREACHED, RELEASED = "failed", "breached", "released"
-# A state in which nothing is refined, or nobody knows; each may be over in a moment.
+# States in which nothing is refined or the state is unknown; each may be brief.
 IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.PENDING, ProcessState.STARTING}
 
 
@@ -67,8 +67,8 @@ def health_line(health: StreamHealth) -> str:
     """Return a stream's health as one line."""
     behind = "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
     seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"
-    boundary = "" if health.boundary is None else f", complete up to {health.boundary:%Y-%m-%d %H:%M} UTC"
+    watermark = "" if health.watermark is None else f", complete up to {health.watermark:%Y-%m-%d %H:%M} UTC"
     rejected = "" if health.rejected_share is None else f", {health.rejected_share:.2%} rejected"
     reason = f" ({health.reason})" if health.reason else ""
     state = f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}"
-    return f"{state}, {behind}{seconds} behind{boundary}{rejected}"
+    return f"{state}, {behind}{seconds} behind{watermark}{rejected}"

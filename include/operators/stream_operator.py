@@ -31,11 +31,11 @@ class RunStream(BaseOperator):
         from include.state.desired_streams import request_stream
 
         with airflow_errors():
-            asked = validated_params(StreamParameters, run_params(context))
-            said = request_stream(load_settings(), self.dataset, origin(context))
-        self.log.info("%s is wanted", self.dataset)
+            level = validated_params(StreamParameters, run_params(context))
+            desired = request_stream(load_settings(), self.dataset, origin(context))
+        self.log.info("%s: the stream is requested", self.dataset)
         trigger = StreamWatch(
-            self.dataset, origin(context), said.since.isoformat(), asked.lag_seconds, asked.grace_seconds
+            self.dataset, origin(context), desired.since.isoformat(), level.lag_seconds, level.grace_seconds
         )
         self.defer(trigger=trigger, method_name="ended")
 

@@ -18,8 +18,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.settings import load_settings
 
-LOOK_EVERY = 3.0
-SAY_EVERY = 60.0
+POLL_SECONDS = 3.0
+LOG_SECONDS = 60.0
 
 
 class PlanClosed(BaseTrigger):
@@ -30,15 +30,15 @@ class PlanClosed(BaseTrigger):
         self.plan = plan
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return how to make this trigger again."""
+        """Return class path and arguments of this trigger."""
         return f"{__name__}.{type(self).__name__}", {"plan": self.plan}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the plan's journal until it is closed."""
+        """Poll the plan's journal until it is closed."""
         from include.planning.plan_journal import load_plan
 
         while (await asyncio.to_thread(load_plan, load_settings(), self.plan)).is_open:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_SECONDS)
         yield TriggerEvent({"plan": self.plan})
 
 
@@ -55,35 +55,35 @@ class StreamWatch(BaseTrigger):
         self.lag_seconds, self.grace_seconds = lag_seconds, grace_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return how to make this trigger again."""
+        """Return class path and arguments of this trigger."""
         names = ("dataset", "wish", "since", "lag_seconds", "grace_seconds")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the stream until there is something to say of it."""
+        """Poll the stream's health until the watch ends."""
         from include.operators.service_levels import LagLimit, ServiceLevelMonitor, health_line
         from include.status.dataset_health import StreamObserver
 
         watch = await asyncio.to_thread(StreamObserver, load_settings(), self.dataset)
-        judge, said, said_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0
+        monitor, logged, logged_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0
         while True:
             health = await asyncio.to_thread(watch.observe)
-            verdict = judge.evaluate(health, time.monotonic())
+            verdict = monitor.evaluate(health, time.monotonic())
             if verdict is not None:
                 self.log.info("%s", verdict.why)
                 yield TriggerEvent({"outcome": verdict.outcome, "why": verdict.why})
                 return
             text = health_line(health)
-            if health.state.label != said or time.monotonic() - said_at > SAY_EVERY:
+            if health.state.label != logged or time.monotonic() - logged_at > LOG_SECONDS:
                 self.log.info("%s", text)
-                said, said_at = health.state.label, time.monotonic()
-            await asyncio.sleep(LOOK_EVERY)
+                logged, logged_at = health.state.label, time.monotonic()
+            await asyncio.sleep(POLL_SECONDS)
 
     async def on_kill(self) -> None:
-        """A person has stopped the run: let the stream drain."""
-        await asyncio.to_thread(self.let_drain)
+        """A person has stopped the run: release the stream, which drains it."""
+        await asyncio.to_thread(self.release)
 
-    def let_drain(self) -> None:
+    def release(self) -> None:
         """Release the stream, unless a run of the DAG has requested it since.
 
         A later request of `headrace up` does not count: stopping the run stops the stream.
@@ -91,8 +91,8 @@ class StreamWatch(BaseTrigger):
         from include.state.desired_streams import desired_stream, release_stream
 
         settings = load_settings()
-        said = desired_stream(settings, self.dataset)
-        by_a_run = said is not None and said.by.startswith(f"stream__{self.dataset}/")
-        if said is None or not by_a_run or said.since <= datetime.fromisoformat(self.since):
+        desired = desired_stream(settings, self.dataset)
+        by_a_run = desired is not None and desired.by.startswith(f"stream__{self.dataset}/")
+        if desired is None or not by_a_run or desired.since <= datetime.fromisoformat(self.since):
             release_stream(settings, self.dataset, f"{self.wish}, stopped")
-            self.log.info("%s: not requested any more, it drains", self.dataset)
+            self.log.info("%s: released; the stream drains", self.dataset)

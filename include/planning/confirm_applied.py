@@ -63,5 +63,7 @@ def confirm_slice(settings: Settings, record: PlanRecord, published: Publication
     return _confirmation(record, published, result, version)
 
 
-def _confirmation(record: PlanRecord, seen: Publication, result: str, version: int | None = None) -> Confirmation:
-    return Confirmation(record.plan.id, str(record.stage), seen.release, seen.batch, result, version)
+def _confirmation(
+    record: PlanRecord, publication: Publication, result: str, version: int | None = None
+) -> Confirmation:
+    return Confirmation(record.plan.id, str(record.stage), publication.release, publication.batch, result, version)

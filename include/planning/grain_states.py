@@ -1,4 +1,4 @@
-"""How settled each grain of gold is: open, closed, corrected or verified, as the boundary and the backfills say.
+"""State of each grain of gold, from watermark and backfills: open, closed, corrected or verified.
 
 Reads: published gold, the ledger's runs and verifications. Tables without a window (latest) have no such states.
 """
@@ -24,8 +24,8 @@ LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class GrainState(StrEnum):
-    """OPEN: its window is not behind the boundary; CLOSED: it is; CORRECTED: it changed after that; VERIFIED: done
-    again by a backfill since its last change, and equal."""
+    """OPEN: its window is not behind the watermark; CLOSED: it is; CORRECTED: it changed after that; VERIFIED: a
+    backfill recomputed it since its last change and found it equal."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -46,21 +46,21 @@ class GrainWindow:
 
 @dataclass(frozen=True)
 class GrainStates:
-    """A dataset's boundary now, and every window of its gold tables."""
+    """A dataset's current watermark, and every window of its gold tables."""
 
     dataset: str
-    boundary: datetime | None
+    watermark: datetime | None
     windows: tuple[GrainWindow, ...]
 
 
 def grain_states(settings: Settings, dataset: str) -> GrainStates:
-    """Return how settled the published gold of a dataset is; NothingPublished, and the errors of the ledger."""
+    """Return the states of a dataset's published gold. Raises NothingPublished and the ledger's errors."""
     refuse_unknown_dataset(settings, dataset)
-    seen = read_publication(settings, dataset)
-    declared = released_dataset(settings, dataset, seen.release)
-    runs, verified = open_reader(settings).event_times(dataset, seen.release)
+    publication = read_publication(settings, dataset)
+    declared = released_dataset(settings, dataset, publication.release)
+    runs, verified = open_reader(settings).event_times(dataset, publication.release)
     known = list(watermarks(runs, declared.pipeline.lateness))
-    tables = tables_of(settings, seen)
+    tables = tables_of(settings, publication)
     windows: list[GrainWindow] = []
     for gold in declared.pipeline.gold:
         if not isinstance(gold, LatestGold):
@@ -76,7 +76,7 @@ def windows_of(
     database = memory_database()
     database.register("gold", rows)
     before = [(b.batch, b.before or LONG_AGO) for b in known]
-    _table(database, "runs", "batch bigint, boundary timestamptz", before)
+    _table(database, "runs", "batch bigint, watermark timestamptz", before)
     _table(
         database, "verified", "since timestamptz, until timestamptz, batch bigint",
         [(v.since, v.until, v.batch) for v in verified],
@@ -112,7 +112,7 @@ judged as (
                 from verified v where v.since <= g.start and g.stop <= v.until and v.batch >= g.batch
             ) then 'verified'
             when g.stop > ? then 'open'
-            when r.boundary >= g.stop then 'corrected'
+            when r.watermark >= g.stop then 'corrected'
             else 'closed'
         end as state
     from grains g asof left join runs r on g.batch >= r.batch

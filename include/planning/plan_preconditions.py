@@ -71,12 +71,12 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
             raise PlanConflict(dataset, record.plan.id, record.stage)
 
 
-def predict(settings: Settings, seen: Publication) -> Prediction:
+def predict(settings: Settings, publication: Publication) -> Prediction:
     """Predict the cost of a rebuild from the logs of the published tables and the stream's last reported rate."""
-    reading = PinnedTables(tables_of(settings, seen))
-    bronze = reading.facts(f"bronze.{seen.dataset}")
+    reading = PinnedTables(tables_of(settings, publication))
+    bronze = reading.facts(f"bronze.{publication.dataset}")
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-    rate, records = reported_rate(settings, seen.dataset), bronze.rows or 0
+    rate, records = reported_rate(settings, publication.dataset), bronze.rows or 0
     return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
 
 

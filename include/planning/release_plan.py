@@ -121,11 +121,11 @@ def plan_release(
     with planning_lock(settings):
         if known := find_plan(settings, origin):
             return known
-        declared, seen = checked_dataset(settings, dataset), read_publication(settings, dataset)
-        base = released_dataset(settings, dataset, seen.release)
-        start = _release_start(settings, seen, parameters)
+        declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
+        base = released_dataset(settings, dataset, publication.release)
+        start = _release_start(settings, publication, parameters)
         if declared.code == base.code and start is None and base.release_start is None:
-            raise NothingToRelease(dataset, seen.release)
+            raise NothingToRelease(dataset, publication.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
         refuse_conflict(settings, dataset)
@@ -133,7 +133,7 @@ def plan_release(
         if start is not None:
             _refuse_other_shape(base, declared)
         _refuse_active(settings, declared, start)
-        predicted = predict(settings, seen)
+        predicted = predict(settings, publication)
         refuse_small_disk(settings, dataset, predicted)
         fresh = snapshot_dataset(settings, dataset, start)
         plan = Plan(
@@ -153,18 +153,20 @@ def plan_release(
         return save_plan(settings, plan)
 
 
-def _release_start(settings: Settings, seen: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:
+def _release_start(settings: Settings, publication: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:
     batch, since = parameters.from_batch, parameters.from_timestamp
     if since is not None:
-        batch = first_batch_since(bronze_path(settings, seen.dataset), since)
+        batch = first_batch_since(bronze_path(settings, publication.dataset), since)
         if batch is None:
-            raise StartPointRefused(seen.dataset, f"no record has arrived since {since:%Y-%m-%d %H:%M} UTC")
+            raise StartPointRefused(publication.dataset, f"no record has arrived since {since:%Y-%m-%d %H:%M} UTC")
     if batch is None or batch == 0:
         return None
-    if not 0 < batch <= seen.batch + 1:
-        raise StartPointRefused(seen.dataset, f"batch {batch} is not published, the last one is {seen.batch}")
-    versions = (seen.tables[f"{layer}.{seen.dataset}"].version for layer in ("silver", "rejected"))
-    return ReleaseStart(seen.release, batch, *versions)
+    if not 0 < batch <= publication.batch + 1:
+        raise StartPointRefused(
+            publication.dataset, f"batch {batch} is not published, the last one is {publication.batch}"
+        )
+    versions = (publication.tables[f"{layer}.{publication.dataset}"].version for layer in ("silver", "rejected"))
+    return ReleaseStart(publication.release, batch, *versions)
 
 
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
@@ -218,8 +220,8 @@ def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
 
 
 def _refuse_applied(settings: Settings, plan: Plan) -> None:
-    seen = find_publication(settings, plan.dataset)
-    if seen is not None and seen.release == plan.release:
+    publication = find_publication(settings, plan.dataset)
+    if publication is not None and publication.release == plan.release:
         raise AlreadyPublished(plan.id)
 
 
@@ -236,19 +238,19 @@ def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
 
 def _publish(settings: Settings, plan: Plan, release: str) -> int:
     """Have one of the plan's two releases published; return the batch. Publishing it twice publishes it once."""
-    seen = read_publication(settings, plan.dataset)
-    if seen.release not in (plan.base, plan.release):
-        raise OtherReleasePublished(plan, seen.release)
-    if seen.release == release:
-        return seen.batch
+    publication = read_publication(settings, plan.dataset)
+    if publication.release not in (plan.base, plan.release):
+        raise OtherReleasePublished(plan, publication.release)
+    if publication.release == release:
+        return publication.batch
     return request_owner(settings, plan.dataset, OwnerRequest(plan.id, RequestKind.PROMOTE, release)).batch
 
 
 def _catch_up(settings: Settings, record: PlanRecord) -> None:
     """Advance a release that was built long ago, so that the stream has at most one run left to do."""
-    plan, seen = record.plan, read_publication(settings, record.plan.dataset)
-    behind = sum(seen.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
-    if record.stage is Stage.APPROVED and plan.release != seen.release and behind > settings.refine_records:
+    plan, publication = record.plan, read_publication(settings, record.plan.dataset)
+    behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
+    if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
         done = run_job(settings, plan.id, _build_job(plan), lambda _: None)
         if "built" not in done:
             raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))

@@ -129,18 +129,18 @@ def _split_by_retention(settings: Settings, view: PublishedView, spans: Sequence
     other_ids = {part.topic_id for part in view.history.batch_offsets} - {topic_id(bootstrap, topic)}
     if other_ids:
         why = f"bronze was read from topic {topic} with id {min(other_ids)}, which was deleted and created again"
-        raise RangeRefused(view.seen.dataset, "from Kafka", why, "--source bronze")
+        raise RangeRefused(view.publication.dataset, "from Kafka", why, "--source bronze")
     starts = log_start_offsets(bootstrap, topic)
     below = [overlap(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
     above = [overlap(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
     old, fresh = [part for part in below if part], [part for part in above if part]
     if source == KAFKA and old:
         remedy = "--source auto takes bronze for what Kafka has deleted"
-        raise RecordsMissing(view.seen.dataset, old, "Kafka any longer", remedy)
+        raise RecordsMissing(view.publication.dataset, old, "Kafka any longer", remedy)
     missing = view.missing(old)
     if missing:
-        where = f"Kafka any longer, nor in bronze.{view.seen.dataset}"
-        raise RecordsMissing(view.seen.dataset, missing, where, "a range without them, or a backup of bronze")
+        where = f"Kafka any longer, nor in bronze.{view.publication.dataset}"
+        raise RecordsMissing(view.publication.dataset, missing, where, "a range without them, or a backup of bronze")
     kept = [Span(span.partition, span.start, span.end, BRONZE) for span in old]
     return sorted(
         [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)

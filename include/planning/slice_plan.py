@@ -82,7 +82,7 @@ class PublishedView:
     """A dataset's publication, as a planner reads it."""
 
     settings: Settings
-    seen: Publication
+    publication: Publication
     declared: Dataset
     history: PublishedHistory
 
@@ -90,7 +90,7 @@ class PublishedView:
         """Return the spans with source BRONZE. Raises RecordsMissing when bronze lacks some of their records."""
         missing = self.missing(spans)
         if missing:
-            name = self.seen.dataset
+            name = self.publication.dataset
             ends = {span.partition: [span.start, span.end] for span in missing}
             remedy = f"headrace replay run --dataset {name} --offsets '{as_argument(ends)}'   (fills it from Kafka)"
             raise RecordsMissing(name, missing, f"bronze.{name}", remedy)
@@ -105,7 +105,7 @@ class PublishedView:
         if any(span.overlaps(span_of(part)) for part in before for span in slice_.spans):
             why = f"release {self.declared.release} starts at batch {start.batch} and inherited earlier batches"
             remedy = "a later range, or a release from the first batch: headrace release run"
-            raise RangeRefused(self.seen.dataset, f"batches before {start.batch}", why, remedy)
+            raise RangeRefused(self.publication.dataset, f"batches before {start.batch}", why, remedy)
 
     def reference(self, requested: str) -> dict[str, int] | None:
         """Return the versions of the reference tables to join with all records; None: those of each batch."""
@@ -113,8 +113,8 @@ class PublishedView:
             return None
         if not self.declared.pipeline.reference:
             why = "it joins no reference tables"
-            raise RangeRefused(self.seen.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
-        return current_versions(self.settings, self.seen.dataset)
+            raise RangeRefused(self.publication.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
+        return current_versions(self.settings, self.publication.dataset)
 
     def missing(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts of the spans that were ingested and are not in bronze."""
@@ -130,10 +130,10 @@ class PublishedView:
 def published_view(settings: Settings, dataset: str) -> PublishedView:
     """Return what is published of a dataset. Raises DatasetUnknown, NothingPublished."""
     refuse_unknown_dataset(settings, dataset)
-    seen = read_publication(settings, dataset)
-    tables = tables_of(settings, seen)
+    publication = read_publication(settings, dataset)
+    tables = tables_of(settings, publication)
     history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])
-    return PublishedView(settings, seen, released_dataset(settings, dataset, seen.release), history)
+    return PublishedView(settings, publication, released_dataset(settings, dataset, publication.release), history)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class PlanRequest:
 
 def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: PlanRequest) -> PlanRecord:
     """Write a plan for a slice. Raises PlanConflict, RangeRefused, DiskTooSmall."""
-    name = view.seen.dataset
+    name = view.publication.dataset
     refuse_conflict(view.settings, name, slice_)
     view.refuse_inherited(slice_)
     predicted = _predicted(view, slice_)
@@ -158,8 +158,8 @@ def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: Pl
         id=next_plan_id(view.settings, kind, name),
         kind=kind,
         dataset=name,
-        base=view.seen.release,
-        release=view.seen.release,
+        base=view.publication.release,
+        release=view.publication.release,
         planned_at=request.now,
         planned_by=request.by,
         threshold=request.threshold,
@@ -183,9 +183,9 @@ def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
     shares = [(file, sum(_share(file.low, file.high, s) for s in slice_.spans)) for file in view.history.bronze_files]
     files = [file for file, share in shares if share]
     records, every = round(sum(f.rows * share for f, share in shares)), sum(f.rows for f in view.history.bronze_files)
-    reading = PinnedTables(tables_of(view.settings, view.seen))
+    reading = PinnedTables(tables_of(view.settings, view.publication))
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-    rate = reported_rate(view.settings, view.seen.dataset)
+    rate = reported_rate(view.settings, view.publication.dataset)
     share = records / every if every else 0.0
     size = round(sum(file.size * share for file, share in shares))
     return Prediction(records, size, len(files), round(gold * share), round(records / rate, 1), rate)
@@ -206,7 +206,7 @@ def format_range(since: datetime, until: datetime) -> str:
 
 def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:
     """Raise RangeRefused when a span names offsets that are not published yet."""
-    name, ends = view.seen.dataset, view.history.ends
+    name, ends = view.publication.dataset, view.history.ends
     for span in spans:
         if span.partition not in ends:
             why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"

@@ -82,7 +82,7 @@ class PinnedTables:
 
 
 def pinned(settings: Settings | None = None) -> PinnedTables:
-    """Look at the publications once and return all tables at the versions seen."""
+    """Return all tables at the published versions, from one read of the publications."""
     return PinnedTables(published_tables(settings or load_settings()))
 
 

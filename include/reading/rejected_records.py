@@ -22,7 +22,7 @@ NOTHING: Mapping[Coordinates, Amendment] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Reason:
-    """One rule that a record broke: the rule's name, the column ('' for the record as a whole), what was seen."""
+    """One rule that a record broke: the rule's name, the column ('' for the record as a whole), what was found."""
 
     rule: str
     column: str

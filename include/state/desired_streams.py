@@ -1,4 +1,4 @@
-"""Desired streams: one file per dataset says whether its stream should run. The runner makes it true.
+"""Desired streams: one file per dataset with the last request to run or stop its stream. The runner executes it.
 
 Guarantee: the file is replaced atomically; the last request counts, whoever made it; repeating one is idempotent.
 Does not: start or stop anything.

@@ -52,7 +52,7 @@ class DriverStatus:
     lag_seconds: float | None = None
     shadows: list[str] = field(default_factory=list)
     event: str | None = None
-    """What this driver changed at its start and somebody should know."""
+    """What this driver changed at its start, for people to know."""
 
     @property
     def process_state(self) -> ProcessState:

@@ -19,7 +19,7 @@ class LockHeld(Transient):
 
 
 def take_lock(path: Path, holder: str) -> TextIO:
-    """Take the lock and write `holder` into it; it is held until the file is closed. LockHeld when another has it."""
+    """Take the lock until the file is closed, and write `holder` into it. Raises LockHeld when it is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
     try:

@@ -7,13 +7,13 @@ from include.settings import Settings
 
 
 def log_size(settings: Settings, name: str) -> int:
-    """Bytes in the process's log now; 0 without one."""
+    """Return the size of the process's log in bytes; 0 without one."""
     path = log_path(settings, name)
     return path.stat().st_size if path.exists() else 0
 
 
 def log_tail(settings: Settings, name: str, since: int = 0, lines: int = 12) -> str:
-    """The last lines of the process's log written after byte `since`."""
+    """Return the last lines of the process's log after byte `since`."""
     path = log_path(settings, name)
     if not path.exists():
         return ""
@@ -24,6 +24,6 @@ def log_tail(settings: Settings, name: str, since: int = 0, lines: int = 12) -> 
 
 
 def last_line(settings: Settings, name: str, since: int) -> str:
-    """The last line that the process wrote into its log after byte `since` and that begins one; "" without any."""
+    """Return the last line of the process's log that began after byte `since`; "" if there is none."""
     lines = [line.removeprefix("  | ") for line in log_tail(settings, name, since, lines=40).splitlines()]
     return next((line for line in reversed(lines) if line and not line[0].isspace()), "")

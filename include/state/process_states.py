@@ -21,8 +21,8 @@ class ProcessState(Enum):
     """State of a process as observed from outside: label, meaning, and whether the process is gone."""
 
     STARTING = ("starting", "started, not ready yet", False)
-    RUNNING = ("running", "at work", False)
-    WAITING = ("waiting", "at work, waiting for something outside", False)
+    RUNNING = ("running", "running", False)
+    WAITING = ("waiting", "running, waiting for another system", False)
     HALTED = ("halted", "ingest continues, refine failed and is retried", False)
     DRAINING = ("draining", "finishing its batch, then it stops", False)
     PENDING = ("pending", "desired but not running, the runner starts it", False)

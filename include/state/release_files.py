@@ -54,14 +54,14 @@ class VerifiedRange:
 
 @dataclass(frozen=True)
 class PlannedSlice:
-    """What a driver needs to know of `plan.json`: the slice, and the release that was published when it was planned."""
+    """The part of `plan.json` that a driver reads: the slice, and the release published when it was planned."""
 
     release: str
     slice: Slice
 
 
 def active_releases_file(settings: Settings, dataset: str) -> JsonFile[list[str]]:
-    """Return the file of the names of the active releases, the published one first; no file before the first plan."""
+    """Return the file with the active releases, the published one first; no file before the first plan."""
     path = active_releases_path(settings, dataset)
     return JsonFile(path, list[str], f'rm "{path}", then headrace down, headrace up', "shadow releases are not known")
 

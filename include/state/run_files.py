@@ -82,7 +82,7 @@ def is_suspended(run: RunFile) -> bool:
 
 
 def started_at(pid: int) -> float:
-    """Start time of a child of ours, epoch seconds (a child that died at once is a zombie and still has one)."""
+    """Return the start time of a child process, epoch seconds (one that died at once is a zombie and has one)."""
     return float(psutil.Process(pid).create_time())
 
 

@@ -1,4 +1,4 @@
-"""How one stream is: what Airflow shows of it and judges it by. One look at each source; reads, never acts."""
+"""Health of one stream, for Airflow: state, batch, lag, watermark, share of rejected records. Reads; never acts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.catalog.dataset import DatasetUnknown, dataset_names, released_dataset
-from include.ledger.ledger_reader import ReleaseTotals, open_reader
+from include.ledger.ledger_reader import DatasetTotals, open_reader
 from include.ledger.watermark import WatermarkProgress
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -21,9 +21,9 @@ class StreamHealth:
     """The current state of one stream; None marks an unknown value, `notes` give the reason.
 
     `requested_by` made the latest request to run or stop the stream (None: no request yet).
-    `batch` is the last one that readers see; `lag_records` offsets in Kafka that are not published, `lag_seconds` the
-    age of the oldest; `boundary` the event time up to which data is taken as complete; `rejected_share` the part of
-    all records of the release that are in `rejected`, 0 to 1; `reason` what the state is about.
+    `batch` is the last published one; `lag_records` the offsets in Kafka that are not published, `lag_seconds` the age
+    of the oldest; `watermark` the event time up to which data counts as complete; `rejected_share` the share of the
+    release's records that are in `rejected`, 0 to 1; `reason` explains the state.
     """
 
     dataset: str
@@ -33,7 +33,7 @@ class StreamHealth:
     batch: int | None
     lag_records: int | None
     lag_seconds: float | None
-    boundary: datetime | None
+    watermark: datetime | None
     rejected_share: float | None
     reason: str
     runner: ProcessState
@@ -41,12 +41,12 @@ class StreamHealth:
 
 
 def stream_health(settings: Settings, dataset: str) -> StreamHealth:
-    """Return how the dataset's stream is; who looks again and again takes a Watch. DatasetUnknown."""
+    """Return the health of a dataset's stream; repeated calls should use a StreamObserver. Raises DatasetUnknown."""
     return StreamObserver(settings, dataset).observe()
 
 
 class StreamObserver:
-    """Looks at one stream again and again, and reads of the ledger only what is new since the last look."""
+    """Observes one stream repeatedly; each observation reads only the ledger's new runs."""
 
     def __init__(self, settings: Settings, dataset: str) -> None:
         if dataset not in (known := dataset_names(settings)):
@@ -54,47 +54,48 @@ class StreamObserver:
         self.settings, self.dataset = settings, dataset
         self._ledger = open_reader(settings)
         self._release = ""
-        self._reached = WatermarkProgress(timedelta())
+        self._progress = WatermarkProgress(timedelta())
 
     def observe(self) -> StreamHealth:
-        """Return how the stream is now."""
+        """Return the stream's current health."""
         settings, dataset, notes = self.settings, self.dataset, list[str]()
         desired = value_or_note(notes, lambda: desired_stream(settings, dataset))
         totals = totals_of(value_or_note(notes, self._ledger.totals), dataset)
         bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
         process = observe_stream(settings, dataset)
-        seen = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
+        progress = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
         return StreamHealth(
             dataset=dataset,
             desired=desired is not None and desired.desired,
             requested_by=desired.by if desired else None,
             state=process.state,
-            batch=seen.batches.published,
-            lag_records=seen.lag.offsets,
-            lag_seconds=seen.lag.seconds,
-            boundary=value_or_note(notes, lambda: self._boundary(seen)),
-            rejected_share=rejected_share(totals.releases.get(seen.release) if totals and seen.release else None),
+            batch=progress.batches.published,
+            lag_records=progress.lag.offsets,
+            lag_seconds=progress.lag.seconds,
+            watermark=value_or_note(notes, lambda: self._watermark(progress)),
+            rejected_share=rejected_share(progress.release, totals),
             reason=process.detail,
             runner=observe_runner(settings).state,
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _boundary(self, seen: DatasetProgress) -> datetime | None:
-        """The boundary of the release that runs; errors of ledger and catalog."""
-        if seen.release is None or seen.batches.published is None:
+    def _watermark(self, progress: DatasetProgress) -> datetime | None:
+        """Return the watermark of the running release. Raises the errors of ledger and catalog."""
+        if progress.release is None or progress.batches.published is None:
             return None
-        if seen.release != self._release:
-            declared = released_dataset(self.settings, self.dataset, seen.release)
-            self._release, self._reached = seen.release, WatermarkProgress(declared.pipeline.lateness)
-        runs, _ = self._ledger.event_times(self.dataset, seen.release, after=self._reached.batch)
+        if progress.release != self._release:
+            declared = released_dataset(self.settings, self.dataset, progress.release)
+            self._release, self._progress = progress.release, WatermarkProgress(declared.pipeline.lateness)
+        runs, _ = self._ledger.event_times(self.dataset, progress.release, after=self._progress.batch)
         for batch, text in runs:
-            self._reached.advance(batch, text)
-        return self._reached.watermark
+            self._progress.advance(batch, text)
+        return self._progress.watermark
 
 
-def rejected_share(totals: ReleaseTotals | None) -> float | None:
-    """Return the part of a release's records that are in `rejected`, None before the first record."""
-    if totals is None:
+def rejected_share(release: str | None, totals: DatasetTotals | None) -> float | None:
+    """Return the share of a release's records that are in `rejected`, None before the first record."""
+    found = totals.releases.get(release) if totals and release else None
+    if found is None:
         return None
-    rejected = totals.invalid + totals.duplicate
-    return rejected / (rejected + totals.accepted) if rejected + totals.accepted else None
+    rejected = found.invalid + found.duplicate
+    return rejected / (rejected + found.accepted) if rejected + found.accepted else None

@@ -21,27 +21,27 @@ from include.state.process_states import AIRFLOW, BROKER, RUNNER, ProcessState, 
 from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
 from include.state.runner_record import ProcessRecord, read_process_records
 
-# A driver speaks about once a second; a long pause of its JVM stays well below this.
+# A driver reports about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0
 SLOW_AFTER = 60.0
 
 
 def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
-    """The runner, the broker and the stream of every known dataset, in that order, as they are now."""
+    """Return the current status of the runner, the broker and the stream of every known dataset, in that order."""
     names = dataset_names(settings) if datasets is None else datasets
-    runner, accounts = observe_runner(settings), read_process_records(settings)
-    streams = [_observe_stream(settings, dataset, runner, accounts) for dataset in names]
-    return [runner, _observe_broker(settings, runner, accounts), *streams]
+    runner, records = observe_runner(settings), read_process_records(settings)
+    streams = [_observe_stream(settings, dataset, runner, records) for dataset in names]
+    return [runner, _observe_broker(settings, runner, records), *streams]
 
 
 def observe_airflow(settings: Settings) -> list[ProcessStatus]:
-    """Airflow, running when its page's port is open; empty when it was not started: it is not part of every site."""
+    """Return Airflow's status, running when its port is open; an empty list when it was not started: it is optional."""
     airflow = status_by_run_file(settings, AIRFLOW, airflow_status)
     return [] if airflow.state is ProcessState.STOPPED else [airflow]
 
 
 def airflow_status(run: RunFile) -> ProcessStatus:
-    """Airflow's status from its run file and its port."""
+    """Return Airflow's status from its run file and its port."""
     if not is_alive(run):
         return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
     ready = is_open(int(run.extra.get("port", 0)))
@@ -50,17 +50,17 @@ def airflow_status(run: RunFile) -> ProcessStatus:
 
 
 def observe_runner(settings: Settings) -> ProcessStatus:
-    """The runner: liveness from the process table, the rest from its own report."""
+    """Return the runner's status: liveness from the process table, the rest from its own report."""
     return unsupervised_status(settings, RUNNER)
 
 
 def observe_broker(settings: Settings) -> ProcessStatus:
-    """The broker: running when its port is open; when it is gone, what the runner does about it."""
+    """Return the broker's status: running when its port is open; when it is gone, what the runner will do."""
     return _observe_broker(settings, observe_runner(settings), read_process_records(settings))
 
 
 def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
-    """A dataset's stream: its driver's report, or what the runner plans when the driver is gone."""
+    """Return the status of a dataset's stream: its driver's report, or what the runner will do when it is gone."""
     return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
 
 
@@ -69,21 +69,21 @@ def is_expected(status: ProcessStatus) -> bool:
     return status.pid is not None or status.state is ProcessState.PENDING
 
 
-def _observe_broker(settings: Settings, runner: ProcessStatus, accounts: Mapping[str, ProcessRecord]) -> ProcessStatus:
+def _observe_broker(settings: Settings, runner: ProcessStatus, records: Mapping[str, ProcessRecord]) -> ProcessStatus:
     return supervised_status(
-        unsupervised_status(settings, BROKER), runner, accounts.get(BROKER), _broker_desired_since(settings)
+        unsupervised_status(settings, BROKER), runner, records.get(BROKER), _broker_desired_since(settings)
     )
 
 
 def _observe_stream(
-    settings: Settings, dataset: str, runner: ProcessStatus, accounts: Mapping[str, ProcessRecord]
+    settings: Settings, dataset: str, runner: ProcessStatus, records: Mapping[str, ProcessRecord]
 ) -> ProcessStatus:
     alone = unsupervised_status(settings, stream_name(dataset))
-    return supervised_status(alone, runner, accounts.get(alone.name), _desired_since(settings, dataset))
+    return supervised_status(alone, runner, records.get(alone.name), _desired_since(settings, dataset))
 
 
 def _desired_since(settings: Settings, dataset: str) -> datetime | None:
-    """When the stream was requested; None when it is not requested or the request is unreadable."""
+    """Return when the stream was requested; None when it is not requested or the request is unreadable."""
     try:
         desired = desired_stream(settings, dataset)
     except StateFileUnreadable:
@@ -92,7 +92,7 @@ def _desired_since(settings: Settings, dataset: str) -> datetime | None:
 
 
 def _broker_desired_since(settings: Settings) -> datetime | None:
-    """What the broker was requested for; None when unreadable."""
+    """Return the time of the request that the broker runs for; None when unreadable."""
     try:
         return last_change(desired_streams(settings))
     except StateFileUnreadable:
@@ -100,13 +100,13 @@ def _broker_desired_since(settings: Settings) -> datetime | None:
 
 
 def supervised_status(
-    alone: ProcessStatus, runner: ProcessStatus, account: ProcessRecord | None, desired_since: datetime | None
+    alone: ProcessStatus, runner: ProcessStatus, record: ProcessRecord | None, desired_since: datetime | None
 ) -> ProcessStatus:
-    """The status of a process from its own status `alone`, its keeper and its request time (None: not requested)."""
-    record = account or ProcessRecord()
+    """Return a process's status from its own status `alone`, the runner and the time of the request (None: none)."""
+    record = record or ProcessRecord()
     status = replace(alone, restarts=record.restarts, last_error=record.last_error)
-    there = alone.pid is not None and not alone.state.terminal
-    if there or desired_since is None or alone.state is ProcessState.UNKNOWN:
+    alive = alone.pid is not None and not alone.state.terminal
+    if alive or desired_since is None or alone.state is ProcessState.UNKNOWN:
         return status
     if record.given_up and record.desired_since == desired_since:
         return replace(status, state=ProcessState.FAILED, detail=given_up_detail(record))
@@ -116,33 +116,33 @@ def supervised_status(
 
 
 def pending_detail(record: ProcessRecord) -> str:
-    """Reason why a desired process is not running, and the time of the next start."""
+    """Return why a desired process is not running, and the time of the next start."""
     if record.next_try is None:
         return record.last_error
     return f"{record.last_error}; tried again at {record.next_try:%H:%M:%S} UTC"
 
 
 def given_up_detail(record: ProcessRecord) -> str:
-    """Reason why the runner gave up."""
+    """Return why the runner gave up."""
     return f"{record.last_error} ({record.failures} times in a row)" if record.failures > 1 else record.last_error
 
 
 def started_datasets(settings: Settings) -> list[str]:
-    """Datasets with a stream's run file, whether or not their folder is still there, sorted."""
+    """Return the datasets whose stream has a run file, sorted; the dataset's folder may be gone."""
     found = run_path(settings, stream_name("*")).parent.glob("stream-*.json")
     return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
 
 
 def unsupervised_status(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
-    """A process by its run file, the process table and its own word, whoever keeps it."""
+    """Return the status of a process from its run file, the process table and its own report, without the runner's."""
     if name == BROKER:
         return status_by_run_file(settings, name, broker_status)
     moment = now or datetime.now(UTC)
     return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
 
 
-def status_by_run_file(settings: Settings, name: str, look: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
-    """The status of a process with a readable run file by `look`; stopped without one, unknown when unreadable."""
+def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
+    """Return `status_of` the process's run file; stopped without one, unknown when it is unreadable."""
     try:
         run = read_run_file(settings, name)
     except StateFileUnreadable as error:
@@ -150,12 +150,12 @@ def status_by_run_file(settings: Settings, name: str, look: Callable[[RunFile], 
     if run is None:
         return ProcessStatus(name, None, ProcessState.STOPPED)
     if is_suspended(run):
-        return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT wakes it")
-    return look(run)
+        return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT resumes it")
+    return status_of(run)
 
 
 def broker_status(run: RunFile) -> ProcessStatus:
-    """The broker's status from its run file, the process table and its port."""
+    """Return the broker's status from its run file, the process table and its port."""
     state = broker_state(run)
     if state is ProcessState.CRASHED:
         return ProcessStatus(run.name, None, state, f"pid {run.pid} is gone")
@@ -163,7 +163,7 @@ def broker_status(run: RunFile) -> ProcessStatus:
 
 
 def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
-    """The status of a process that reports, from its run file and its last report."""
+    """Return the status of a reporting process from its run file and its last report."""
     # Check liveness first: a dead process has already written its final status.
     alive, word = is_alive(run), read_reported_status(settings, run)
     if not alive:
@@ -175,7 +175,7 @@ def reporting_process_status(settings: Settings, run: RunFile, now: datetime) ->
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
     silence = (now - word.at).total_seconds()
     if silence > SILENT_AFTER:
-        return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no sign for {silence:.0f} s")
+        return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no report for {silence:.0f} s")
     slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
     return ProcessStatus(run.name, run.pid, word.process_state, word.reason or slow)
 
@@ -187,7 +187,7 @@ def stalled_seconds(run: RunFile, word: DriverStatus | None, now: datetime) -> f
 
 
 def exited_status(run: RunFile, word: DriverStatus | None) -> ProcessStatus:
-    """The status of a process that is gone: its last report, else crashed."""
+    """Return the status of a process that is gone: its last report, else crashed."""
     if word is not None and word.process_state.terminal:
         return ProcessStatus(run.name, None, word.process_state, word.reason or "")
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

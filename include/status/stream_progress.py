@@ -1,6 +1,6 @@
-"""How far everything has come: processes, batches, rates, lag and rows per layer, from one look at each source.
+"""Progress of all datasets: processes, batches, rates, lag and rows per layer; each source is read once.
 
-Reads run and status files, publications, the ledger and Kafka's offsets; never acts. What cannot be known now is None,
+Reads run and status files, publications, the ledger and Kafka's offsets; never acts. An unknown value is None,
 with a note that says why: a broken part must not hide the others.
 """
 
@@ -44,13 +44,13 @@ class TopicExtent:
 
     @property
     def offsets(self) -> int:
-        """Offsets there are: at least the number of records, more when offsets have legal holes."""
+        """Number of offsets: at least the number of records, more when some offsets have none."""
         return sum(self.end[part] - self.start.get(part, 0) for part in self.end)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The last batch that bronze has, that refine finished, that readers see; None before the first."""
+    """The last batch in bronze, the last refined one and the last published one; None before the first."""
 
     ingested: int | None
     refined: int | None
@@ -60,7 +60,7 @@ class Batches:
 @dataclass(frozen=True)
 class Lag:
     """How far readers are behind Kafka: `offsets` (records, or more: offsets may have holes) and `seconds`, the age of
-    the oldest record not published yet. None: not known now. `held`: offsets behind an open transaction, which nobody
+    the oldest unpublished record. None: unknown. `held`: offsets behind an open transaction, which nobody
     can read before it ends; they are not among `offsets`."""
 
     offsets: int | None
@@ -90,7 +90,7 @@ class DatasetProgress:
     warned: Mapping[str, int] = field(default_factory=dict)
     """Records that broke a rule which only warns, by rule."""
     event: str | None = None
-    """What the driver changed at its start and somebody should know."""
+    """What the driver changed at its start, for people to know."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Progress:
 
 
 def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> Progress:
-    """Look once at every process and dataset; `ledger` is a reader to use again in a loop.
+    """Return the progress of every process and dataset; a loop passes its `ledger` reader.
 
-    No error of one source ends the look: it becomes a note.
+    The error of one source becomes a note.
     """
     notes: list[str] = []
     names = dataset_names(settings)
@@ -123,7 +123,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
 
 
 def value_or_note(notes: list[str], question: Callable[[], Answer]) -> Answer | None:
-    """Return the answer, or None with the error's sentence among the notes."""
+    """Return the result of a call, or None with the error's text among the notes."""
     try:
         return question()
     except HeadraceError as error:
@@ -132,7 +132,7 @@ def value_or_note(notes: list[str], question: Callable[[], Answer]) -> Answer | 
 
 
 def totals_of(totals: Mapping[str, DatasetTotals] | None, dataset: str) -> DatasetTotals | None:
-    """Return a dataset's totals, zeros when the ledger has none of it, None when the ledger does not answer."""
+    """Return a dataset's totals, zeros when the ledger has no rows of it, None when the ledger does not answer."""
     return None if totals is None else totals.get(dataset, DatasetTotals(dataset, None, 0, {}))
 
 
@@ -144,7 +144,7 @@ def observe_dataset(
     bootstrap: str | None,
     notes: list[str],
 ) -> DatasetProgress:
-    """Look at one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
+    """Return the progress of one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
     reported = stream_status(settings, dataset)
     publication = value_or_note(notes, lambda: find_publication(settings, dataset))
     extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
@@ -172,12 +172,12 @@ def observe_dataset(
 
 
 def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:
-    """Return the release that the driver feeds, or else that readers see."""
+    """Return the release that the driver refines, else the published one."""
     return reported.release or (publication.release if publication else None)
 
 
 def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
-    """Return what the dataset's topic holds; empty when the topic is not made yet."""
+    """Return the offsets of the dataset's topic; none when the topic does not exist yet."""
     topic = load_pipeline(settings.datasets / dataset).topic
     try:
         start = log_start_offsets(bootstrap, topic, KAFKA_SECONDS)
@@ -195,7 +195,7 @@ def current_batches(
     refined: ReleaseTotals | None,
     publication: Publication | None,
 ) -> Batches:
-    """The driver's own numbers where it gave any, the ledger's otherwise; -1 means none yet."""
+    """Return the driver's numbers where it reported them, else the ledger's; -1 means none yet."""
     return Batches(
         ingested=_batch(reported.ingested_batch, totals.last_batch if totals else None),
         refined=_batch(reported.refined_batch, refined.last_batch if refined else None),
@@ -209,14 +209,14 @@ def _batch(reported: int, entered: int | None) -> int | None:
 
 
 def current_rates(reported: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
-    """Rows/s; 0 when the driver is gone, None when it has not reported."""
+    """Return rows/s; 0 when the driver is gone, None when it has not reported."""
     return {kind: (reported.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
 
 
 def current_lag(
     reported: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
 ) -> Lag:
-    """Offsets from Kafka and the publication; seconds from the driver while it runs."""
+    """Return the lag: offsets from Kafka and the publication, seconds from the driver while it runs."""
     if extent is None:
         return Lag(None, reported.lag_seconds if process.pid else None, None)
     behind, held = sum(offsets_behind(extent, publication).values()), sum(extent.held.values())
@@ -235,7 +235,7 @@ def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict
 def rows_per_layer(
     extent: TopicExtent | None, totals: DatasetTotals | None, refined: ReleaseTotals | None
 ) -> dict[str, int | None]:
-    """Rows (Kafka: offsets) per layer; None where source or ledger do not answer."""
+    """Return rows (Kafka: offsets) per layer; None where source or ledger do not answer."""
     nothing = 0 if totals else None
     rows: dict[str, int | None] = {
         "kafka": extent.offsets if extent else None,
@@ -249,8 +249,8 @@ def rows_per_layer(
 
 @dataclass(frozen=True)
 class CatchUpProgress:
-    """What `wait --caught-up` sees: `behind` and `held` offsets per dataset and partition, `ends` to compare two looks
-    by, and `blocked_by`: why waiting longer cannot help (None: it may)."""
+    """What `wait --caught-up` polls: `behind` and `held` offsets per dataset and partition; `ends` shows whether two
+    observations differ; `blocked_by`: why waiting cannot help (None: it may)."""
 
     behind: Mapping[str, Mapping[int, int]]
     ends: Mapping[str, Mapping[int, int]]
@@ -265,9 +265,9 @@ class CatchUpProgress:
 
 
 def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress:
-    """Look at what the datasets' publications lack; without names: all datasets.
+    """Return what the datasets' publications lack; without names: of all datasets.
 
-    A topic that is not made or has no records lacks nothing. DatasetUnknown for a wrong name.
+    A topic that does not exist or is empty lacks nothing. Raises DatasetUnknown.
     """
     names = [declared_dataset(settings, name).name for name in datasets] or dataset_names(settings)
     notes: list[str] = []
@@ -288,7 +288,7 @@ def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress
 
 
 def contradictions(settings: Settings, publication: Publication, extent: TopicExtent) -> list[str]:
-    """Return why being caught up would mean nothing: Kafka lost published records, or a table lost commits."""
+    """Return why the published offsets cannot be trusted: Kafka lost published records, or a table lost commits."""
     name, found = publication.dataset, []
     for partition, end in publication.offsets.items():
         if extent.end.get(partition, 0) < end:
@@ -303,7 +303,7 @@ def contradictions(settings: Settings, publication: Publication, extent: TopicEx
 
 
 def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dict[str, TopicExtent]:
-    """Return what the datasets' topics hold; those that do not answer are left out, with a note."""
+    """Return the offsets of the datasets' topics; a note instead of those that do not answer."""
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     if bootstrap is None:
         return {}
@@ -312,7 +312,7 @@ def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dic
 
 
 def blocking_process(needed: list[ProcessStatus]) -> str | None:
-    """Return why a process that is gone cannot finish the work, None when all needed ones are there, or will be."""
+    """Return why a process that is gone cannot finish the work, None when all needed ones run or will be started."""
     for process in needed:
         # A process that only the runner would start stays down when the runner is gone.
         if process.name != RUNNER and process.state.terminal:

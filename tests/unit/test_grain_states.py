@@ -1,4 +1,4 @@
-"""How settled grains are: the boundary from what runs have seen, and the state of each window."""
+"""How settled grains are: the watermark from what runs have seen, and the state of each window."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def seen(**hours: int) -> str:
 def test_watermark_is_the_slowest_partition_minus_the_lateness() -> None:
     runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
     found = list(watermarks(runs, timedelta(hours=1)))
-    # A partition that was never heard of cannot hold the boundary back, and once it is there it cannot move it back.
+    # A partition that was never heard of cannot hold the watermark back, and once it is there it cannot move it back.
     assert [b.after for b in found] == [at(9), at(9), at(9), at(9)]
     assert [b.before for b in found] == [None, at(9), at(9), at(9)]
     assert list(watermarks([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)
@@ -49,10 +49,10 @@ def row(hour: int, batch: int, shop: str = "north") -> dict[str, object]:
 @pytest.mark.parametrize(
     ("rows", "verified", "states"),
     [
-        # Ends at the boundary: closed; a minute after it would be open.
+        # Ends at the watermark: closed; a minute after it would be open.
         ([row(8, 0)], [], [(8, "closed", 1)]),
         ([row(9, 0)], [], [(9, "open", 1)]),
-        # Batch 2 came when the boundary was at five already.
+        # Batch 2 came when the watermark was at five already.
         ([row(4, 2), row(5, 2), row(4, 0, "south")], [], [(4, "closed", 1), (4, "corrected", 1), (5, "closed", 1)]),
         ([row(4, 2)], [Verification("p", at(4), at(5), 2)], [(4, "verified", 1)]),
         # Verified before its last change, or only half of it: not verified.

@@ -178,11 +178,11 @@ def test_partition_key_gives_the_day() -> None:
 
 
 def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
-    boundary = datetime(2013, 1, 4, 23, 59, tzinfo=UTC)
-    assert list(complete_days(date(2013, 1, 1), boundary)) == [date(2013, 1, 2), date(2013, 1, 3)]
-    assert list(complete_days(date(2013, 1, 3), boundary)) == []
-    assert list(complete_days(date(2013, 1, 9), boundary)) == [], "a boundary that stands back tells nothing"
-    first = list(complete_days(None, boundary))
+    watermark = datetime(2013, 1, 4, 23, 59, tzinfo=UTC)
+    assert list(complete_days(date(2013, 1, 1), watermark)) == [date(2013, 1, 2), date(2013, 1, 3)]
+    assert list(complete_days(date(2013, 1, 3), watermark)) == []
+    assert list(complete_days(date(2013, 1, 9), watermark)) == [], "a watermark that stands back reports nothing"
+    first = list(complete_days(None, watermark))
     assert (len(first), first[-1]) == (31, date(2013, 1, 3))
     told = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}
     assert last_reported_before(told, "audit/8") == date(2013, 1, 3)
@@ -191,8 +191,8 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
 
 
 def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    boundary = datetime(2013, 1, 4, 1, tzinfo=UTC)
-    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=boundary))
+    watermark = datetime(2013, 1, 4, 1, tzinfo=UTC)
+    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
@@ -211,7 +211,7 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     assert operator.execute(seen("7")) == days, "a retry tells them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
         operator.execute(seen("8"))
-    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(boundary=None))
+    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(seen("9"))
     audited.clear()

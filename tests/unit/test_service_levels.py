@@ -11,7 +11,7 @@ from ledgered_stream import Stream
 
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.clients.kafka import BrokerUnreachable
-from include.ledger.ledger_reader import ReleaseTotals
+from include.ledger.ledger_reader import DatasetTotals, ReleaseTotals
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import status_path
@@ -53,7 +53,7 @@ def test_health_of_a_running_stream_is_complete(settings: Settings, kafka: dict[
     assert (found.state, found.runner) == (ProcessState.RUNNING, ProcessState.STOPPED)
     assert (found.batch, found.lag_records, found.lag_seconds) == (1, 8, 1.5)
     assert found.rejected_share == pytest.approx(6 / 40)
-    assert found.boundary == datetime(2013, 1, 1, tzinfo=UTC) - dataset.pipeline.lateness
+    assert found.watermark == datetime(2013, 1, 1, tzinfo=UTC) - dataset.pipeline.lateness
     assert found.notes == ()
 
 
@@ -87,7 +87,7 @@ def test_observer_reads_only_new_runs(
 def test_health_without_data_is_unknown(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     found = stream_health(settings, "flights")
     assert (found.desired, found.requested_by, found.state) == (False, None, ProcessState.STOPPED)
-    assert (found.batch, found.lag_records, found.lag_seconds, found.boundary) == (None, None, None, None)
+    assert (found.batch, found.lag_records, found.lag_seconds, found.watermark) == (None, None, None, None)
     assert found.rejected_share is None
     assert len(found.notes) == 2, "neither ledger nor broker"
 
@@ -120,5 +120,7 @@ def test_duplicates_count_as_rejected(accepted: int, invalid: int, duplicate: in
         warned={},
         published_batch=0,
     )
-    assert rejected_share(totals) == share
-    assert rejected_share(None) is None
+    dataset = DatasetTotals("flights", last_batch=0, bronze=0, releases={"r": totals})
+    assert rejected_share("r", dataset) == share
+    assert rejected_share("other", dataset) is None
+    assert rejected_share(None, None) is None

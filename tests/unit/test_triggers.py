@@ -28,7 +28,7 @@ WELL = StreamHealth(
     batch=7,
     lag_records=12,
     lag_seconds=0.4,
-    boundary=datetime(2013, 1, 3, 4, 5, tzinfo=UTC),
+    watermark=datetime(2013, 1, 3, 4, 5, tzinfo=UTC),
     rejected_share=0.0125,
     reason="",
     runner=ProcessState.RUNNING,
@@ -83,7 +83,7 @@ def test_health_is_formatted_as_one_line() -> None:
     assert health_line(WELL) == (
         "flights: running, batch 7, 12 records / 0.4 s behind, complete up to 2013-01-03 04:05 UTC, 1.25% rejected"
     )
-    unknown = replace(WELL, lag_records=None, lag_seconds=None, boundary=None, rejected_share=None, reason="why")
+    unknown = replace(WELL, lag_records=None, lag_seconds=None, watermark=None, rejected_share=None, reason="why")
     assert health_line(unknown) == "flights: running (why), batch 7, lag unknown behind"
 
 
@@ -91,7 +91,7 @@ def test_stopping_the_run_releases_its_stream(settings: Settings, monkeypatch: p
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
-    trigger.let_drain()
+    trigger.release()
     said = desired_stream(settings, "flights")
     assert said is not None
     assert (said.desired, said.by) == (False, "stream__flights/1, stopped")
@@ -105,7 +105,7 @@ def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     request_stream(settings, "flights", later)
-    StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).let_drain()
+    StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).release()
     said = desired_stream(settings, "flights")
     assert said is not None
     assert said.desired is goes_on
@@ -136,7 +136,7 @@ def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], objec
 def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a site where nothing runs yet: everything that is unknown is no reason to end."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
+    monkeypatch.setattr("include.operators.triggers.POLL_SECONDS", 0.05)
     said = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", said.since.isoformat(), 60, 3600)
     event = first_event(trigger, lambda: release_stream(settings, "flights", "headrace down"))
@@ -145,7 +145,7 @@ def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch:
 
 def test_trigger_fires_when_the_plan_is_closed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.operators.triggers.LOOK_EVERY", 0.05)
+    monkeypatch.setattr("include.operators.triggers.POLL_SECONDS", 0.05)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
     save_plan(settings, plan)

@@ -37,7 +37,7 @@ def test_long_log_is_trimmed_while_its_writer_continues(settings: Settings, monk
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as writer:
         writer.write(b"first\nlast.\n")
-        assert trim_logs(settings, NOW) == TrimResult(cut=1, removed=0)
+        assert trim_logs(settings, NOW) == TrimResult(trimmed=1, removed=0)
         writer.write(b"more\n")
     assert log.read_bytes() == b"more\n"
     assert log.with_name(f"{log.name}.1").read_bytes() == b"last.\n"
@@ -53,7 +53,7 @@ def test_old_logs_of_closed_plans_and_tasks_are_removed(settings: Settings) -> N
     closed, open_ = (written(log_path(settings, f"plan:{plan.id}"), REMOVE_AFTER * 2) for plan in plans)
     task = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=1" / "attempt=1.log", REMOVE_AFTER * 2)
     young = written(airflow_path(settings) / "logs" / "dag_id=audit" / "run_id=2" / "attempt=1.log", REMOVE_AFTER / 2)
-    assert trim_logs(settings, NOW) == TrimResult(cut=0, removed=2)
+    assert trim_logs(settings, NOW) == TrimResult(trimmed=0, removed=2)
     assert [path.exists() for path in (closed, task, open_, young)] == [False, False, True, True]
 
 
@@ -66,8 +66,8 @@ def test_maintain_command_without_a_publication_succeeds(settings: Settings, mon
     load_settings.cache_clear()
     done = CliRunner().invoke(app, ["maintain", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (
-        0, {"tables": [], "logs": {"cut": 0, "removed": 0}, "left_alone": {}}
+        0, {"tables": [], "logs": {"trimmed": 0, "removed": 0}, "left_alone": {}}
     )  # fmt: skip
     plain = CliRunner().invoke(app, ["maintain"])
-    assert (plain.exit_code, "logs: 0 cut, 0 removed" in plain.stdout) == (0, True)
+    assert (plain.exit_code, "logs: 0 trimmed, 0 removed" in plain.stdout) == (0, True)
     load_settings.cache_clear()
