@@ -1,8 +1,8 @@
 """Compact tables and trim logs: every six hours, one dataset after the other.
 
-The process that owns the tables does it between two runs of the stream; what has not started within twenty seconds is
-left for the next run. Partitions of gold and rejected with many small files are compacted; unreferenced files are
-deleted when they are a week old. A dataset with an open plan is skipped. Long logs are cut, old ones are deleted.
+The owner of the tables does it between two runs of the stream, as it also does by itself; what has not started within
+twenty seconds is left for the next run. Small files of every layer are compacted; unreferenced files are deleted when
+they are a week old. A dataset with an open plan is skipped. Long logs are trimmed, old ones are deleted.
 
 **Reads** the tables. **Writes** the same rows in fewer files. **Guarantee**: readers see the same rows, and pinned
 versions stay readable. **After a crash** the next run does the rest. **Does not** delete commits from a table's log, or

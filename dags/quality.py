@@ -26,5 +26,5 @@ for dataset in declared_datasets():
         default_args=DEFAULTS,
         tags=["quality", dataset.name],
     ) as dag:
-        ValidateTables(task_id="ask", dataset=dataset.name)
+        ValidateTables(task_id="validate", dataset=dataset.name)
     globals()[dag.dag_id] = dag

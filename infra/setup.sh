@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STAMP=.venv/headrace-setup
 
-# The requested groups and those installed before, in the order of their locks, each once.
+# Requested and already installed groups, in the order of their locks, without duplicates.
 selected_groups() {
   local group
   for group in "$@"; do

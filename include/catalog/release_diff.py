@@ -38,10 +38,10 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
 
 
 def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
-    """Say what a changed contract does to silver and rejected."""
+    """Return what a changed contract changes in silver and rejected."""
     found = contract_changes(base.contract, fresh.contract)
     if not found:
-        return [TableChange("silver and rejected", "changed", "contract.yaml is worded otherwise")]
+        return [TableChange("silver and rejected", "changed", "contract.yaml changed, its rules did not")]
     return [TableChange("silver and rejected", "changed", f"contract, {c.kind}: {c.part} {c.why}") for c in found]
 
 

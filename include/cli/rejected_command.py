@@ -36,8 +36,11 @@ Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this datase
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
 Status = Annotated[str | None, typer.Option(help="Only open, fixed, discarded or duplicate.")]
-Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First time in Kafka.")]
-Until = Annotated[datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Its end, exclusive.")]
+Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First Kafka time.")]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--to", parser=utc_time, metavar="TIME", help="End, exclusive."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, with full payloads.")]
 
 

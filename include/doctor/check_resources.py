@@ -87,7 +87,7 @@ def check_writable(state: Path) -> CheckResult:
 
 
 def check_filesystem(state: Path, mounts: Iterable[Mount]) -> CheckResult:
-    """The state folder's file system keeps what it is given."""
+    """Return whether the state folder is on a persistent local file system."""
     mount = mount_of(state, mounts)
     if mount is None:
         return warning("file system", f"unknown for {state}", "make sure that it is a local disk")

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """How it is: well, well enough to go on, or not."""
+    """Outcome of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check: its name, the verdict, what was found, and what to do about it (empty when all is well)."""
+    """One check: its name, the verdict, what was found, and the remedy (empty for OK)."""
 
     check: str
     verdict: Verdict

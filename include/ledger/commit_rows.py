@@ -26,7 +26,7 @@ class Row(NamedTuple):
 def rows_of_commit(commit: Commit) -> list[Row]:
     """Return the rows that a commit stands for; none for maintenance, creation and commits that are not ours.
 
-    A pure function of the commit. CommitUnexplained when our metadata lacks a key or has another type.
+    A pure function of the commit. Raises CommitMetadataInvalid when our metadata lacks a key or has another type.
     """
     if commit.metadata is None or commit.app_id is None:
         return []

@@ -98,7 +98,7 @@ class Verification:
 
 
 class LedgerReader:
-    """Errors of every question: LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, LedgerSchemaDiffers."""
+    """Every query raises LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, LedgerSchemaMismatch."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -119,7 +119,7 @@ class LedgerReader:
     ) -> tuple[list[tuple[int, str]], list[Verification]]:
         """Return each run's last batch and greatest event times (JSON by partition), and what is verified.
 
-        Only the runs that ended with a batch behind `after`, for incremental readers.
+        Only runs whose last batch is greater than `after`.
         """
         with self._question() as connection:
             c = runs.c

@@ -99,7 +99,7 @@ corrections = _table(
 )
 """One row per commit of a plan's patch; `way` 1: applied, 2: reverted; `total`: rows of the table after it.
 
-`dispositions` and `reasons` (rejected only): JSON name → by how many rows they became more.
+`dispositions` and `reasons` (rejected only): JSON name → change of the row count.
 """
 
 verifications = _table("verifications", "dataset:text release:text plan:text", "batch since_ms until_ms verified_at_ms")
@@ -187,7 +187,7 @@ def lock_for_writing(connection: Connection, *, alone: bool = False) -> None:
 
 
 def ensure_schema(connection: Connection) -> None:
-    """Make an empty database a ledger; LedgerSchemaDiffers when it is one of another code."""
+    """Create the ledger's tables in an empty database. Raises LedgerSchemaMismatch for another version's."""
     if found_version(connection) is None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"select pg_advisory_xact_lock({CREATION_LOCK})"))
@@ -219,7 +219,7 @@ def found_version(connection: Connection) -> str | None:
 
 
 def validate_schema(connection: Connection) -> None:
-    """Raise LedgerMissing or LedgerSchemaDiffers unless the database is a ledger of this code."""
+    """Raise LedgerMissing or LedgerSchemaMismatch unless the database is a ledger of this version."""
     found = found_version(connection)
     shown = connection.engine.url.render_as_string(hide_password=True)
     if found is None:

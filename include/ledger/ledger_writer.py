@@ -20,7 +20,7 @@ class LedgerWriter:
     """Writes to one ledger; an empty database becomes a ledger by itself.
 
     Errors of every method: LedgerUnavailable (Transient: go on without the ledger, enter the commits later),
-    LedgerDamaged and LedgerSchemaDiffers (Terminal: the ledger must be rebuilt; the data path may go on).
+    LedgerDamaged and LedgerSchemaMismatch (Terminal: the ledger must be rebuilt; the data path may continue).
     """
 
     def __init__(self, engine: Engine) -> None:

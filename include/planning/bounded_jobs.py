@@ -33,11 +33,10 @@ class JobDied(Transient):
         self.job = job
 
 
-def run_job(settings: Settings, name: str, job: Sequence[str], say: Reporter, again: str = "") -> Mapping[str, Any]:
-    """Run a job, its module and arguments, and pass on what it says; return its last word; JobDied.
+def run_job(settings: Settings, name: str, job: Sequence[str], report: Reporter, again: str = "") -> Mapping[str, Any]:
+    """Run a job (module and arguments), pass each JSON line to `report` and return the last one. Raises JobDied.
 
-    `name` is its plan or its task; `again` the command that continues it. It ends with this
-    process.
+    `name` is its plan or its task; `again` the command that continues it. It ends with this process.
     """
     argv = [sys.executable, "-m", *job]
     log = log_path(settings, f"plan:{name}")
@@ -55,8 +54,8 @@ def run_job(settings: Settings, name: str, job: Sequence[str], say: Reporter, ag
         )
     last: Mapping[str, Any] = {}
     try:
-        for last in _said(process):
-            say(last)
+        for last in _reported(process):
+            report(last)
         code = process.wait()
     except BaseException:
         process.terminate()
@@ -71,7 +70,7 @@ def run_job(settings: Settings, name: str, job: Sequence[str], say: Reporter, ag
     return last
 
 
-def _said(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
+def _reported(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
     assert process.stdout is not None
     for line in process.stdout:
         try:

@@ -11,7 +11,7 @@ SPANS_SHOWN = 4
 
 
 def explanation(record: PlanRecord) -> Iterator[str]:
-    """Yield the lines of `headrace plan explain`."""
+    """Yield a plan as text lines, for the log of a dry run."""
     plan = record.plan
     yield f"{plan.id}  {record.stage}: {plan.dataset}, {plan.about}"
     yield from (f"  {change.kind:12} {change.table}: {change.why}" for change in plan.changes)

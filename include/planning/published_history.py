@@ -138,7 +138,7 @@ def _bounds(found: Any, part: str) -> list[dict[str, Any]]:
 
 
 def _values(column: Any) -> list[Any]:
-    """Return a column as Python values; of nanoseconds Arrow would make pandas' own, and load pandas first."""
+    """Return a column as Python values. Arrow would return nanoseconds as pandas objects, and import pandas for it."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):

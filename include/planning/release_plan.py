@@ -116,7 +116,7 @@ def plan_release(
     With a later start, silver and rejected rows of earlier batches are inherited as they are. A second call with the
     same `origin` returns the first call's plan.
     Raises DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused,
-    ReleaseIncompatible, ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceTableUnusable.
+    ReleaseIncompatible, ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceLost.
     """
     with planning_lock(settings):
         if known := find_plan(settings, origin):

@@ -1,6 +1,6 @@
 """Injects faults into a feed by shares and a seed, so that results can be scored against the truth.
 
-`injected` is a pure function of (events, shares, seed); each kind of fault has a separate random stream, so
+`inject_faults` is a pure function of (events, shares, seed); each kind of fault has a separate random stream, so
 changing one share does not change the others. Every good event is still delivered:
 
 - *late*: an event is delivered when the feed's event time is 1 to 48 h later (or at the end of the feed).

@@ -19,7 +19,7 @@ from include.reading.published_tables import PinnedTables
 
 BINS, FEW = 10, 50
 NULLS, PSI, DISTINCT = 0.05, 0.2, 2.0
-# A share of nothing has no logarithm; PSI counts it as this.
+# PSI takes logarithms: an empty bin counts as this share.
 LEAST = 1e-4
 
 

@@ -69,13 +69,13 @@ class Amendment:
 
     @property
     def is_discarded(self) -> bool:
-        """Whether the record is to stay out, whatever it says: nobody has reinstated it since that was decided."""
+        """Whether the record is discarded and has not been reinstated since."""
         acts = [decision.act for decision in self.decisions if decision.act != FIX]
         return bool(acts) and acts[-1] == DISCARD
 
 
 def amendments_size(settings: Settings, dataset: str) -> int:
-    """Return how far the list of decisions reaches by now, in bytes: lines are only ever added."""
+    """Return the current size of the list of decisions in bytes; lines are only appended."""
     path = amendments_path(settings, dataset)
     return path.stat().st_size if path.exists() else 0
 

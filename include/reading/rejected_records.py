@@ -75,7 +75,7 @@ def status_of(disposition: str, amendment: Amendment | None) -> str:
     """Return the status of a record in `rejected`.
 
     OPEN: nobody has decided anything, or it was reinstated in vain; FIXED: it has a fix that was not judged yet, or in
-    vain; DISCARDED: it is to stay out; LOST: a duplicate, about which nothing can be decided.
+    vain; DISCARDED: it is to stay out; DUPLICATE: it lost to another record, and nothing can be decided.
     """
     if disposition != "invalid":
         return DUPLICATE

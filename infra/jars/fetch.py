@@ -130,7 +130,7 @@ def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
 
 
 def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
-    """Make the folder hold exactly the locked jars. Raises JarRefused, JarsUnavailable or JavaMissing."""
+    """Make the folder hold exactly the locked jars. Raises JarMismatch, JarsUnavailable or JavaMissing."""
     copied, absent = place_from_disk(locked, jars, cache)
     progress = JarProgress(len(copied) + len(absent))
     for jar in copied:

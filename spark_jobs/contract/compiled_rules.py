@@ -25,7 +25,7 @@ UNIX_LINES = "(?d)"
 
 @dataclass(frozen=True)
 class CompiledRule:
-    """A rule as columns: whether a record is one that the rule is about, and whether it breaks it. Never null."""
+    """A rule as columns: whether it applies to the record, and whether the record violates it. Never null."""
 
     rule: Rule
     judged: Column

@@ -1,6 +1,6 @@
 """A patch: the rows in which a slice differs, replaced by the tables' owner (docs/architecture.md §6).
 
-Reads: the plan's folder (slices.py), the release's tables at their head.
+Reads: the plan's folder (rebuild_slice.py), the release's tables at their head.
 Writes: silver, rejected, each gold table that is concerned: one commit each, idempotent by the plan's app id.
 Guarantee: only rows that are still as they were compared are replaced, else nothing is; gold follows from silver.
 After a crash: called again with the same arguments, it commits what is missing.
@@ -46,7 +46,7 @@ class PatchOutdated(Terminal):
 
 @dataclass(frozen=True)
 class Patch:
-    """A plan's folder, compared at batch `built`; `way` is APPLY or UNDO, which takes the same rows back."""
+    """A plan's folder, compared at batch `built`; `way` is APPLY or REVERT, which removes the same rows again."""
 
     plan: str
     folder: PlanFolder

@@ -56,7 +56,7 @@ def begin_patch(settings: Settings, release: Release, plan: str, way: int) -> No
 def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequence[str]) -> None:
     """Apply the recorded patch, if there is one, and publish.
 
-    Raises MovedOn, ShadowBlocksPatch and others; then the record is removed unless a table has a commit of the patch.
+    Raises PatchOutdated, ShadowBlocksPatch and others, and removes the record unless a table has a commit of it.
     """
     file, dataset = _file(settings, release), release.dataset
     recorded = file.read()

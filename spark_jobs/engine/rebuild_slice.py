@@ -186,7 +186,7 @@ def _write_after(writer: SilverWriter, core: ValidatedFiles, closure: ValidatedF
 
 
 def _write_before(writer: SilverWriter, table: Table, folder: PlanFolder) -> int:
-    """Write what a table has of the slice's records, and in which rows that is not what came out; return how many."""
+    """Write a table's published rows of the slice and the rows that differ; return how many records differ."""
     name, schema = table.spec.name, table.spec.data_schema
     with duckdb_session() as duck:
         duck.view_folder("after_silver", folder.rows("after", writer.silver.spec.name), PLACES)

@@ -85,7 +85,7 @@ def spark_jars(settings: Settings) -> list[Path]:
 def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
     """Start or return the process's local session; `delta` adds delta-spark's SQL.
 
-    Raises JarsMissing, GuardedSetting, and the error of `refuse_dangerous`.
+    Raises JarsMissing, GuardedSetting, and InvalidSetting.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -88,9 +88,9 @@ def commit_bronze(
 def fill_gaps(
     table: Table, records: DataFrame, places: Sequence[tuple[int, int]], app_id: str, facts: Mapping[str, Any]
 ) -> None:
-    """Commit records that batches were to have and have lost; `places` are their batches and partitions. Twice is once.
+    """Commit records that are missing from earlier batches; `places` are batches and partitions. Idempotent.
 
-    The batches' own commits have named and counted them, so this commit names no offsets.
+    The batches' own commits name and count them, so this commit names no offsets.
     """
     if table.committed(app_id) >= 1:
         return
@@ -103,7 +103,7 @@ def fill_gaps(
 
 
 def batch_files(table: Table, first: int, last: int) -> list[DataFile]:
-    """Return the files of bronze batches [first, last]; each file belongs to one batch."""
+    """Return the files that may hold rows of bronze batches [first, last]; compacted ones also hold others."""
     return [file for file in table.files() if file.overlaps("_batch_id", first, last)]
 
 

@@ -13,17 +13,17 @@ PROVENANCE = ("_first_batch", "_last_batch", "_revision")
 
 
 def batch_number(batch: int, anchor: str) -> Column:
-    """Return `batch` (long) for every row; `column` is any column of the rows.
+    """Return `batch` (long) for every row; `anchor` is any column of the rows.
 
-    A plain literal would stand in the code that Spark generates, so that each batch had all its classes compiled and
-    warmed up anew (170 of them, two thirds of a young driver's work). An array is handed over as an object, and an
-    index that hangs on a column keeps the optimizer from folding it into a literal.
+    A literal would be part of the code that Spark generates: each batch would compile its classes again (170 of them,
+    two thirds of a new driver's work). An array is passed as an object, and an index that depends on a column keeps the
+    optimizer from folding it into a literal.
     """
     return F.get(F.array(F.lit(batch).cast("long")), F.hash(anchor).bitwiseAND(F.lit(0)))
 
 
 def first_provenance(batch: int, anchor: str) -> list[Column]:
-    """Return the history of a row that `batch` made; `column` is any column of the rows."""
+    """Return the provenance of a row that `batch` made; `anchor` is any column of the rows."""
     number = batch_number(batch, anchor)
     return [number.alias("_first_batch"), number.alias("_last_batch"), F.lit(1).cast("long").alias("_revision")]
 

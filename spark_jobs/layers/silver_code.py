@@ -35,7 +35,7 @@ It makes one row of each record, independently of the others: duplicates of an i
 """
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 LINE_IN_SQL = re.compile(r"\(?line (\d+), pos")
-# What code does wrong by itself. Not here: what Spark or the machine does to it (a JVM that is gone, a full disk).
+# Errors of the dataset's code. Not here: those of Spark or the machine (a dead JVM, a full disk).
 FAULTS_OF_CODE = (
     *(SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError, LookupError),
     *(ArithmeticError, AssertionError, NotImplementedError, AnalysisException),

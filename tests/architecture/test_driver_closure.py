@@ -7,7 +7,10 @@ from source_tree import imports, modules
 
 from include.settings import CLONE
 
-SUPERVISORS = ("include.process_control.", "include.status.", "include.planning.", "include.cli.")
+SUPERVISORS = tuple(
+    f"include.{name}."
+    for name in ("process_control", "status", "planning", "cli", "operators", "maintenance", "quality", "doctor")
+)
 JOBS = sorted(f"spark_jobs.jobs.{path.stem}" for path in (CLONE / "spark_jobs/jobs").glob("*_job.py"))
 
 

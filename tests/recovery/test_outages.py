@@ -12,7 +12,7 @@ import pytest
 from recovery_site import Driver, Site, open_broker, wait_until
 
 from include.clients.delta_log import commits
-from include.clients.kafka import admin, ensure_topic, topic_names
+from include.clients.kafka import admin, ensure_topic
 from include.paths import bronze_path, snapshot_path
 from include.settings import Settings
 from include.state.process_states import BROKER
@@ -90,7 +90,7 @@ def test_topic_recreated_under_a_running_driver_is_refused(site: Site) -> None:
     ended = site.publication()["offsets"]
     client = admin(site.bootstrap)
     client.delete_topics([site.dataset])[site.dataset].result(30)
-    wait_until(lambda: site.dataset not in topic_names(site.bootstrap), "the topic is gone")
+    wait_until(lambda: site.dataset not in client.list_topics(timeout=10).topics, "the topic is gone")
     ensure_topic(site.bootstrap, site.dataset, 2)
     site.send(400)
     assert driver.wait(120) == FAILED

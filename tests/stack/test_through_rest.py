@@ -98,7 +98,7 @@ def test_three_days_are_backfilled_and_verified(stack: Stack) -> None:
 def test_published_tables_are_asked_their_rules_and_kept_small(stack: Stack) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
-    answer = stack.page.result(QUALITY, run, "ask")
+    answer = stack.page.result(QUALITY, run, "validate")
     assert (answer["evaluated"] > 0, answer["failed"], answer["batch"]) == (True, [], stack.publication().batch)
     links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/ask/links")["extra_links"]
     assert links == {"Data Docs": f"/headrace/docs/{DATASET}/overview.html"}

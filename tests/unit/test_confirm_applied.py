@@ -31,11 +31,19 @@ def sales(settings: Settings) -> SmallWarehouse:
     return place
 
 
-def applied(settings: Settings, kind: str, release: str = RELEASE, *, back: bool = False, **facts: int) -> PlanRecord:
+def applied(
+    settings: Settings,
+    kind: str,
+    release: str = RELEASE,
+    *,
+    back: bool = False,
+    reference: dict[str, int] | None = None,
+    **facts: int,
+) -> PlanRecord:
     plan = Plan(
         f"{kind}-sales-1", kind, "sales", RELEASE, release, NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0)
     )
-    slice_ = None if kind == A_RELEASE else Slice([Span(0, 0, 1, BRONZE)], NOON, NOON.replace(hour=13))
+    slice_ = None if kind == A_RELEASE else Slice([Span(0, 0, 1, BRONZE)], NOON, NOON.replace(hour=13), reference)
     save_plan(settings, replace(plan, slice=slice_))
     record = advanced(settings, load_plan(settings, plan.id), *WAY)
     record = advanced(settings, record, Stage.APPLIED, **facts)
@@ -88,3 +96,8 @@ def test_verified_day_needs_its_verification_file(sales: SmallWarehouse) -> None
         confirm(sales.settings, record)
     write_verified(sales.settings, record.plan, 0, 0)
     assert confirm(sales.settings, record).result == "verified"
+
+
+def test_day_equal_with_other_reference_tables_is_confirmed_without_a_verification_file(sales: SmallWarehouse) -> None:
+    record = applied(sales.settings, BACKFILL, reference={"airports": 2}, changed=0)
+    assert confirm(sales.settings, record).result == "equal with the current reference tables"

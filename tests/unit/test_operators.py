@@ -328,7 +328,7 @@ def test_blocking_rule_fails_the_task(
     here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
 ) -> None:
     monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(here, action))
-    asking = ValidateTables(task_id="ask", dataset="flights")
+    asking = ValidateTables(task_id="validate", dataset="flights")
     if not fails:
         said = asking.execute(context())
         assert said == {"release": "aaa", "batch": 3, "evaluated": 2, "failed": ["gold.days, sums (warn): 7"]}
@@ -339,4 +339,4 @@ def test_blocking_rule_fails_the_task(
 
 def test_unpublished_tables_are_not_validated() -> None:
     with pytest.raises(AirflowSkipException, match="flights"):
-        ValidateTables(task_id="ask", dataset="flights").execute(context())
+        ValidateTables(task_id="validate", dataset="flights").execute(context())
