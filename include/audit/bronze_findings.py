@@ -33,8 +33,8 @@ class CommittedRange:
 
 def bronze_frame(dataset: Any, partition: int, start: int, end: int) -> pl.DataFrame:
     """Return bronze's rows of a range of offsets with the columns and units of a Kafka chunk, ascending."""
-    wanted = (pc.field("partition") == partition) & (pc.field("offset") >= start) & (pc.field("offset") < end)
-    frame = pl.DataFrame(pl.from_arrow(dataset.to_table(columns=RECORD_COLUMNS, filter=wanted)))
+    condition = (pc.field("partition") == partition) & (pc.field("offset") >= start) & (pc.field("offset") < end)
+    frame = pl.DataFrame(pl.from_arrow(dataset.to_table(columns=RECORD_COLUMNS, filter=condition)))
     return frame.with_columns(pl.col("timestamp").dt.timestamp("us")).sort("offset")
 
 

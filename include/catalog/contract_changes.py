@@ -58,11 +58,11 @@ def required_version(base: Contract, changes: Iterable[ContractChange]) -> str |
     return ".".join(map(str, versions[kind]))
 
 
-def is_version_enough(version: str, wanted: str | None) -> bool:
-    """Whether a contract's version is the wanted one or a later one."""
-    if wanted is None:
+def is_version_enough(version: str, required: str | None) -> bool:
+    """Return whether a contract's version is the required one or a later one."""
+    if required is None:
         return True
-    return VERSION.match(version) is not None and _numbers(version) >= _numbers(wanted)
+    return VERSION.match(version) is not None and _numbers(version) >= _numbers(required)
 
 
 def _numbers(version: str) -> list[int]:

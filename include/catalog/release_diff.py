@@ -24,7 +24,7 @@ class TableChange:
 
 
 def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
-    """Return what differs between two releases, table by table; what a change of silver does to gold is not said."""
+    """Return what differs between two releases, table by table; effects of silver on gold are not listed."""
     found: list[TableChange] = []
     if _differs(base, fresh, ["contract.yaml"]):
         found += _contract_changes(base, fresh)

@@ -14,9 +14,9 @@ def readable_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -
     It counts offsets without a record too: transaction markers, aborted records, what compaction removed.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    wanted = {TopicPartition(topic, part): latest for part in partition_ids(bootstrap, topic, timeout)}
+    requested = {TopicPartition(topic, part): latest for part in partition_ids(bootstrap, topic, timeout)}
     futures = admin(bootstrap).list_offsets(
-        wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
+        requested, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
     )
     return {
         part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)

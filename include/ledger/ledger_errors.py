@@ -54,13 +54,13 @@ class LedgerDamaged(Terminal):
 
 
 class LedgerSchemaMismatch(Terminal):
-    """The ledger has schema version `found`; this code reads and writes only `wanted`."""
+    """The ledger has schema version `found`; this code reads and writes only `required`."""
 
-    def __init__(self, url: str, found: str, wanted: str) -> None:
-        super().__init__(f"ledger {url} has schema {found}, this code needs {wanted}; nothing was written", REBUILD)
+    def __init__(self, url: str, found: str, required: str) -> None:
+        super().__init__(f"ledger {url} has schema {found}, this code needs {required}; nothing was written", REBUILD)
         self.url = url
         self.found = found
-        self.wanted = wanted
+        self.required = required
 
 
 class LedgerMismatch(Terminal):

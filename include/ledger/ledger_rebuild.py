@@ -61,7 +61,7 @@ class RebuildResult:
 
     @property
     def identical(self) -> bool:
-        """Whether the ledger said before exactly what it says now."""
+        """Whether the ledger had the same rows before."""
         return self.compared and not self.differences
 
 

@@ -17,7 +17,7 @@ from include.ledger.ledger_schema import projected
 def insert_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
     """Enter the commits that are newer than the last one entered of the table at `path`; return how many.
 
-    They must follow it without a gap, else LedgerBehind: an index with holes could not be told from a whole one.
+    They must follow it without a gap, else LedgerBehind: an index with holes would look complete.
     `cleaned` says that the caller saw the log itself begin later.
     """
     last = last_projected(connection, path)

@@ -37,13 +37,13 @@ class RunCounts:
 def run_counts(connection: Connection, dataset: str, since: datetime | None, until: datetime | None) -> list[RunCounts]:
     """Return the runs of a dataset that were judged in [since, until), of all its releases, in order."""
     c = runs.c
-    wanted: list[ColumnElement[bool]] = [c.dataset == dataset, c.rejected_committed_at_ms.is_not(None)]
+    conditions: list[ColumnElement[bool]] = [c.dataset == dataset, c.rejected_committed_at_ms.is_not(None)]
     if since is not None:
-        wanted.append(c.rejected_committed_at_ms >= int(since.timestamp() * 1000))
+        conditions.append(c.rejected_committed_at_ms >= int(since.timestamp() * 1000))
     if until is not None:
-        wanted.append(c.rejected_committed_at_ms < int(until.timestamp() * 1000))
+        conditions.append(c.rejected_committed_at_ms < int(until.timestamp() * 1000))
     columns = (c.release, c.first_batch, c.last_batch, c.rejected_committed_at_ms, c.rows_in)
-    found = connection.execute(select(*columns).where(*wanted).order_by(c.rejected_committed_at_ms, c.last_batch))
+    found = connection.execute(select(*columns).where(*conditions).order_by(c.rejected_committed_at_ms, c.last_batch))
     by_reason, by_rule = _reasons(connection, dataset), _warnings(connection, dataset)
     return [
         RunCounts(

@@ -50,7 +50,7 @@ def airflow_errors() -> Iterator[None]:
 def log_failure(context: Context) -> None:
     """Append a failed task to the state folder's log as one JSON line, so that it is found without Airflow."""
     task: Any = context["ti"]
-    said: Mapping[str, Any] = {
+    entry: Mapping[str, Any] = {
         "at": datetime.now(UTC).isoformat(),
         "run": origin(context),
         "task": task.task_id,
@@ -62,4 +62,4 @@ def log_failure(context: Context) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(json.dumps(entry) + "\n")

@@ -65,7 +65,7 @@ def run_job(settings: Settings, name: str, job: Sequence[str], report: Reporter,
             process.kill()
         raise
     if code != 0 and "failed" not in last:
-        how = "was told to stop" if code == STOPPED else f"ended with {code}, see {log}"
+        how = "was stopped" if code == STOPPED else f"ended with {code}, see {log}"
         raise JobDied(name, how, again or f"headrace plan apply {name}")
     return last
 
@@ -74,8 +74,8 @@ def _reported(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
     assert process.stdout is not None
     for line in process.stdout:
         try:
-            said = json.loads(line)
+            facts = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict):
-            yield said
+        if isinstance(facts, dict):
+            yield facts

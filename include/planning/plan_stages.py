@@ -227,7 +227,7 @@ def needs_approval(record: PlanRecord) -> bool:
 
 
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Record that the change is wanted as the comparison shows it. Raises PlanHeld."""
+    """Record the approval of the change as compared. Raises PlanHeld."""
     refuse_held(record)
     compared = record.find(Compared)
     return record_result(settings, record.plan.id, Approved(verdict=compared and compared.verdict), by)
@@ -271,7 +271,7 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Record that the change is not wanted; the build stays, unpublished."""
+    """Record the rejection of the change; the build stays, unpublished."""
     validate_stage(record, Stage.REJECTED)
     kind_of(record.plan).undo_decisions(settings, record.plan, by)
     return record_result(settings, record.plan.id, Rejected(), by)

@@ -75,8 +75,8 @@ class PublishedHistory:
         """Return the ranges [start, end) of a batch's offsets for which bronze has no row."""
         import pyarrow.compute as pc
 
-        wanted = (pc.field("_batch_id") == part.batch) & (pc.field("partition") == part.partition)
-        found = open_dataset(self.bronze).to_table(columns=["offset"], filter=wanted)["offset"]
+        condition = (pc.field("_batch_id") == part.batch) & (pc.field("partition") == part.partition)
+        found = open_dataset(self.bronze).to_table(columns=["offset"], filter=condition)["offset"]
         return list(holes(sorted(found.to_pylist()), part.start, part.end))
 
     def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:

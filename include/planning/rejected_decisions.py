@@ -84,21 +84,21 @@ def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes],
     )
 
 
-def discard(settings: Settings, dataset: str, wanted: RejectedFilter, who: Author) -> int:
+def discard(settings: Settings, dataset: str, selection: RejectedFilter, who: Author) -> int:
     """Decide that records stay rejected, whatever later code accepts; return how many decisions are new."""
-    places = selected_records(settings, dataset, wanted, (OPEN, FIXED))
+    places = selected_records(settings, dataset, selection, (OPEN, FIXED))
     return append_decisions(
         settings, dataset, [decision(DISCARD, place, batch, who) for place, batch in places.items()]
     )
 
 
 def selected_records(
-    settings: Settings, dataset: str, wanted: RejectedFilter, statuses: Iterable[str]
+    settings: Settings, dataset: str, selection: RejectedFilter, statuses: Iterable[str]
 ) -> dict[Coordinates, int]:
     """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = amendments(settings, dataset), set(statuses)
-    invalid = replace(wanted, disposition="invalid")
+    invalid = replace(selection, disposition="invalid")
     found = {
         place: batch
         for place, batch in rejected_coordinates(reading, dataset, invalid, decided).items()

@@ -128,7 +128,7 @@ class Retired(StageResult):
 
 
 class Rejected(StageResult):
-    """The change is not wanted."""
+    """The change was rejected."""
 
     stage = Stage.REJECTED
 

@@ -16,9 +16,9 @@ def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) 
 
     `read_at_ms` is when the publication was read: later patches are not verified by it. Raises Terminal if it has none.
     """
-    wanted = plan.records
-    if wanted.since is None or wanted.until is None:
+    slice_ = plan.records
+    if slice_.since is None or slice_.until is None:
         raise Terminal(f"plan {plan.id} has no range of time that could be verified", f"headrace plan show {plan.id}")
-    since, until = wanted.since.astimezone(UTC), wanted.until.astimezone(UTC)
+    since, until = slice_.since.astimezone(UTC), slice_.until.astimezone(UTC)
     path = verified_path(settings, plan.dataset, plan.release, plan.id)
     verified_file(path).write(VerifiedRange(plan.id, batch, since, until, read_at_ms))

@@ -1,1 +1,1 @@
-"""Contracts against the standard; rules asked of whole tables by Great Expectations; what rules have counted."""
+"""Contracts against the standard; whole-table rules by Great Expectations; counts of rules."""

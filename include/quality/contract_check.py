@@ -68,7 +68,7 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
 def compared_contract(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:
     """Return how a contract differs from the one of a release, and whether its version says so."""
     found = contract_changes(base, fresh)
-    wanted = required_version(base, found)
+    required = required_version(base, found)
     return ContractCheck(
-        name, fresh.version, (), release, tuple(found), wanted, is_version_enough(fresh.version, wanted)
+        name, fresh.version, (), release, tuple(found), required, is_version_enough(fresh.version, required)
     )

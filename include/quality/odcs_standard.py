@@ -31,13 +31,13 @@ def contract_problems(folder: Path) -> list[str]:
 def _against_the_standard(path: Path) -> Iterator[str]:
     """What the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
     package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
-    said: Any = yaml.safe_load(path.read_text("utf-8"))
+    content: Any = yaml.safe_load(path.read_text("utf-8"))
     schema = json.loads(package.OpenDataContractStandard.json_schema())
     validator = jsonschema.validators.validator_for(schema)(schema)
-    for error in sorted(validator.iter_errors(said), key=lambda error: list(map(str, error.absolute_path))):
+    for error in sorted(validator.iter_errors(content), key=lambda error: list(map(str, error.absolute_path))):
         yield f"{path}: {error.json_path}: {error.message.splitlines()[0][:200]}"
     try:
-        package.OpenDataContractStandard(**said)
+        package.OpenDataContractStandard(**content)
     except ValueError as error:
         yield f"{path}: {error}"
 

@@ -94,29 +94,29 @@ def rejected_datasets(reading: PinnedTables) -> list[str]:
 def rejected_records(
     reading: PinnedTables,
     dataset: str,
-    wanted: RejectedFilter = ALL_REJECTED,
+    selection: RejectedFilter = ALL_REJECTED,
     decided: Mapping[Coordinates, Amendment] = NOTHING,
     limit: int | None = 20,
 ) -> list[RejectedRecord]:
     """Return rejected records, newest first. Payloads are read for these records only."""
-    found = _chosen(reading, dataset, wanted).sort("_batch_id", "_partition", "_offset", descending=True)
-    if wanted.status is None:
+    found = _chosen(reading, dataset, selection).sort("_batch_id", "_partition", "_offset", descending=True)
+    if selection.status is None:
         rows = (found if limit is None else found.head(limit)).collect()
     else:
-        rows = _with_status(found.collect(), decided, wanted.status)
+        rows = _with_status(found.collect(), decided, selection.status)
         rows = rows if limit is None else rows.head(limit)
     payloads = _payloads(reading, dataset, rows)
     return [_record(dataset, row, payloads, decided) for row in rows.iter_rows(named=True)]
 
 
 def rejected_coordinates(
-    reading: PinnedTables, dataset: str, wanted: RejectedFilter, decided: Mapping[Coordinates, Amendment]
+    reading: PinnedTables, dataset: str, selection: RejectedFilter, decided: Mapping[Coordinates, Amendment]
 ) -> dict[Coordinates, int]:
     """Return the partition and offset of each such record, with its batch; no payload is read."""
     columns = ("_partition", "_offset", "_batch_id", "disposition")
-    rows = _chosen(reading, dataset, wanted).select(columns).collect()
-    if wanted.status is not None:
-        rows = _with_status(rows, decided, wanted.status)
+    rows = _chosen(reading, dataset, selection).select(columns).collect()
+    if selection.status is not None:
+        rows = _with_status(rows, decided, selection.status)
     return {(partition, offset): batch for partition, offset, batch, _ in rows.iter_rows()}
 
 
@@ -141,23 +141,23 @@ def reason_counts(reading: PinnedTables, dataset: str) -> pl.DataFrame:
     return counted.sort(["records", "rule", "column"], descending=[True, False, False]).collect()
 
 
-def _chosen(reading: PinnedTables, dataset: str, wanted: RejectedFilter) -> pl.LazyFrame:
+def _chosen(reading: PinnedTables, dataset: str, selection: RejectedFilter) -> pl.LazyFrame:
     import polars as pl
 
     rows = reading.read(f"rejected.{dataset}")
-    if wanted.disposition is not None:
-        rows = rows.filter(pl.col("disposition") == wanted.disposition)
-    for name, value in (("rule", wanted.reason), ("column", wanted.column)):
+    if selection.disposition is not None:
+        rows = rows.filter(pl.col("disposition") == selection.disposition)
+    for name, value in (("rule", selection.reason), ("column", selection.column)):
         if value is not None:
             rows = rows.filter(pl.col("reasons").list.eval(pl.element().struct.field(name) == value).list.any())
-    if wanted.since is not None:
-        rows = rows.filter(pl.col("first_seen") >= wanted.since)
-    if wanted.until is not None:
-        rows = rows.filter(pl.col("first_seen") < wanted.until)
-    if wanted.offsets is not None:
+    if selection.since is not None:
+        rows = rows.filter(pl.col("first_seen") >= selection.since)
+    if selection.until is not None:
+        rows = rows.filter(pl.col("first_seen") < selection.until)
+    if selection.offsets is not None:
         inside = (
             (pl.col("_partition") == part) & (pl.col("_offset") >= start) & (pl.col("_offset") < end)
-            for part, (start, end) in wanted.offsets.items()
+            for part, (start, end) in selection.offsets.items()
         )
         rows = rows.filter(pl.any_horizontal(*inside))
     return rows
@@ -180,8 +180,8 @@ def _payloads(reading: PinnedTables, dataset: str, rows: pl.DataFrame) -> dict[C
         batches: Any = part["_batch_id"].to_list()
         near = (pc.field("_batch_id") >= min(batches)) & (pc.field("_batch_id") <= max(batches))
         between = (pc.field("offset") >= min(offsets)) & (pc.field("offset") <= max(offsets))
-        wanted = near & between & (pc.field("partition") == partition) & pc.field("offset").isin(offsets)
-        table = bronze.to_table(columns=["offset", "value"], filter=wanted)
+        selection = near & between & (pc.field("partition") == partition) & pc.field("offset").isin(offsets)
+        table = bronze.to_table(columns=["offset", "value"], filter=selection)
         pairs = zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True)
         found.update({(int(str(partition)), offset): value for offset, value in pairs})
     return found

@@ -123,7 +123,7 @@ def validate_reference_tables(settings: Settings, dataset: Dataset) -> None:
 def _named_last(bronze: Path) -> Mapping[str, int]:
     """The versions that bronze's last batch names."""
     found = (commit.metadata or {} for commit in commits_descending(bronze)) if (bronze / LOG).is_dir() else iter(())
-    named: Mapping[str, int] = next((said.get("reference", {}) for said in found if "offsets" in said), {})
+    named: Mapping[str, int] = next((metadata.get("reference", {}) for metadata in found if "offsets" in metadata), {})
     return named
 
 

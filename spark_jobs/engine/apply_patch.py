@@ -194,13 +194,13 @@ def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> No
 def _validate_rows(
     table: Table, patch: Patch, old: Sequence[DataFile], added: Sequence[DataFile], counts: dict[str, int]
 ) -> None:
-    wanted = sum(file.rows for file in old) - counts["rows_removed"] + counts["rows_added"]
+    expected = sum(file.rows for file in old) - counts["rows_removed"] + counts["rows_added"]
     written = sum(file.rows for file in added)
-    if written != wanted:
+    if written != expected:
         raise PatchOutdated(
             table.spec.name,
             patch.plan,
-            f"{written} rows were to be written instead of {wanted}: rows have changed",
+            f"{written} rows were to be written instead of {expected}: rows have changed",
         )
 
 

@@ -20,7 +20,7 @@ from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.layers.bronze_layer import batch_files
 
 READABLE_AFTER = 30.0
-"""Seconds without a batch after which Kafka is asked whether an open transaction holds the records back."""
+"""Seconds without a batch after which the driver checks whether an open transaction holds the records back."""
 
 
 def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveReleases) -> None:

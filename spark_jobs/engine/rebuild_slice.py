@@ -64,7 +64,7 @@ class RebuiltSlice:
     decided_until: int
 
 
-def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, folder: PlanFolder) -> RebuiltSlice:
+def rebuild_slice(release: Release, records: Sequence[Path], slice_: Slice, folder: PlanFolder) -> RebuiltSlice:
     """Validate the slice's records (files with bronze's columns) again; write silver and rejected before and after.
 
     `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
@@ -74,9 +74,9 @@ def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, fold
     # The whole slice by the same decisions, whatever is decided meanwhile.
     until = writer.decisions.until()
     core = validate_files(writer, records, batches_in(records), folder.staging("core"), until)
-    _write_chosen(writer, core, wanted, folder)
+    _write_chosen(writer, core, slice_, folder)
     core_rows = rows_in_folder(folder.staging("chosen")) + rows_in_files(core.invalid)
-    closure = _validate_closure(writer, core, wanted, folder, until)
+    closure = _validate_closure(writer, core, slice_, folder, until)
     _write_after(writer, core, closure, folder)
     differing = {table.spec.name: _write_before(writer, table, folder) for table in (writer.silver, writer.rejected)}
     rows_out = sum(rows_in_folder(folder.rows("after", table.spec.name)) for table in (writer.silver, writer.rejected))
@@ -87,12 +87,12 @@ def rebuild_slice(release: Release, records: Sequence[Path], wanted: Slice, fold
     return RebuiltSlice(core_rows, total - core_rows, differing, until)
 
 
-def in_spans(wanted: Slice, rows: str, partition: str, offset: str) -> str:
+def in_spans(slice_: Slice, rows: str, partition: str, offset: str) -> str:
     """Return SQL for the rows of view `rows` whose record lies in the slice's spans, which do not overlap."""
-    if len(wanted.spans) > FEW_SPANS:
-        spans = ", ".join(f"({s.partition}, {s.start}, {s.end})" for s in wanted.spans)
+    if len(slice_.spans) > FEW_SPANS:
+        spans = ", ".join(f"({s.partition}, {s.start}, {s.end})" for s in slice_.spans)
         return IN_SPANS.format(rows=rows, partition=partition, offset=offset, spans=spans)
-    terms = (f'("{partition}" = {s.partition} and "{offset}" between {s.start} and {s.end - 1})' for s in wanted.spans)
+    terms = (f'("{partition}" = {s.partition} and "{offset}" between {s.start} and {s.end - 1})' for s in slice_.spans)
     return f"select * from {rows} where {' or '.join(terms)}"
 
 
@@ -103,37 +103,37 @@ def batches_in(records: Sequence[Path]) -> tuple[int, int]:
     return first, max((int(str(high["_batch_id"])) for _, high in spans), default=first)
 
 
-def span_files(table: Table, wanted: Slice, partition: str, offset: str) -> list[DataFile]:
+def span_files(table: Table, slice_: Slice, partition: str, offset: str) -> list[DataFile]:
     """Return the files that may hold a record of the slice's spans."""
     return [
         file
         for file in table.files()
         if any(
             file.overlaps(partition, s.partition, s.partition) and file.overlaps(offset, s.start, s.end - 1)
-            for s in wanted.spans
+            for s in slice_.spans
         )
     ]
 
 
-def _write_chosen(writer: SilverWriter, core: ValidatedFiles, wanted: Slice, folder: PlanFolder) -> None:
+def _write_chosen(writer: SilverWriter, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
     """Of the accepted records, those that the slice is about."""
     silver = writer.silver
     with duckdb_session() as duck:
         duck.view_files("accepted", core.accepted, silver.spec.data_schema)
         chosen = "select * from accepted"
-        if wanted.since is not None and wanted.until is not None:
-            since, until = wanted.since.isoformat(), wanted.until.isoformat()
+        if slice_.since is not None and slice_.until is not None:
+            since, until = slice_.since.isoformat(), slice_.until.isoformat()
             inside = " or ".join(
                 f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(writer.dataset.pipeline)
             )
-            duck.view_table("silver", silver, span_files(silver, wanted, *PLACE))
-            there = f"select _partition, _offset from ({in_spans(wanted, 'silver', *PLACE)}) where {inside}"
+            duck.view_table("silver", silver, span_files(silver, slice_, *PLACE))
+            there = f"select _partition, _offset from ({in_spans(slice_, 'silver', *PLACE)}) where {inside}"
             chosen += f" where {inside} or (_partition, _offset) in ({there})"
         duck.save(chosen, folder.staging("chosen"))
 
 
 def _validate_closure(
-    writer: SilverWriter, core: ValidatedFiles, wanted: Slice, folder: PlanFolder, until: int
+    writer: SilverWriter, core: ValidatedFiles, slice_: Slice, folder: PlanFolder, until: int
 ) -> ValidatedFiles:
     """Validate the records outside the slice that share an identity with a chosen one."""
     silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
@@ -141,7 +141,7 @@ def _validate_closure(
         duck.view_folder("chosen", folder.staging("chosen"), silver.spec.data_schema)
         duck.view_files("invalid", core.invalid, PLACES)
         writer.identities.view_candidates(duck, "candidates", parquet_files(folder.staging("chosen")))
-        duck.view_table("inside", silver, span_files(silver, wanted, *PLACE))
+        duck.view_table("inside", silver, span_files(silver, slice_, *PLACE))
         duck.view_table("rejected", rejected, rejected.files())
         duck.save(CLOSURE.format(identity=identity_columns(writer.dataset)), places)
         count, first, last = _span_of(duck, places, PLACES_AND_BATCH)

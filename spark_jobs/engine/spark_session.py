@@ -114,9 +114,9 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
 
 def verify_guarded(session: SparkSession) -> None:
     """Raise GuardedSetting unless the session runs with the values of GUARDED."""
-    for key, wanted in GUARDED.items():
+    for key, required in GUARDED.items():
         value = session.conf.get(key)
-        if str(value).lower() != wanted.lower():
+        if str(value).lower() != required.lower():
             raise GuardedSetting(key, value)
 
 

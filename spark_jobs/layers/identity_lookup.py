@@ -67,8 +67,8 @@ class IdentityLookup:
         """
         silver = self._silver
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
-        wanted = _identities(duck, self._dataset, f"{name}_given", placed=False)
-        places, unindexed = self._places(wanted)
+        identities = _identities(duck, self._dataset, f"{name}_given", placed=False)
+        places, unindexed = self._places(identities)
         columns = [*self._dataset.pipeline.identity, *COORDINATES]
         indexed = [file for file in silver.files() if file.path not in unindexed]
         duck.view_arrow(f"{name}_indexed", _rows_at(places, silver, indexed, columns))
@@ -77,11 +77,11 @@ class IdentityLookup:
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
 
-    def _places(self, wanted: Identities) -> tuple[Words, set[str]]:
+    def _places(self, identities: Identities) -> tuple[Words, set[str]]:
         """Return the candidates' places, and the files of silver that the index does not cover."""
         unindexed = self._advance() if self._owns else self._open()
         horizon = self._dataset.pipeline.horizon // timedelta(microseconds=1)
-        return find_places(self._segments, wanted, horizon), unindexed
+        return find_places(self._segments, identities, horizon), unindexed
 
     def _advance(self) -> set[str]:
         """Bring the index to silver's version; build it when it is missing, damaged or of another table."""

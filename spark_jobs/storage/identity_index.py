@@ -95,10 +95,10 @@ def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
 
 
-def find_places(segments: Sequence[Segment], wanted: Identities, horizon_us: int) -> Words:
-    """Return the sorted places of entries that share a hash with `wanted` and may lie within the horizon of it."""
-    order = np.argsort(wanted.hashes, kind="stable")
-    hashes, times = wanted.hashes[order], wanted.times[order]
+def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> Words:
+    """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it."""
+    order = np.argsort(given.hashes, kind="stable")
+    hashes, times = given.hashes[order], given.times[order]
     horizon = min(horizon_us, LONGEST_HORIZON_US)
     found = [np.empty(0, np.uint64)]
     for segment in segments:

@@ -15,9 +15,12 @@ PRODUCTION = ("include", "spark_jobs", "dags")
 SHARED_FILES = {"silver.py", "__init__.py"}
 FORMER_WORDS = re.compile(
     r"\b(told apart|way back|put together|brought on|goes? on|what there is|made anew|wanted any more|asked for|"
-    r"beside|taken back|kept fresh|let go|come to nothing)\b",
+    r"beside|taken back|kept fresh|let go|come to nothing|said|(?<![`\"])asked)\b",
     re.IGNORECASE,
 )
+
+CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b")
+PRODUCTS = {"PySpark"}
 
 
 def sources() -> list[Path]:
@@ -42,15 +45,35 @@ def test_class_names_are_unique() -> None:
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
-@pytest.mark.parametrize("top", PRODUCTION)
+@pytest.mark.parametrize("top", [*PRODUCTION, "docs", "infra"])
 def test_production_code_uses_no_former_words(top: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in sorted((ROOT / top).rglob("*.py"))
+        for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.md")])
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if FORMER_WORDS.search(line) and "former_keys=" not in line
     ]
     assert not found, "\n".join(found)
+
+
+def test_docstrings_name_only_classes_that_exist() -> None:
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sources()}
+    known = {
+        getattr(node, attribute)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        for attribute in ("name", "id", "attr")
+        if isinstance(getattr(node, attribute, None), str)
+    }
+    unknown = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for word in CLASS_NAME.findall(ast.get_docstring(node) or "")
+        if word not in known and word not in PRODUCTS
+    ]
+    assert unknown == []
 
 
 def test_former_words_are_found() -> None:
