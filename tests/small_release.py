@@ -6,10 +6,12 @@ build on it. Records are shaped as Spark's Kafka source hands them over, with ma
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -17,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.dataset import Dataset, declared_dataset, load_dataset
+from include.paths import warehouse
 from include.reading.publication import find_publication, publish, published_tables
 from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
@@ -171,7 +174,20 @@ class SmallRelease:
         }
 
 
+EMPTY_TABLES = TemporaryDirectory(prefix="empty tables ")
+
+
 def small_release(spark: SparkSession, settings: Settings, dataset: str, folder: Path | None = None) -> SmallRelease:
-    """Open a release of a dataset of the project's, or of one whose folder is given."""
+    """Open a release of a dataset of the project's, or of one whose folder is given.
+
+    The project's first release validates the code and creates tables; the next ones copy them, which saves 5 seconds.
+    """
     declared = load_dataset(dataset, folder) if folder else declared_dataset(settings, dataset)
-    return SmallRelease(spark, settings, declared)
+    empty, tables = Path(EMPTY_TABLES.name, declared.release), warehouse(settings)
+    is_new = folder is None and not tables.exists()
+    if is_new and empty.exists():
+        shutil.copytree(empty, tables)
+    release = SmallRelease(spark, settings, declared)
+    if is_new and not empty.exists():
+        shutil.copytree(tables, empty)
+    return release

@@ -79,6 +79,9 @@ class Contract:
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     levels: tuple[ServiceLevel, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.dataset, self.version, self.columns))
+
     @property
     def record_rules(self) -> tuple[Rule, ...]:
         """The rules that validate each record as it arrives."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,6 +48,8 @@ class Validator:
         return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
 
 
+# One release is opened several times in a process (to validate its code, to write, to rebuild a slice).
+@lru_cache(maxsize=4)
 def compiled_validator(contract: Contract) -> Validator:
     """Return the validator of a contract; needs a running Spark session."""
     text, value = F.col("value").cast("string"), F.col("value")

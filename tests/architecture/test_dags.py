@@ -49,7 +49,7 @@ print("\\n" + json.dumps({"seconds": seconds, "heavy": heavy, "errors": errors, 
 
 
 @lru_cache(maxsize=1)
-def seen(home: Path) -> dict[str, Any]:
+def imported_dags(home: Path) -> dict[str, Any]:
     """Import all DAG files as Airflow does, in a process that has nothing else."""
     environ = {
         **os.environ,
@@ -67,45 +67,45 @@ def seen(home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return seen(tmp_path_factory.mktemp("airflow home"))
+    return imported_dags(tmp_path_factory.mktemp("airflow home"))
 
 
 def tasks(bag: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"{dag}.{name}", task) for dag, said in bag["dags"].items() for name, task in said["tasks"].items()]
+    return [(f"{dag}.{name}", task) for dag, facts in bag["dags"].items() for name, task in facts["tasks"].items()]
 
 
-def test_all_are_imported_in_a_moment_and_without_heavy_packages(bag: dict[str, Any]) -> None:
+def test_dags_are_imported_quickly_and_without_heavy_packages(bag: dict[str, Any]) -> None:
     assert bag["errors"] == {}
     assert bag["heavy"] == [], "a DAG file is imported again and again: import these where a task runs"
     assert bag["seconds"] <= MOST_SECONDS
 
 
-def test_ids_follow_the_files_and_the_datasets(bag: dict[str, Any]) -> None:
+def test_dag_ids_are_file_names_and_datasets(bag: dict[str, Any]) -> None:
     datasets = dataset_names(Settings())
     wanted = {name for name in FILES if name in PLATFORM}
     wanted |= {f"{name}__{dataset}" for name in FILES if name not in PLATFORM for dataset in datasets}
     assert set(bag["dags"]) == wanted
-    for dag, said in bag["dags"].items():
-        assert Path(said["file"]).stem == dag.partition("__")[0]
+    for dag, facts in bag["dags"].items():
+        assert Path(facts["file"]).stem == dag.partition("__")[0]
 
 
-def test_each_says_what_it_does_and_whose_it_is(bag: dict[str, Any]) -> None:
-    for dag, said in bag["dags"].items():
+def test_each_dag_has_a_complete_description_and_tags(bag: dict[str, Any]) -> None:
+    for dag, facts in bag["dags"].items():
         for word in ("**Reads**", "**Writes**", "**Guarantee**", "**After a crash**", "**Does not**"):
-            assert word in said["doc"], f"{dag}: its docstring does not say: {word}"
-        assert said["tags"], f"{dag} has no tag"
+            assert word in facts["doc"], f"{dag}: its docstring does not say: {word}"
+        assert facts["tags"], f"{dag} has no tag"
         dataset = dag.partition("__")[2]
-        assert not dataset or dataset in said["tags"], f"{dag} is not tagged with its dataset"
-        assert said["catchup"] is False, f"{dag} would do the past at once when it is unpaused"
+        assert not dataset or dataset in facts["tags"], f"{dag} is not tagged with its dataset"
+        assert facts["catchup"] is False, f"{dag} would do the past at once when it is unpaused"
 
 
-def test_a_continuous_dag_has_a_start_or_it_would_run_only_once(bag: dict[str, Any]) -> None:
-    found = {dag: said["started"] for dag, said in bag["dags"].items() if said["continuous"]}
+def test_continuous_dag_has_a_start_date(bag: dict[str, Any]) -> None:
+    found = {dag: facts["started"] for dag, facts in bag["dags"].items() if facts["continuous"]}
     assert found
     assert all(found.values())
 
 
-def test_each_task_has_owner_callback_and_retries_or_a_reason(bag: dict[str, Any]) -> None:
+def test_each_task_has_an_owner_a_callback_and_retries_or_a_reason(bag: dict[str, Any]) -> None:
     for name, task in tasks(bag):
         assert task["owner"] == "headrace", name
         assert task["callback"], f"{name}: nobody is told when it fails"
@@ -117,32 +117,32 @@ def has_reason(name: str) -> bool:
     return "# No retries:" in text
 
 
-def test_no_value_of_a_run_is_ever_rendered(bag: dict[str, Any]) -> None:
+def test_values_of_a_run_are_never_rendered_as_templates(bag: dict[str, Any]) -> None:
     """Only the question's own two texts are templates, and both are ours."""
     rendered = {name: task["templates"] for name, task in tasks(bag) if task["templates"]}
-    assert {bag_type(bag, name) for name in rendered} <= {"ApprovePlan"}
+    assert {task_type(bag, name) for name in rendered} <= {"ApprovePlan"}
     assert all(templates == ["subject", "body"] for templates in rendered.values())
 
 
-def bag_type(bag: dict[str, Any], name: str) -> str:
+def task_type(bag: dict[str, Any], name: str) -> str:
     dag, _, task = name.partition(".")
     return str(bag["dags"][dag]["tasks"][task]["type"])
 
 
-def test_params_have_types_titles_and_descriptions(bag: dict[str, Any]) -> None:
-    for dag, said in bag["dags"].items():
-        for name, schema in said["params"].items():
+def test_params_have_types_and_titles(bag: dict[str, Any]) -> None:
+    for dag, facts in bag["dags"].items():
+        for name, schema in facts["params"].items():
             assert {"type", "title"} <= set(schema), f"{dag}: param {name} has no type or title"
 
 
-def test_assets_are_the_tables_that_a_plan_changes(bag: dict[str, Any]) -> None:
+def test_assets_are_the_tables_changed_by_a_plan(bag: dict[str, Any]) -> None:
     apply = bag["dags"]["replay__flights"]["tasks"]["apply"]
     assert {"bronze.flights", "silver.flights", "rejected.flights", "gold.carrier_hours"} <= set(apply["outlets"])
     assert "bronze.flights" not in bag["dags"]["backfill__flights"]["tasks"]["apply"]["outlets"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_only_wires(name: str) -> None:
+def test_dag_file_has_declarations_only(name: str) -> None:
     """Declarations, a loop over the datasets, and nothing that decides: no function, class, condition or exception."""
     tree = ast.parse((ROOT / "dags" / f"{name}.py").read_text("utf-8"))
     logic = (ast.FunctionDef, ast.ClassDef, ast.If, ast.Try, ast.While, ast.Lambda)

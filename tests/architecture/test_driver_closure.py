@@ -39,7 +39,7 @@ def test_every_job_is_checked() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_imports_nothing_of_its_supervisors(job: str) -> None:
+def test_job_imports_nothing_of_its_supervisors(job: str) -> None:
     chains = import_paths(job)
     assert "include.settings" in chains, "the closure is empty"
     wrong = [" → ".join(chain) for name, chain in chains.items() if f"{name}.".startswith(SUPERVISORS)]

@@ -49,7 +49,7 @@ def texts() -> list[str]:
     return [path for path in files() if b"\0" not in (ROOT / path).read_bytes()[:8192]]
 
 
-def test_no_long_function() -> None:
+def test_no_function_is_long() -> None:
     assert [
         f"{m.path}:{function.lineno} {name} has {body_lines(function)} lines, {MOST_LINES_OF_A_FUNCTION} at most"
         for m in modules()
@@ -64,7 +64,7 @@ def test_most_functions_are_short(folder: str) -> None:
     assert median(sizes) <= MEDIAN_LINES_OF_A_FUNCTION
 
 
-def test_no_long_file() -> None:
+def test_no_file_is_long() -> None:
     assert [
         f"{m.path} has {len(lines(m.path))} lines, {MOST_LINES_OF_A_FILE} at most: it answers two questions"
         for m in modules()
@@ -72,7 +72,7 @@ def test_no_long_file() -> None:
     ] == []
 
 
-def test_names_say_something() -> None:
+def test_module_names_are_specific() -> None:
     assert [
         f"{path}: a name like this says nothing; name the thing, in the words of docs/architecture.md"
         for path in files()
@@ -86,7 +86,7 @@ def packages() -> list[str]:
 
 
 @pytest.mark.parametrize("package", packages())
-def test_each_package_says_what_lives_there(package: str) -> None:
+def test_each_package_has_a_readme(package: str) -> None:
     path = f"{package}/README.md"
     assert path in files(), f"{path} is missing: what lives here, what never does"
     assert len(lines(path)) <= MOST_LINES_OF_A_README
@@ -95,7 +95,7 @@ def test_each_package_says_what_lives_there(package: str) -> None:
     )
 
 
-def test_each_module_and_public_function_says_what_it_is_for() -> None:
+def test_each_module_and_public_function_has_a_docstring() -> None:
     found = [f"{m.path}: no docstring" for m in code() if not ast.get_docstring(m.tree)]
     found += [
         f"{m.path}:{function.lineno} {name}: no docstring"
@@ -115,12 +115,12 @@ def is_public(name: str, module: Module) -> bool:
     return placed and not any(part.startswith("_") for part in parts)
 
 
-def test_no_registry_address_in_a_file() -> None:
+def test_no_file_contains_a_registry_address() -> None:
     found = [path for path in texts() if REGISTRIES.search((ROOT / path).read_text("utf-8"))]
     assert found == [], "where packages come from is the user's decision: pip, uv and Ivy have their own configuration"
 
 
-def test_no_path_of_a_machine_in_a_file() -> None:
+def test_no_file_contains_a_path_of_a_machine() -> None:
     found = [
         f"{path}:{number} {line.strip()[:100]}"
         for path in texts()

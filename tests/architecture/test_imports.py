@@ -161,7 +161,7 @@ def complaint(module: Module, line: int, target: str) -> str | None:
     )
 
 
-def test_imports_go_one_way() -> None:
+def test_packages_import_only_what_the_table_allows() -> None:
     found = {complaint(m, line, target) for m in code() if m.path.count("/") for line, target in imports(m)}
     assert sorted(text for text in found if text) == []
 
@@ -171,7 +171,7 @@ def test_every_package_of_the_table_exists() -> None:
     assert empty == set()
 
 
-def test_the_table_has_no_circle() -> None:
+def test_import_table_has_no_cycle() -> None:
     """A package that may import a package that may import it could not be told apart from it."""
     reach = {
         package: {r for r in PACKAGES if r != package and inside(r, allowed)}
@@ -183,12 +183,12 @@ def test_the_table_has_no_circle() -> None:
     assert circles == set()
 
 
-def test_no_module_of_production_imports_tests() -> None:
+def test_production_imports_no_tests() -> None:
     assert [m.path for m in code() for _, target in imports(m) if inside(target, ["tests"])] == []
 
 
 @pytest.mark.parametrize("package", OUTSIDE)
-def test_packages_stay_in_their_packages(package: str) -> None:
+def test_third_party_packages_are_imported_where_allowed(package: str) -> None:
     packages, remedy = OUTSIDE[package]
     strays = [
         f"{m.path}:{line} imports {target}: {remedy}"
@@ -210,14 +210,14 @@ def test_transformations_import_pyspark_and_the_standard_library_only() -> None:
     assert strays == []
 
 
-def test_nobody_imports_a_transformation() -> None:
+def test_transformations_are_never_imported() -> None:
     """Releases load them from a snapshot (spark_jobs.layers.release_tables); an import would run the clone's code."""
     strays = [f"{m.path}:{line}" for m in modules() for line, name in imports(m) if inside(name, ["include.datasets"])]
     assert strays == []
 
 
 @pytest.mark.parametrize("package", ["include.demo", "include.bench", "include.producers"])
-def test_the_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
+def test_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
     users = ("include.demo", "include.bench", "include.producers")
     strays = [
         f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"

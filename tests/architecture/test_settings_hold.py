@@ -37,17 +37,17 @@ def test_dangerous_values_are_refused(key: str, field: str) -> None:
     assert refused.value.key == key.upper()
 
 
-def test_every_dangerous_setting_is_tried() -> None:
+def test_every_dangerous_setting_has_a_case() -> None:
     assert {key.lower() for key in HARMFUL} == UNSAFE_VALUES.keys()
 
 
 @pytest.mark.parametrize("value", ["UTC", "utc"])
-def test_utc_is_no_danger(value: str) -> None:
+def test_utc_is_accepted(value: str) -> None:
     reject_unsafe("spark.sql.session.timeZone", value)
 
 
 @pytest.mark.parametrize("name", ["HEADRACE_STAT", "HEADRACE_", "HEADRACE_state"])
-def test_an_unknown_variable_is_refused(name: str) -> None:
+def test_unknown_variable_is_refused(name: str) -> None:
     with pytest.raises(InvalidSetting, match="does not exist"):
         reject_unknown({"PATH": "", name: "x"})
 
@@ -64,7 +64,7 @@ def test_an_unknown_variable_is_refused(name: str) -> None:
         ("trigger_seconds", "-0.1"),
     ],
 )
-def test_a_value_of_the_wrong_kind_names_its_key(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_the_wrong_type_names_its_key(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"HEADRACE_{field.upper()}", value)
     load_settings.cache_clear()
     with pytest.raises(InvalidSetting) as refused:
@@ -77,18 +77,18 @@ def _settings_are_read_anew() -> None:
     load_settings.cache_clear()
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().kafka_port = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("key", GUARDED)
-def test_guarded_values_hold_on_the_session(key: str, spark: SparkSession) -> None:
+def test_session_has_the_guarded_values(key: str, spark: SparkSession) -> None:
     assert str(spark.conf.get(key)).lower() == GUARDED[key].lower()
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, HARMFUL.get(key, "false")) for key in GUARDED])
-def test_a_session_that_has_lost_one_is_refused(key: str, value: str, spark: SparkSession) -> None:
+def test_session_without_a_guarded_value_is_refused(key: str, value: str, spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set(key, value)
     with pytest.raises(GuardedSetting, match="nothing was read") as refused:
@@ -97,7 +97,7 @@ def test_a_session_that_has_lost_one_is_refused(key: str, value: str, spark: Spa
     verify_guarded(spark)
 
 
-def test_settings_cannot_open_a_session_against_the_guarantees(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_settings_cannot_override_guarded_values(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Even where the check of the settings was passed by: the session itself refuses."""
     settings = Settings(state=tmp_path_factory.mktemp("spark"))
     passed_by = settings.model_copy(update={"spark_conf": {"spark.sql.session.timeZone": "Europe/Berlin"}})
@@ -110,20 +110,20 @@ def one(spark: SparkSession, sql: str) -> object:
     return rows[0][0]
 
 
-def test_time_is_utc_in_sql_and_in_the_jvm(spark: SparkSession) -> None:
+def test_sql_and_jvm_use_utc(spark: SparkSession) -> None:
     assert one(spark, "select current_timezone()") == "UTC"
     assert one(spark, "select cast(timestamp '2013-03-10 02:30:00' as string)") == "2013-03-10 02:30:00"
     assert spark._jvm is not None
     assert spark._jvm.java.util.TimeZone.getDefault().getID() == "UTC"
 
 
-def test_wrong_arithmetic_is_an_error(spark: SparkSession) -> None:
+def test_invalid_arithmetic_is_an_error(spark: SparkSession) -> None:
     with pytest.raises(NumberFormatException):
         one(spark, "select cast('x' as int)")
     with pytest.raises(ArithmeticException):
         one(spark, "select 2147483647 + 1")
 
 
-def test_names_differ_by_case(spark: SparkSession) -> None:
+def test_column_names_are_case_sensitive(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException):
         one(spark, "select Kind from (select 1 as kind)")

@@ -80,18 +80,18 @@ def table(request: pytest.FixtureRequest, settings_written: Settings) -> Publish
     return published_tables(settings_written)[request.param]
 
 
-def test_every_published_table_is_looked_at(settings_written: Settings) -> None:
+def test_every_published_table_is_covered(settings_written: Settings) -> None:
     assert sorted(published_tables(settings_written)) == sorted(TABLES)
 
 
-def test_protocol_is_the_oldest(table: PublishedTable) -> None:
+def test_tables_use_the_oldest_protocol(table: PublishedTable) -> None:
     protocol = DeltaTable(str(table.path)).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (READER_VERSION, WRITER_VERSION)
     assert not protocol.reader_features
     assert not protocol.writer_features
 
 
-def test_no_property_that_shuts_out_a_reader(table: PublishedTable) -> None:
+def test_tables_have_no_property_that_excludes_a_reader(table: PublishedTable) -> None:
     configuration = DeltaTable(str(table.path)).metadata().configuration
     wrong = {
         key: configuration[key]
@@ -113,7 +113,7 @@ def actions(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for log in logs for line in log.read_text("utf-8").splitlines()]
 
 
-def test_the_same_rows_for_every_reader(spark: SparkSession, table: PublishedTable) -> None:
+def test_every_reader_returns_the_same_rows(spark: SparkSession, table: PublishedTable) -> None:
     expected = by_delta_rs(table)
     assert expected.height > 0
     assert_frame_equal(by_polars(table), expected)
@@ -121,7 +121,7 @@ def test_the_same_rows_for_every_reader(spark: SparkSession, table: PublishedTab
     assert_frame_equal(by_delta_spark(spark, table), expected)
 
 
-def test_the_same_rows_after_a_checkpoint(spark: SparkSession, table: PublishedTable, tmp_path: Path) -> None:
+def test_checkpoint_changes_no_rows(spark: SparkSession, table: PublishedTable, tmp_path: Path) -> None:
     """The log as Parquet must keep what the JSON said: partition values, statistics, transactions."""
     before = by_delta_rs(table)
     delta = DeltaTable(str(table.path))
@@ -132,7 +132,7 @@ def test_the_same_rows_after_a_checkpoint(spark: SparkSession, table: PublishedT
     assert_frame_equal(by_delta_spark(spark, table), before)
 
 
-def test_statistics_never_leave_a_row_out(spark: SparkSession, table: PublishedTable) -> None:
+def test_filters_by_statistics_find_every_row(spark: SparkSession, table: PublishedTable) -> None:
     """Ask for each bound of each column, so that a reader that prunes by statistics must find the row."""
     rows = by_delta_rs(table)
     for name in sorted(bounded(table)):
@@ -192,5 +192,5 @@ def in_order(rows: pa.Table) -> pl.DataFrame:
     """One order of columns and rows; binary as text, since polars cannot sort by it in lists."""
     frame = pl.DataFrame(pl.from_arrow(rows))
     nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
-    told = frame.with_columns(pl.col(name).map_elements(repr, pl.String) for name in nested)
-    return told.select(sorted(told.columns)).sort(sorted(told.columns))
+    sortable = frame.with_columns(pl.col(name).map_elements(repr, pl.String) for name in nested)
+    return sortable.select(sorted(sortable.columns)).sort(sorted(sortable.columns))

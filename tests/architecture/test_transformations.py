@@ -74,7 +74,7 @@ def called(module: Module, names: dict[str, str]) -> Iterator[tuple[str, ast.Cal
             yield function, call, name
 
 
-def test_no_function_that_throws_on_a_value() -> None:
+def test_transformations_call_no_function_that_fails_on_a_value() -> None:
     assert [
         f"{m.path}:{call.lineno} {name} fails the whole batch for one bad value; use {THROWING[name]}"
         for m in transformations()
@@ -83,7 +83,7 @@ def test_no_function_that_throws_on_a_value() -> None:
     ] == []
 
 
-def test_no_sql_that_throws_on_a_value() -> None:
+def test_sql_calls_no_function_that_fails_on_a_value() -> None:
     """The datasets' SQL, and the expressions in their YAML."""
     found = []
     for path in [p for p in files() if p.startswith("include/datasets/") and p.endswith((".sql", "pipeline.yaml"))]:
@@ -95,7 +95,7 @@ def test_no_sql_that_throws_on_a_value() -> None:
 
 
 @pytest.mark.parametrize("rule", [LEAVING, BRINGING], ids=["leaves Spark", "brings rows to the driver"])
-def test_rows_stay_where_they_are(rule: dict[str, str]) -> None:
+def test_transformations_collect_no_rows(rule: dict[str, str]) -> None:
     assert [
         f"{m.path}:{call.lineno} {function} calls {name}: {rule[name]}"
         for m in data_plane()
@@ -104,7 +104,7 @@ def test_rows_stay_where_they_are(rule: dict[str, str]) -> None:
     ] == []
 
 
-def test_no_rdd() -> None:
+def test_transformations_use_no_rdd() -> None:
     assert [
         f"{m.path}:{node.lineno} uses an RDD: {LEAVING['udf']}"
         for m in data_plane()
@@ -113,12 +113,12 @@ def test_no_rdd() -> None:
     ] == []
 
 
-def test_every_exception_is_used() -> None:
+def test_every_listed_exception_is_used() -> None:
     used = {(m.path, name) for m in data_plane() for _, _, name in called(m, LEAVING | BRINGING)}
     assert used >= ALLOWED.keys(), "an exception that nobody needs any more"
 
 
-def test_no_error_is_swallowed() -> None:
+def test_transformations_catch_no_errors() -> None:
     """`except:` never; `except BaseException:` raises again; `except Exception:` too, or says in its line why not."""
     found = []
     for module in code():
@@ -136,7 +136,7 @@ def test_no_error_is_swallowed() -> None:
     assert found == []
 
 
-def test_transformations_do_not_know_stream_from_batch() -> None:
+def test_transformations_do_not_distinguish_stream_and_batch() -> None:
     """An `if streaming:` in a transformation means that the design failed (docs/architecture.md §2)."""
     strange = re.compile(r"isStreaming|readStream|writeStream|withWatermark|dropDuplicates|\bstreaming\b")
     found = [m.path for m in transformations() if strange.search(strip_docstrings(m))]
@@ -147,6 +147,6 @@ def strip_docstrings(module: Module) -> str:
     return "\n".join(ast.unparse(n) for n in ast.walk(module.tree) if isinstance(n, ast.Attribute | ast.Name))
 
 
-def test_no_watermark_anywhere() -> None:
+def test_no_streaming_watermark_is_used() -> None:
     """No record is ever dropped for its time."""
     assert [m.path for m in data_plane() if "withWatermark" in strip_docstrings(m)] == []

@@ -185,22 +185,22 @@ def verdicts(spark: SparkSession, contract: Contract) -> list[Row]:
     judged = compiled_validator(contract).validated(spark.createDataFrame(rows, schema))
     # As text: a rejected time may lie where Python has no calendar.
     texts = [F.col(column.name).cast("string").alias(column.name) for column in contract.columns]
-    kept = ["_topic", "_partition", "_offset", "_batch_id", "_reasons"]
-    return judged.select(*kept, F.struct(texts).alias("values")).orderBy("_offset").collect()
+    columns = ["_topic", "_partition", "_offset", "_batch_id", "_reasons"]
+    return judged.select(*columns, F.struct(texts).alias("values")).orderBy("_offset").collect()
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_accepted(name: str, verdicts: list[Row]) -> None:
+def test_valid_record_is_accepted(name: str, verdicts: list[Row]) -> None:
     assert verdicts[list(ACCEPTED).index(name)]["_reasons"] == []
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_rejected(name: str, verdicts: list[Row]) -> None:
+def test_invalid_record_is_rejected_with_its_reasons(name: str, verdicts: list[Row]) -> None:
     row = verdicts[len(ACCEPTED) + list(REJECTED).index(name)]
     assert [(reason.rule, reason.column) for reason in row["_reasons"]] == REJECTED[name][1]
 
 
-def test_values_are_the_same_by_the_short_and_the_long_way(verdicts: list[Row]) -> None:
+def test_plain_and_general_forms_give_the_same_values(verdicts: list[Row]) -> None:
     plain, spaced, reordered = (row["values"] for row in verdicts[:3])
     assert plain == spaced == reordered
     assert (plain["departure_delay"], plain["occurred_at"]) == ("2", "2013-01-01 10:17:00")
@@ -211,6 +211,6 @@ def test_every_record_keeps_its_coordinates(verdicts: list[Row]) -> None:
     assert {(row["_topic"], row["_partition"], row["_batch_id"]) for row in verdicts} == {("flights", 0, 7)}
 
 
-def test_nanoseconds_are_cut_to_microseconds(verdicts: list[Row]) -> None:
+def test_nanoseconds_are_truncated_to_microseconds(verdicts: list[Row]) -> None:
     row = verdicts[list(ACCEPTED).index("23 nanoseconds")]
     assert row["values"]["occurred_at"] == "2013-01-01 10:17:00.123456"

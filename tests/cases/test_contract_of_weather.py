@@ -80,15 +80,15 @@ def verdicts(snapshots: BatchSnapshots) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("literal", ACCEPTED)
-def test_accepted(literal: str, verdicts: dict[str, Any]) -> None:
+def test_valid_number_is_accepted_with_its_value(literal: str, verdicts: dict[str, Any]) -> None:
     assert verdicts[literal] == ACCEPTED[literal]
 
 
 @pytest.mark.parametrize("literal", REJECTED)
-def test_rejected(literal: str, verdicts: dict[str, Any]) -> None:
+def test_invalid_number_is_rejected_with_its_reason(literal: str, verdicts: dict[str, Any]) -> None:
     assert verdicts[literal] == [REJECTED[literal]]
 
 
-def test_no_minus_zero_in_silver(snapshots: BatchSnapshots) -> None:
+def test_silver_has_no_negative_zero(snapshots: BatchSnapshots) -> None:
     zeros = snapshots.release.silver().filter(temp=Decimal(0))["temp"].to_list()
     assert [str(zero) for zero in zeros] == ["0.00"] * 4

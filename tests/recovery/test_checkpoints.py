@@ -50,11 +50,11 @@ def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) 
     assert driver.wait() == 0
     site.send()
 
-    kept = tmp_path / "kept"
-    shutil.copytree(site.checkpoint, kept)
+    saved_checkpoint = tmp_path / "kept"
+    shutil.copytree(site.checkpoint, saved_checkpoint)
     for damage in DAMAGES:
         shutil.rmtree(site.checkpoint)
-        shutil.copytree(kept, site.checkpoint)
+        shutil.copytree(saved_checkpoint, site.checkpoint)
         path = damage(site.checkpoint)
         refused = site.start_driver()
         assert refused.wait() == REFUSED, path
@@ -62,8 +62,12 @@ def test_damaged_checkpoint_is_refused_and_repaired(site: Site, tmp_path: Path) 
         assert f"headrace repair {site.dataset}" in refused.log_text()
         assert site.status()["state"] == "failed"
 
-    told = site.command("repair", site.dataset, "--dry-run")
-    assert (told.returncode, "generation.json" in told.stdout, "generation 2" in told.stdout) == (DECLINED, True, True)
+    dry_run = site.command("repair", site.dataset, "--dry-run")
+    assert (dry_run.returncode, "generation.json" in dry_run.stdout, "generation 2" in dry_run.stdout) == (
+        DECLINED,
+        True,
+        True,
+    )
     assert not (site.checkpoint / "generation.json").exists()
     assert site.command("repair", site.dataset, "--yes").returncode == 0
     again = site.command("repair", site.dataset)

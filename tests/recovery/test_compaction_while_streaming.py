@@ -33,7 +33,7 @@ def maintained(site: Site) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_compaction_while_streaming_and_after_kills(site: Site) -> None:
+def test_compaction_loses_nothing_while_streaming_and_after_kills(site: Site) -> None:
     on_request = {"HEADRACE_COMPACTION_FILES": "0"}
     driver = site.start_driver(**on_request)
     for _ in range(BATCHES):

@@ -44,7 +44,7 @@ def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site) -> 
 
 @pytest.mark.extended
 @pytest.mark.timeout(900)
-def test_driver_killed_after_each_step(site: Site) -> None:
+def test_driver_killed_after_each_step_loses_nothing(site: Site) -> None:
     site.send(200)
     for step in AT_START:
         assert site.start_driver(f"kill:{step}").wait() == -signal.SIGKILL, step

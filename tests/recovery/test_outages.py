@@ -48,8 +48,8 @@ def test_failing_refine_does_not_stop_bronze(running_site: Site) -> None:
     (release / "broken").touch()
     before = running_site.status()["ingested_batch"]
     running_site.send()
-    said = running_site.wait_state("halted", driver)
-    assert said["reason"] == "the transformation is out of order"
+    status = running_site.wait_state("halted", driver)
+    assert status["reason"] == "the transformation is out of order"
     wait_until(lambda: running_site.status()["ingested_batch"] > before, "bronze has the batch", driver)
     running_site.send()
     wait_until(lambda: running_site.status()["ingested_batch"] > before + 1, "bronze has the next batch", driver)
@@ -70,9 +70,9 @@ def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
     assert broker is not None
     send(broker, signal.SIGKILL)
     assert wait_gone(broker, 20)
-    said = running_site.wait_state("waiting", driver)
-    assert "broker" in said["reason"]
-    assert said["lag_seconds"] is None
+    status = running_site.wait_state("waiting", driver)
+    assert "broker" in status["reason"]
+    assert status["lag_seconds"] is None
     open_broker(running_site.settings)
     running_site.send()
     running_site.wait_published(driver)

@@ -30,10 +30,10 @@ def test_invalid_setting_is_refused(site: Site, key: str) -> None:
     command = site.command("up", site.dataset, **TALKATIVE, **{key: WRONG[key]})
     assert driver.wait() == REFUSED
     assert command.returncode == REFUSED
-    for said in (driver.log_text(), command.stderr):
-        assert NAMED.get(key, key) in said
-        assert "Traceback" not in said
-        assert JVM_STARTED not in said
+    for output in (driver.log_text(), command.stderr):
+        assert NAMED.get(key, key) in output
+        assert "Traceback" not in output
+        assert JVM_STARTED not in output
     assert site.status() == {}
 
 

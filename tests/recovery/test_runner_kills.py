@@ -102,7 +102,7 @@ def at_work(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_driver_that_fails_five_times_is_failed_with_its_reason(runner_site: Site) -> None:
+def test_driver_that_fails_five_times_is_given_up_with_its_reason(runner_site: Site) -> None:
     began = time.monotonic()
     refused = runner_site.command("up", runner_site.dataset, **NO_JVM)
     print(f"\ngiven up after {time.monotonic() - began:.1f} s, the broker's start included")
@@ -231,8 +231,8 @@ def test_sigterm_drains_at_a_batch_boundary_and_keeps_the_desired_state(runner_s
     os.kill(runner.pid, signal.SIGTERM)
     wait_until(lambda: not any(is_alive(run) for run in (runner, broker, driver)), "all has ended", within=120)
     print(f"\nall has ended {time.monotonic() - runner_told:.1f} s after SIGTERM")
-    said = runner_site.status()
-    assert (said["state"], said["pid"]) == ("stopped", driver.pid)
+    status = runner_site.status()
+    assert (status["state"], status["pid"]) == ("stopped", driver.pid)
     left = sorted(path.name for path in run_path(runner_site.settings, "x").parent.glob("*.json"))
     assert left == ["runner.status.json", f"stream-{runner_site.dataset}.status.json"]
     assert {
@@ -244,7 +244,7 @@ def test_sigterm_drains_at_a_batch_boundary_and_keeps_the_desired_state(runner_s
 
 
 @pytest.mark.timeout(600)
-def test_damaged_checkpoint_is_tried_once_and_repaired(runner_site: Site) -> None:
+def test_damaged_checkpoint_is_not_retried_and_is_repaired(runner_site: Site) -> None:
     up(runner_site)
     assert runner_site.command("down", runner_site.dataset).returncode == 0
     assert is_alive(run_of(runner_site, RUNNER))

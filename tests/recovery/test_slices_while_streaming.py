@@ -34,8 +34,8 @@ def run(site: Site, *words: str, **more: str) -> dict[str, Any]:
 
 def delete_rows(site: Site, table: str, where: str) -> None:
     """Delete rows of a table by hand."""
-    seen = tables_of(site.settings, read_publication(site.settings, site.dataset))
-    DeltaTable(str(seen[table].path)).delete(where)
+    tables_before = tables_of(site.settings, read_publication(site.settings, site.dataset))
+    DeltaTable(str(tables_before[table].path)).delete(where)
 
 
 def expire_records(site: Site, partition: int, before: int) -> None:
@@ -96,7 +96,7 @@ def apply_despite_kills(site: Site, driver: Driver, plan: str) -> Driver:
 
 
 @pytest.mark.timeout(900)
-def test_slices_while_streaming(site: Site) -> None:
+def test_slices_are_patched_and_reverted_while_streaming(site: Site) -> None:
     driver = published_again(site)
     published_again(site, driver)
     before, name = site.publication(), ("--dataset", site.dataset)
@@ -161,8 +161,8 @@ def test_patch_without_a_stream_is_rolled_back(site: Site) -> None:
     wrong = site.publication()
     assert site.command("audit", *name).returncode == 1
     everything = ("backfill", "run", *name, "--from", "2024-02-27", "--to", "2024-03-01")
-    asked = site.command(*everything)
-    assert (asked.returncode, "needs approval" in asked.stdout) == (1, True), asked.stdout
+    unapproved = site.command(*everything)
+    assert (unapproved.returncode, "needs approval" in unapproved.stdout) == (1, True), unapproved.stdout
     (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
     applied = site.command("plan", "apply", plan["id"], "--yes")
     assert applied.returncode == 0, applied.stderr

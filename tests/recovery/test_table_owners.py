@@ -29,10 +29,10 @@ def resume_driver(driver: Driver) -> None:
 
 def assert_second_is_refused(site: Site, first: Driver) -> None:
     """Assert that a second driver ends with 2, names the first, and does not touch its status."""
-    before, asked = site.status(), time.monotonic()
+    before, started = site.status(), time.monotonic()
     second = site.start_second_driver()
     assert second.wait(60) == REFUSED
-    assert time.monotonic() - asked < 60
+    assert time.monotonic() - started < 60
     assert f"owned by process {first.process.pid}" in second.log_text()
     after = site.status()
     assert (after["pid"], after["state"]) == (before["pid"], before["state"]) == (first.process.pid, "running")
@@ -40,7 +40,7 @@ def assert_second_is_refused(site: Site, first: Driver) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [pytest.param(Step.SILVER_WRITTEN, marks=pytest.mark.extended), Step.BRONZE_STARTED])
-def test_suspended_owner(site: Site, step: Step) -> None:
+def test_suspended_owner_is_refused(site: Site, step: Step) -> None:
     first = site.start_driver(f"stop:{step}")
     suspend_driver(first, site)
     assert_second_is_refused(site, first)

@@ -1,4 +1,4 @@
-"""Airflow as a user's script sees it: its REST API, and nothing of its insides."""
+"""Airflow through its REST API, as a user's script uses it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AirflowPage:
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the web server."""
         run = read_run_file(self.settings, AIRFLOW)
         assert run is not None, "no Airflow was started in this state folder"
         return str(run.extra["page"])
@@ -53,7 +53,7 @@ class AirflowPage:
         self.token = answer["access_token"]
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call `/api/v2…` and return the JSON; Refused. A page that is being started again is waited for."""
+        """Call `/api/v2…` and return the JSON; Refused. Waits for a server that restarts."""
         if not self.token:
             self.log_in()
         end = time.monotonic() + 90
@@ -112,7 +112,7 @@ class AirflowPage:
         return self.call("GET", path)["value"]
 
     def answer(self, dag: str, run: str, task: str, option: str) -> None:
-        """Answer a question as a person would."""
+        """Answer an approval request as a user would."""
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
         self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
 
@@ -134,7 +134,7 @@ class AirflowPage:
             time.sleep(0.5)
 
     def story(self, dag: str, run: str) -> str:
-        """Return a run for a person who wonders what went wrong: states, then logs of all tasks that have one."""
+        """Return a run's states and task logs, for a failure message."""
         parts = [f"{dag} {run}: {self.states(dag, run)}"]
         for name, task in self.tasks(dag, run).items():
             if task["try_number"]:

@@ -14,7 +14,7 @@ from include.settings import Settings
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Runner and Airflow are up, no stream is wanted yet; the state folder's path has a space on purpose."""
+    """Runner and Airflow run, no stream is requested yet; the state folder's path has a space on purpose."""
     place = Stack(Settings(state=tmp_path_factory.mktemp("stack ground") / "state"))
     parts: list[Process] = []
     try:

@@ -32,7 +32,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True)
 class Stack:
-    """One platform, driven as a user drives it: by commands and by Airflow's page."""
+    """One platform, used by commands and by Airflow's REST API."""
 
     settings: Settings
 
@@ -63,24 +63,24 @@ class Stack:
         return ended.stdout
 
     def feed(self, since: str, until: str) -> None:
-        """Send real flights of some days, and wait until readers see them."""
+        """Send real flights of some days, and wait until they are published."""
         self.output_of("produce", DATASET, "--from", since, "--to", until)
         self.output_of("wait", "--caught-up", "--dataset", DATASET)
 
     def publication(self) -> Publication:
-        """What readers see."""
+        """Return the current publication."""
         return read_publication(self.settings, DATASET)
 
     def lose(self, table: str, where: str) -> None:
-        """Somebody deletes rows of a table by hand, while no stream runs."""
+        """Delete rows of a table, as a user error would, while no stream runs."""
         DeltaTable(str(tables_of(self.settings, self.publication())[table].path)).delete(where)
 
     def is_balanced(self) -> bool:
-        """Whether the audit finds every record."""
+        """Whether the audit is balanced."""
         return self.command("audit", "--dataset", DATASET).returncode == 0
 
     def plans(self, origin: str) -> list[PlanRecord]:
-        """Return the plans that a run has made."""
+        """Return the plans with this origin."""
         return [record for record in all_plans(self.settings) if record.plan.origin == origin]
 
     def plan_files(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""A part of Airflow is killed in the middle of a replay: work is done once, success means what the tables say."""
+"""A part of Airflow is killed during a replay: each stage runs once, and success means that the tables confirm it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def fed(stack: Stack) -> Stack:
 
 
 @pytest.mark.parametrize("part", ["scheduler", "triggerer", "dag-processor", "api-server", "supervisor", "build"])
-def test_a_replay_outlives_the_death_of(part: str, fed: Stack) -> None:
-    seen = fed.publication()
+def test_replay_survives_the_death_of(part: str, fed: Stack) -> None:
+    published = fed.publication()
     run = fed.page.trigger(REPLAY, ASKED)
     fed.page.await_task(REPLAY, run, "build", "running")
     await_that(lambda: bool(fed.jobs()), "the build's job runs", 60)
@@ -36,6 +36,6 @@ def test_a_replay_outlives_the_death_of(part: str, fed: Stack) -> None:
     stages = Counter(event.stage for event in record.events)
     assert stages == dict.fromkeys((Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED), 1)
     assert confirm(fed.settings, record).result == "verified"
-    assert fed.publication().tables == seen.tables, "nothing differed, so no table was touched"
+    assert fed.publication().tables == published.tables, "nothing differed, so no table was touched"
     await_that(lambda: fed.jobs() == [], "no job is left behind", 30)
     assert fed.is_balanced()

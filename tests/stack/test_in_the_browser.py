@@ -46,7 +46,7 @@ def keep(page: Page, name: str) -> Path:
     return path
 
 
-def test_the_list_of_dags_without_an_import_error(stack: Stack, page: Page) -> None:
+def test_dag_list_shows_no_import_error(stack: Stack, page: Page) -> None:
     page.goto(f"{stack.page.address}/dags")
     for dag in (REPLAY, STREAM, f"backfill__{DATASET}", "audit"):
         expect(page.get_by_role("link", name=dag, exact=True).first).to_be_visible()
@@ -56,7 +56,7 @@ def test_the_list_of_dags_without_an_import_error(stack: Stack, page: Page) -> N
     expect(page.get_by_text(re.compile("import error", re.IGNORECASE))).to_have_count(0)
 
 
-def test_the_page_of_a_stream_shows_its_health(stack: Stack, page: Page) -> None:
+def test_stream_page_shows_its_health(stack: Stack, page: Page) -> None:
     page.goto(f"{stack.page.address}/dags/{STREAM}")
     if stack.page.call("GET", f"/dags/{STREAM}")["is_paused"]:
         page.locator("label:has(input[type=checkbox])").first.click()
@@ -69,7 +69,7 @@ def test_the_page_of_a_stream_shows_its_health(stack: Stack, page: Page) -> None
     keep(page, "3-stream")
 
 
-def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) -> None:
+def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) -> None:
     stack.feed("2013-01-01", "2013-01-02")
     stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": True})
     stack.page.call(
@@ -110,7 +110,7 @@ def test_a_replay_is_filled_in_submitted_and_approved(stack: Stack, page: Page) 
     assert stack.is_balanced()
 
 
-def test_data_docs_are_behind_the_button_of_their_task(stack: Stack, page: Page) -> None:
+def test_task_links_to_its_data_docs(stack: Stack, page: Page) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
     page.goto(f"{stack.page.address}/dags/{QUALITY}/runs/{run}/tasks/ask/details")

@@ -1,4 +1,4 @@
-"""The platform through Airflow's REST API: a stream, a backfill of three days, a replay with its question, and back.
+"""The platform through Airflow's REST API: a stream, a backfill of two days, a replay with approval, a rollback.
 
 The tests of this file are one story on one platform, in this order.
 """
@@ -25,7 +25,7 @@ def last_run(stack: Stack, dag: str) -> str:
     return str(stack.page.runs(dag)[-1]["dag_run_id"])
 
 
-def test_every_dag_is_there_and_asks_for_a_password(stack: Stack) -> None:
+def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
     assert stack.page.call("GET", "/importErrors")["total_entries"] == 0
     dags = {dag["dag_id"]: dag for dag in stack.page.call("GET", "/dags")["dags"]}
     assert {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"} <= set(dags)
@@ -35,9 +35,9 @@ def test_every_dag_is_there_and_asks_for_a_password(stack: Stack) -> None:
         ROLLBACK,
         f"release__{DATASET}",
     }
-    stranger = type(stack.page)(stack.settings, token="nobody")
+    anonymous = type(stack.page)(stack.settings, token="nobody")
     with pytest.raises(Refused) as refused:
-        stranger.call("GET", "/dags")
+        anonymous.call("GET", "/dags")
     assert refused.value.code in (401, 403)
     assert stack.status()["airflow"]["state"] == "running"
 
@@ -66,59 +66,59 @@ def test_restarting_airflow_neither_stops_nor_doubles_the_stream(stack: Stack) -
 
 
 def healthy(stack: Stack) -> dict[str, bool]:
-    """Return which part is healthy, as Airflow says."""
+    """Return which parts Airflow reports as healthy."""
     parts = stack.page.call("GET", "/monitor/health")
     return {name: part["status"] == "healthy" for name, part in parts.items()}
 
 
-def test_three_days_are_backfilled_and_verified(stack: Stack) -> None:
+def test_backfilled_days_are_verified_one_by_one(stack: Stack) -> None:
     stack.page.call("PATCH", f"/dags/{BACKFILL}", {"is_paused": False})
-    days = ["2013-01-02", "2013-01-03", "2013-01-04"]
-    asked = {"dag_id": BACKFILL, "from_date": f"{days[0]}T00:00:00Z", "to_date": f"{days[-1]}T00:00:00Z"}
-    stack.page.call("POST", "/backfills", asked)
+    days = ["2013-01-02", "2013-01-03"]
+    request = {"dag_id": BACKFILL, "from_date": f"{days[0]}T00:00:00Z", "to_date": f"{days[-1]}T00:00:00Z"}
+    stack.page.call("POST", "/backfills", request)
     runs = {
         run["partition_key"]: run["dag_run_id"] for run in stack.page.runs(BACKFILL) if run["partition_key"] in days
     }
     assert sorted(runs) == days
-    seen = stack.publication()
+    published = stack.publication()
     for run in runs.values():
         assert stack.page.await_run(BACKFILL, run, 800) == "success", stack.page.story(BACKFILL, run)
         assert stack.page.result(BACKFILL, run, "apply")["result"] == "verified"
         (record,) = stack.plans(f"{BACKFILL}/{run}")
         assert (record.stage, record.plan.planned_by) == (Stage.APPLIED, "admin")
-    _, verified = open_reader(stack.settings).event_times(DATASET, seen.release)
+    _, verified = open_reader(stack.settings).event_times(DATASET, published.release)
     midnights = [datetime.fromisoformat(day).replace(tzinfo=UTC) for day in days]
     assert sorted(found.since for found in verified) == midnights
-    assert stack.publication().tables == seen.tables, "nothing differed, so no table was touched"
+    assert stack.publication().tables == published.tables, "nothing differed, so no table was touched"
     events = stack.page.call("GET", "/assets/events?limit=100")["asset_events"]
     assert {event["partition_key"] for event in events if event["name"] == "gold.carrier_hours"} >= set(days)
 
 
 @pytest.mark.extended
-def test_published_tables_are_asked_their_rules_and_kept_small(stack: Stack) -> None:
+def test_published_tables_are_validated_and_compacted(stack: Stack) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
     answer = stack.page.result(QUALITY, run, "validate")
     assert (answer["evaluated"] > 0, answer["failed"], answer["batch"]) == (True, [], stack.publication().batch)
     links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/ask/links")["extra_links"]
     assert links == {"Data Docs": f"/headrace/docs/{DATASET}/overview.html"}
-    seen = stack.publication()
+    published = stack.publication()
     run = stack.page.trigger("maintain")
     assert stack.page.await_run("maintain", run) == "success", stack.page.story("maintain", run)
     assert f"{DATASET}/bronze" in stack.page.result("maintain", run, f"tables__{DATASET}")
     assert stack.page.states("maintain", run)["tables__weather"] == "skipped", "nothing of it is published"
-    assert stack.publication() == seen
+    assert stack.publication() == published
 
 
 @pytest.mark.extended
-def test_a_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
+def test_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
     run = stack.page.trigger(BACKFILL, partition_key="2012-12-01")
     assert stack.page.await_run(BACKFILL, run) == "success"
     assert set(stack.page.states(BACKFILL, run).values()) == {"skipped"}
 
 
 @pytest.mark.extended
-def test_a_dry_run_only_explains(stack: Stack) -> None:
+def test_dry_run_only_explains(stack: Stack) -> None:
     run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "dry_run": True})
     assert stack.page.await_run(REPLAY, run) == "success"
     assert stack.page.states(REPLAY, run) == {"plan": "success"} | dict.fromkeys(
@@ -142,7 +142,7 @@ def test_a_dry_run_only_explains(stack: Stack) -> None:
         ({"by": "batches", "first_batch": 900, "last_batch": 901}, "no published record lies there"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_impossible_replay_is_refused_before_anything_is_written(
     stack: Stack, conf: dict[str, object], reason: str
 ) -> None:
     before = stack.plan_files()
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("conf", [{"threshold": "a lot"}, {"by": "predicate"}, {"first_batch": -1}, {"dry_run": "no"}])
-def test_a_wrong_type_is_refused_by_the_form_itself(stack: Stack, conf: dict[str, object]) -> None:
+def test_form_refuses_a_value_of_the_wrong_type(stack: Stack, conf: dict[str, object]) -> None:
     before = stack.plan_files()
     with pytest.raises(Refused) as refused:
         stack.page.trigger(REPLAY, conf)
@@ -168,22 +168,22 @@ def test_a_wrong_type_is_refused_by_the_form_itself(stack: Stack, conf: dict[str
 
 
 @pytest.mark.extended
-def test_a_replay_is_asked_about_published_and_taken_back(stack: Stack) -> None:
-    """Rows of gold are lost while the stream is away; a replay finds that, asks, and puts them back."""
-    drained(stack)
+def test_replay_is_approved_published_and_rolled_back(stack: Stack) -> None:
+    """Rows of gold are lost while no stream runs; a replay finds the loss, needs approval, and restores them."""
+    drain_stream(stack)
     stack.lose("gold.carrier_hours", "carrier = 'UA'")
-    wanted_again(stack)
+    request_stream_again(stack)
     stack.feed("2013-01-05", "2013-01-06")
     assert not stack.is_balanced()
-    asked = {"by": "batches", "first_batch": 1, "last_batch": 1}
-    run = stack.page.trigger(REPLAY, asked)
+    request = {"by": "batches", "first_batch": 1, "last_batch": 1}
+    run = stack.page.trigger(REPLAY, request)
     stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
     question = stack.page.call("GET", f"/dags/{REPLAY}/dagRuns/{run}/hitlDetails")["hitl_details"][0]
     assert "needs approval" in question["body"]
     assert "`gold.carrier_hours`" in question["body"]
-    assert not stack.is_balanced(), "readers see what they saw until somebody has agreed"
+    assert not stack.is_balanced(), "nothing is published before the approval"
 
-    second = stack.page.trigger(REPLAY, asked)
+    second = stack.page.trigger(REPLAY, request)
     assert stack.page.await_run(REPLAY, second) == "failed"
     (record,) = stack.plans(f"{REPLAY}/{run}")
     assert f"plan {record.plan.id} is compared" in stack.page.log(REPLAY, second, "plan")
@@ -213,10 +213,10 @@ def test_a_replay_is_asked_about_published_and_taken_back(stack: Stack) -> None:
 
 
 @pytest.mark.extended
-def test_a_rejected_replay_changes_nothing_and_skips_the_rest(stack: Stack) -> None:
-    drained(stack)
+def test_rejected_replay_changes_nothing_and_skips_its_apply(stack: Stack) -> None:
+    drain_stream(stack)
     stack.lose("gold.carrier_hours", "carrier = 'AA'")
-    wanted_again(stack)
+    request_stream_again(stack)
     stack.feed("2013-01-06", "2013-01-07")
     run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1})
     stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
@@ -230,28 +230,28 @@ def test_a_rejected_replay_changes_nothing_and_skips_the_rest(stack: Stack) -> N
 
 
 @pytest.mark.extended
-def test_a_cleared_run_does_nothing_twice(stack: Stack) -> None:
+def test_cleared_run_repeats_nothing(stack: Stack) -> None:
     everything = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
     run = stack.page.trigger(REPLAY, everything | {"threshold": 1})
     assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
-    assert stack.is_balanced(), "what the test before has lost is back"
-    before, seen = stack.plans(f"{REPLAY}/{run}"), stack.publication()
+    assert stack.is_balanced(), "the rows that the previous test deleted are restored"
+    before, published = stack.plans(f"{REPLAY}/{run}"), stack.publication()
     cleared = {"dag_run_id": run, "only_failed": False, "dry_run": False}
     stack.page.call("POST", f"/dags/{REPLAY}/clearTaskInstances", cleared)
     await_that(lambda: stack.page.tasks(REPLAY, run)["plan"]["try_number"] > 1, "the run begins anew", 60)
     assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
     assert stack.plans(f"{REPLAY}/{run}") == before
-    assert stack.publication() == seen
+    assert stack.publication() == published
     assert "nothing is done again" in stack.page.log(REPLAY, run, "build", 2)
 
 
 def test_stopping_the_run_drains_the_stream(stack: Stack) -> None:
-    drained(stack)
+    drain_stream(stack)
     process = stack.status()[f"stream:{DATASET}"]
     assert process["state"] == "stopped"
 
 
-def drained(stack: Stack) -> None:
+def drain_stream(stack: Stack) -> None:
     """Stop the stream as the DAG's documentation says: pause, then end the run."""
     stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": True})
     run = last_run(stack, STREAM)
@@ -259,7 +259,7 @@ def drained(stack: Stack) -> None:
     await_that(lambda: stack.drivers() == [], "the stream has drained", 60)
 
 
-def wanted_again(stack: Stack) -> None:
-    """Unpause the DAG: its next run wants the stream again."""
+def request_stream_again(stack: Stack) -> None:
+    """Unpause the DAG: its next run requests the stream again."""
     stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
     await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs again")

@@ -14,7 +14,7 @@ from include.settings import Settings
 
 @pytest.fixture
 def two_datasets(tmp_path: Path) -> Settings:
-    """Settings with two datasets, whose folders nobody needs to read."""
+    """Settings with two datasets; their folders hold no valid declarations."""
     datasets = tmp_path / "data sets"
     for name in ("flights", "weather"):
         (datasets / name).mkdir(parents=True)

@@ -78,7 +78,7 @@ class Scene:
         """Commit bronze batch `number`, one record per partition, which Kafka has too."""
         files = [self.written(p, number) for p in (0, 1)]
         spans = {str(p): [TEN * number, TEN * (number + 1)] for p in (0, 1)}
-        said: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "dataset": "flights",
             "table": "bronze.flights",
             "app_id": f"flights/bronze/{generation}",
@@ -91,7 +91,7 @@ class Scene:
             "query_id": f"query-{generation}",
             "topic_id": "topic-1",
         }
-        self.bronze.commit(f"flights/bronze/{generation}", number - base, said, files)
+        self.bronze.commit(f"flights/bronze/{generation}", number - base, metadata, files)
 
     def written(self, partition: int, number: int) -> DataFile:
         """Write a batch's only record of a partition, three offsets before the end of its range."""

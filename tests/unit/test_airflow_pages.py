@@ -1,4 +1,4 @@
-"""Our pages beside Airflow's: only for who is logged in, only what is there, and nothing of it runs."""
+"""Headrace's pages in Airflow: they require a login, serve only existing files, and run no script."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from include.planning.plan_journal import comparison_path, save_plan
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-WISH = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")
+REPLAY_RUN = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")
 
 
 @pytest.fixture(autouse=True)
-def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def page_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for module in (operator_links, airflow_plugin):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
@@ -31,49 +31,51 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.fixture
-def somebody() -> Iterator[TestClient]:
+def logged_in_client() -> Iterator[TestClient]:
     """A client that is logged in."""
     airflow_plugin.pages.dependency_overrides[get_user] = lambda: None
     yield TestClient(airflow_plugin.pages)
     airflow_plugin.pages.dependency_overrides.clear()
 
 
-def test_comparison_page_requires_a_login(here: Settings) -> None:
-    comparison_path(here, "replay-flights-1", "html").write_text("secret")
+def test_comparison_page_requires_a_login(page_settings: Settings) -> None:
+    comparison_path(page_settings, "replay-flights-1", "html").write_text("secret")
     answer = TestClient(airflow_plugin.pages).get("/plans/replay-flights-1")
     assert (answer.status_code, "secret" in answer.text) == (401, False)
 
 
-def test_comparison_page_is_served_without_scripts_once_compared(here: Settings, somebody: TestClient) -> None:
-    assert somebody.get("/plans/replay-flights-1").status_code == 404, "it is not compared yet"
-    assert ComparisonLink().get_link(None, ti_key=WISH) == ""
-    comparison_path(here, "replay-flights-1", "html").write_text("<h1>equal</h1>")
-    answer = somebody.get("/plans/replay-flights-1")
+def test_comparison_page_is_served_without_scripts_once_compared(
+    page_settings: Settings, logged_in_client: TestClient
+) -> None:
+    assert logged_in_client.get("/plans/replay-flights-1").status_code == 404, "it is not compared yet"
+    assert ComparisonLink().get_link(None, ti_key=REPLAY_RUN) == ""
+    comparison_path(page_settings, "replay-flights-1", "html").write_text("<h1>equal</h1>")
+    answer = logged_in_client.get("/plans/replay-flights-1")
     assert (answer.status_code, answer.text) == (200, "<h1>equal</h1>")
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
-    assert ComparisonLink().get_link(None, ti_key=WISH) == "/headrace/plans/replay-flights-1"
+    assert ComparisonLink().get_link(None, ti_key=REPLAY_RUN) == "/headrace/plans/replay-flights-1"
 
 
 @pytest.mark.parametrize("plan", ["replay-flights-2", "..%2F..%2Fkeys", "%2e%2e", "replay-flights-1%00", "{{7*7}}"])
-def test_unknown_plan_is_not_found(somebody: TestClient, plan: str) -> None:
-    assert somebody.get(f"/plans/{plan}").status_code == 404
+def test_unknown_plan_is_not_found(logged_in_client: TestClient, plan: str) -> None:
+    assert logged_in_client.get(f"/plans/{plan}").status_code == 404
 
 
-ASKED = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
+QUALITY_RUN = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
 
 
-def test_data_docs_require_a_login(here: Settings, somebody: TestClient) -> None:
-    assert DataDocsLink().get_link(None, ti_key=ASKED) == ""
-    site = docs_path(here, "flights")
+def test_data_docs_require_a_login(page_settings: Settings, logged_in_client: TestClient) -> None:
+    assert DataDocsLink().get_link(None, ti_key=QUALITY_RUN) == ""
+    site = docs_path(page_settings, "flights")
     (site / "static").mkdir(parents=True)
     (site / "overview.html").write_text("<h1>kept</h1>")
     (site / "static" / "site.css").write_text("h1 {}")
-    link = DataDocsLink().get_link(None, ti_key=ASKED)
+    link = DataDocsLink().get_link(None, ti_key=QUALITY_RUN)
     assert link == "/headrace/docs/flights/overview.html"
-    answer = somebody.get(link.removeprefix("/headrace"))
+    answer = logged_in_client.get(link.removeprefix("/headrace"))
     assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
     assert "script" not in answer.headers["content-security-policy"]
-    assert somebody.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
+    assert logged_in_client.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
     airflow_plugin.pages.dependency_overrides.clear()
     assert TestClient(airflow_plugin.pages).get("/docs/flights/overview.html").status_code == 401
 
@@ -81,7 +83,9 @@ def test_data_docs_require_a_login(here: Settings, somebody: TestClient) -> None
 @pytest.mark.parametrize(
     "page", ["flights/..%2Flast.json", "flights/%2Fetc%2Fpasswd", "..%2Fquality/flights/last.json", "flights/", "x/y"]
 )
-def test_page_outside_the_data_docs_is_not_found(here: Settings, somebody: TestClient, page: str) -> None:
-    docs_path(here, "flights").mkdir(parents=True)
-    (docs_path(here, "flights").parent / "last.json").write_text("secret")
-    assert somebody.get(f"/docs/{page}").status_code == 404
+def test_page_outside_the_data_docs_is_not_found(
+    page_settings: Settings, logged_in_client: TestClient, page: str
+) -> None:
+    docs_path(page_settings, "flights").mkdir(parents=True)
+    (docs_path(page_settings, "flights").parent / "last.json").write_text("secret")
+    assert logged_in_client.get(f"/docs/{page}").status_code == 404

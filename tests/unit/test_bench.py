@@ -67,10 +67,10 @@ def test_temporary_state_is_removed_after_a_failure_unless_keep(environment: Pat
     with pytest.raises(KeyboardInterrupt), temporary_state(keep=False) as settings:
         raise KeyboardInterrupt
     assert not settings.state.exists()
-    with temporary_state(keep=True) as kept:
+    with temporary_state(keep=True) as keeping:
         pass
-    assert kept.state.is_dir()
-    kept.state.rmdir()
+    assert keeping.state.is_dir()
+    keeping.state.rmdir()
 
 
 def test_started_processes_are_stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ PLAN = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [
 
 def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[list[Any], Mapping[str, Any]]:
     """Run a script as the plan's job; return all its reports, and the last one."""
-    start, said = bounded_jobs.subprocess.Popen, list[Any]()
+    start, lines = bounded_jobs.subprocess.Popen, list[Any]()
 
     def instead(argv: list[str], **how: Any) -> Any:
         return start([sys.executable, "-c", script], **how)
 
     monkeypatch.setattr(bounded_jobs.subprocess, "Popen", instead)
-    return said, run_job(settings, PLAN.id, ("spark_jobs.jobs.slice_job", "flights", PLAN.id), said.append)
+    return lines, run_job(settings, PLAN.id, ("spark_jobs.jobs.slice_job", "flights", PLAN.id), lines.append)
 
 
 def test_reports_of_the_job_are_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

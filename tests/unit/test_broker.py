@@ -1,4 +1,4 @@
-"""The broker's start, up to the JVM: ports, kept identity, configuration, refusals. And Kafka's errors as ours."""
+"""The broker's start up to the JVM: ports, stored identity, configuration, refusals; translated Kafka errors."""
 
 from __future__ import annotations
 
@@ -99,17 +99,19 @@ def test_port_is_either_free_or_open(taken: socket.socket) -> None:
 
 def test_configuration_listens_on_loopback_only_and_never_expires_records(settings: Settings) -> None:
     write_properties(settings, BrokerNode("id", 19092, 19093))
-    said = properties(settings)
-    hosts = re.findall(r"//([^:]+):", said["listeners"] + "," + said["advertised.listeners"])
+    properties_of_broker = properties(settings)
+    hosts = re.findall(
+        r"//([^:]+):", properties_of_broker["listeners"] + "," + properties_of_broker["advertised.listeners"]
+    )
     assert set(hosts) == {"127.0.0.1"}
-    assert said["log.message.timestamp.type"] == "LogAppendTime"
-    assert said["log.retention.ms"] == "-1"
-    assert said["auto.create.topics.enable"] == "false"
-    assert said["log.dirs"] == "data"
-    assert "$" not in "".join(said.values())
-    replicas = {key for key in said if key.endswith("replication.factor") or key.endswith("min.isr")}
+    assert properties_of_broker["log.message.timestamp.type"] == "LogAppendTime"
+    assert properties_of_broker["log.retention.ms"] == "-1"
+    assert properties_of_broker["auto.create.topics.enable"] == "false"
+    assert properties_of_broker["log.dirs"] == "data"
+    assert "$" not in "".join(properties_of_broker.values())
+    replicas = {key for key in properties_of_broker if key.endswith("replication.factor") or key.endswith("min.isr")}
     assert replicas
-    assert {said[key] for key in replicas} == {"1"}
+    assert {properties_of_broker[key] for key in replicas} == {"1"}
 
 
 def test_cluster_id_is_stored(settings: Settings) -> None:
@@ -120,7 +122,7 @@ def test_cluster_id_is_stored(settings: Settings) -> None:
 
 
 def test_cluster_id_of_formatted_storage_takes_precedence(settings: Settings) -> None:
-    """An interrupted first start may have formatted the storage and not have said so."""
+    """An interrupted first start may have formatted the storage without recording it."""
     data_path(settings).mkdir(parents=True)
     (data_path(settings) / "meta.properties").write_text("#\nnode.id=1\ncluster.id=abc-_DEF\nversion=1\n")
     assert existing_cluster_id(settings) == "abc-_DEF"

@@ -1,4 +1,4 @@
-"""What a plan's journal says is believed only when the tables say it too."""
+"""A plan's journal counts only when the tables confirm it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def applied(
 
 
 def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
-    """A commit as the owner of the tables makes it."""
-    said = {"app_id": f"sales/{RELEASE}/plan/{plan}", "batches": [0, way], "plan": plan}
-    sales.write("silver", [silver_row(way, f"b{way}")], said)
+    """Commit a patch as the owner of the tables does."""
+    metadata = {"app_id": f"sales/{RELEASE}/plan/{plan}", "batches": [0, way], "plan": plan}
+    sales.write("silver", [silver_row(way, f"b{way}")], metadata)
 
 
 def test_unpublished_release_is_not_confirmed(sales: SmallWarehouse) -> None:

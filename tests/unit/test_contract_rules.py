@@ -1,4 +1,4 @@
-"""Rules in a contract: what is refused at load and why, and what a changed contract means to whom."""
+"""Rules in a contract: what is refused at load and why, and how a changed contract is classified."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def folder(tmp_path: Path) -> Path:
 def edit(folder: Path, **schema: Any) -> Path:
     """Give the record of the contract other keys."""
     path = folder / "contract.yaml"
-    said = yaml.safe_load(path.read_text("utf-8"))
-    said["schema"][0] |= schema
-    path.write_text(yaml.safe_dump(said, sort_keys=False), "utf-8")
+    declared = yaml.safe_load(path.read_text("utf-8"))
+    declared["schema"][0] |= schema
+    path.write_text(yaml.safe_dump(declared, sort_keys=False), "utf-8")
     return folder
 
 
-def with_rule(folder: Path, said: Mapping[str, Any]) -> Contract:
-    return load_contract(edit(folder, quality=[dict(said)]))
+def with_rule(folder: Path, declared: Mapping[str, Any]) -> Contract:
+    return load_contract(edit(folder, quality=[dict(declared)]))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -152,19 +152,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_unusable_rule_is_refused_with_the_reason(folder: Path, case: str) -> None:
-    said, place, why = REFUSED[case]
+    declared, place, why = REFUSED[case]
     with pytest.raises(DeclarationRefused) as refused:
-        with_rule(folder, said)
+        with_rule(folder, declared)
     (problem,) = refused.value.problems
     assert problem.key.endswith(place)
     assert why in problem.why
 
 
 def test_rule_without_action_is_refused(folder: Path) -> None:
-    said = rule("expect_column_values_to_be_null", column="dest")
-    del said["customProperties"]
+    declared = rule("expect_column_values_to_be_null", column="dest")
+    del declared["customProperties"]
     with pytest.raises(DeclarationRefused) as refused:
-        with_rule(folder, said)
+        with_rule(folder, declared)
     assert "customProperties: is required and missing" in str(refused.value)
 
 
@@ -197,27 +197,30 @@ def test_action_decides_whether_a_rule_validates_records_or_tables(
 
 def test_rules_may_belong_to_a_property_or_a_gold_table(folder: Path) -> None:
     path = folder / "contract.yaml"
-    said = yaml.safe_load(path.read_text("utf-8"))
-    dest = next(p for p in said["schema"][0]["properties"] if p["name"] == "dest")
+    declared = yaml.safe_load(path.read_text("utf-8"))
+    dest = next(p for p in declared["schema"][0]["properties"] if p["name"] == "dest")
     dest["quality"] = [rule("expect_column_value_lengths_to_equal", "warn", value=3)]
-    said["schema"][1].update({"quality": [rule("expect_table_row_count_to_equal", "hold", value=1)]})
-    path.write_text(yaml.safe_dump(said), "utf-8")
+    declared["schema"][1].update({"quality": [rule("expect_table_row_count_to_equal", "hold", value=1)]})
+    path.write_text(yaml.safe_dump(declared), "utf-8")
     contract = load_contract(folder)
     assert ("own_rule", ("dest",)) in [(r.name, r.columns) for r in contract.record_rules]
     assert [r.action for r in contract.checks("gold.route_days")] == ["hold"]
 
 
 def test_implementation_may_be_text(folder: Path) -> None:
-    said = rule("expect_column_values_to_be_null", column="dest")
-    said["implementation"] = yaml.safe_dump(said["implementation"])
-    assert with_rule(folder, said).rules[0].columns == ("dest",)
+    declared = rule("expect_column_values_to_be_null", column="dest")
+    declared["implementation"] = yaml.safe_dump(declared["implementation"])
+    assert with_rule(folder, declared).rules[0].columns == ("dest",)
 
 
 def test_latency_is_a_service_level(folder: Path) -> None:
     path = folder / "contract.yaml"
-    said = yaml.safe_load(path.read_text("utf-8"))
-    said["slaProperties"] = [{"property": "latency", "value": 5, "unit": "m"}, {"property": "retention", "value": "3y"}]
-    path.write_text(yaml.safe_dump(said), "utf-8")
+    declared = yaml.safe_load(path.read_text("utf-8"))
+    declared["slaProperties"] = [
+        {"property": "latency", "value": 5, "unit": "m"},
+        {"property": "retention", "value": "3y"},
+    ]
+    path.write_text(yaml.safe_dump(declared), "utf-8")
     assert load_contract(folder).levels == (ServiceLevel("latency", 300.0),)
 
 
@@ -299,8 +302,8 @@ def test_violation_of_the_standard_names_its_path(folder: Path) -> None:
 
 
 def test_arguments_refused_by_great_expectations_name_the_rule(folder: Path) -> None:
-    said = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
-    edit(folder, quality=[said])
+    declared = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
+    edit(folder, quality=[declared])
     (found,) = contract_problems(folder)
     assert found.startswith("rule own_rule: expect_column_mean_to_be_between: ")
 
@@ -321,10 +324,10 @@ def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: 
 
 
 def test_great_expectations_loads_in_a_process_without_a_script() -> None:
-    """Spark's client for remote servers would end it, with 0, as if all were good."""
+    """Spark's client for remote servers would end the process with exit code 0."""
     code = f"from include.quality.quality_packages import import_optional; import_optional('{GX}'); print('alive')"
-    said = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
-    assert said.stdout == "alive\n"
+    declared = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
+    assert declared.stdout == "alive\n"
 
 
 def test_missing_quality_packages_name_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is wanted: the last word counts, whoever said it, and it is read whole or not at all."""
+"""Desired streams: the last request or release counts, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def test_no_stream_is_desired_at_first(settings: Settings) -> None:
     assert desired(settings) == {}
     assert desired_stream(settings, "flights") is None
     release_stream(settings, "flights", "somebody")
-    assert not desired_path(settings, "flights").exists(), "what was never wanted needs no word against it"
+    assert not desired_path(settings, "flights").exists(), "a stream that was never requested needs no release"
 
 
 def test_requested_stream_is_read_back(settings: Settings) -> None:
-    said = request_stream(settings, "flights", "headrace up", NOON)
-    assert (said.dataset, said.by, said.since, said.desired) == ("flights", "headrace up", NOON, True)
-    assert desired(settings) == {"flights": said}
+    stream = request_stream(settings, "flights", "headrace up", NOON)
+    assert (stream.dataset, stream.by, stream.since, stream.desired) == ("flights", "headrace up", NOON, True)
+    assert desired(settings) == {"flights": stream}
 
 
 def test_later_request_replaces_an_earlier_one(settings: Settings) -> None:
     request_stream(settings, "flights", "headrace up", NOON)
     request_stream(settings, "flights", "airflow", LATER)
-    assert [(said.by, said.since) for said in desired(settings).values()] == [("airflow", LATER)]
+    assert [(stream.by, stream.since) for stream in desired(settings).values()] == [("airflow", LATER)]
 
 
 def test_release_names_who_released_the_stream(settings: Settings) -> None:
     request_stream(settings, "flights", "airflow", NOON)
     release_stream(settings, "flights", "headrace down", LATER)
     assert desired(settings) == {}
-    said = desired_stream(settings, "flights")
-    assert said is not None
-    assert (said.by, said.desired) == ("headrace down", False)
+    stream = desired_stream(settings, "flights")
+    assert stream is not None
+    assert (stream.by, stream.desired) == ("headrace down", False)
     release_stream(settings, "flights", "airflow", LATER + timedelta(hours=1))
-    assert desired_stream(settings, "flights") == said, "saying it twice is saying it once"
+    assert desired_stream(settings, "flights") == stream, "a second release changes nothing"
 
 
 @pytest.mark.parametrize("name", ["fligths", "../flights", "", "flights/../flights", "{{ ds }}"])

@@ -1,4 +1,4 @@
-"""The doctor's checks with facts passed in."""
+"""The doctor's checks, each with its facts as arguments."""
 
 from __future__ import annotations
 
@@ -189,6 +189,6 @@ def test_exit_code_is_that_of_the_worst_check(
     monkeypatch.setattr(doctor_command, "run_checks", lambda: findings)
     table, listing = CliRunner().invoke(app, ["doctor"]), CliRunner().invoke(app, ["doctor", "--json"])
     assert (table.exit_code, listing.exit_code) == (code, code)
-    said = json.loads(listing.stdout)
-    assert said["ok"] is (code == 0)
-    assert len(said["checks"]) == len(findings)
+    printed = json.loads(listing.stdout)
+    assert printed["ok"] is (code == 0)
+    assert len(printed["checks"]) == len(findings)

@@ -244,8 +244,8 @@ def test_chunk_resent_after_a_crash_is_in_the_manifest(
     with journal_path(manifest).open("ab") as torn:
         torn.write(b'{"sent": 60')
     monkeypatch.setattr(kafka_producer, "BURST", 50)
-    asked = iter([False] * 5)
-    first = again(stop=lambda: next(asked, True))
+    stop_answers = iter([False] * 5)
+    first = again(stop=lambda: next(stop_answers, True))
     done = again()
     assert (first.resumed_at, done.resumed_at) == (400, first.produced.next_row)
     assert 600 <= done.resumed_at < done.total

@@ -29,7 +29,7 @@ def seen(**hours: int) -> str:
 def test_watermark_is_the_slowest_partition_minus_the_lateness() -> None:
     runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
     found = list(watermarks(runs, timedelta(hours=1)))
-    # A partition that was never heard of cannot hold the watermark back, and once it is there it cannot move it back.
+    # A partition without records cannot hold the watermark back, and once it is there it cannot move it back.
     assert [b.after for b in found] == [at(9), at(9), at(9), at(9)]
     assert [b.before for b in found] == [None, at(9), at(9), at(9)]
     assert list(watermarks([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)

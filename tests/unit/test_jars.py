@@ -151,16 +151,16 @@ def test_downloads_before_a_failure_stay_in_the_cache(tmp_path: Path, registry: 
 
 def test_unlisted_jar_is_removed(tmp_path: Path, registry: dict[str, bytes]) -> None:
     registry[jar().coordinate] = CONTENT
-    stranger = tmp_path / "jars" / "spark" / "one-0.9.jar"
-    stranger.parent.mkdir(parents=True)
-    stranger.touch()
+    unlisted = tmp_path / "jars" / "spark" / "one-0.9.jar"
+    unlisted.parent.mkdir(parents=True)
+    unlisted.touch()
     fetch([jar()], tmp_path / "jars", tmp_path / "cache")
-    assert sorted(path.name for path in stranger.parent.iterdir()) == ["one-1.0.jar"]
+    assert sorted(path.name for path in unlisted.parent.iterdir()) == ["one-1.0.jar"]
 
 
 def test_ivy_resolves_each_jar_separately() -> None:
-    asked = ET.fromstring(ivy_file([jar("one"), jar("two")])).iter("dependency")
-    assert [(one.get("name"), one.get("transitive")) for one in asked] == [("one", "false"), ("two", "false")]
+    dependencies = ET.fromstring(ivy_file([jar("one"), jar("two")])).iter("dependency")
+    assert [(one.get("name"), one.get("transitive")) for one in dependencies] == [("one", "false"), ("two", "false")]
 
 
 def test_ivy_reports_each_downloaded_jar() -> None:

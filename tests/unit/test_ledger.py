@@ -1,4 +1,4 @@
-"""The ledger is an index: however commits came into it, it says what the Delta logs say."""
+"""The ledger is an index: whatever the order of projections, it equals the Delta logs."""
 
 from __future__ import annotations
 

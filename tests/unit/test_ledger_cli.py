@@ -1,4 +1,4 @@
-"""`headrace ledger`: what it prints, and a rebuild beside a driver that goes on."""
+"""`headrace ledger`: its output, and a rebuild during a running driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading Delta logs: what a commit says, and every way in which its file can be wrong."""
+"""Reading Delta logs: the facts of a commit, and every way in which its file can be damaged."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_compaction_and_foreign_metadata_are_tolerated(tmp_path: Path) -> None:
     path = tmp_path / "t"
     created(path)
     rows = pa.table({"a": pa.array([1, 2], pa.int64())})
-    for said in ("hello", '"text"', '{"other": 1}', "[1]"):
-        properties = CommitProperties(custom_metadata={"userMetadata": said})
+    for written in ("hello", '"text"', '{"other": 1}', "[1]"):
+        properties = CommitProperties(custom_metadata={"userMetadata": written})
         write_deltalake(str(path), rows, mode="append", commit_properties=properties)
     DeltaTable(str(path)).optimize.compact()
     found = list(commits(path))

@@ -1,4 +1,4 @@
-"""Operators without Airflow around them: one run is one plan, nothing is done again, errors are told by kind."""
+"""Operators without Airflow around them: one run is one plan, nothing is done again, errors are reported by kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from include.settings import Settings
 from include.status import dataset_health
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-WISH = "replay__flights/manual__1"
+ORIGIN = "replay__flights/manual__1"
 FORM: dict[str, Any] = {
     "by": "batches", "start": None, "end": None, "first_batch": 1, "last_batch": 2, "offsets": None,
     "source": "auto", "reference": "as-of", "threshold": 0, "dry_run": False,
@@ -53,7 +53,7 @@ FORM: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Every operator works in the test's own state folder."""
     for module in (approval_operator, day_completion, plan_operators, run_context, stage_operators, quality_operator):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
@@ -61,16 +61,16 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def context(params: dict[str, Any] | None = None, conf: dict[str, Any] | None = None, **run: Any) -> Any:
-    """As much of a run's context as our operators look at."""
-    dag, _, name = WISH.partition("/")
+    """Return the part of a run's context that the operators read."""
+    dag, _, name = ORIGIN.partition("/")
     facts = {"dag_id": dag, "run_id": name, "conf": conf, "partition_key": None, "partition_date": None}
     task = SimpleNamespace(task_id="task", try_number=1, pushed={})
     task.xcom_push = task.pushed.__setitem__
-    said = SimpleNamespace(**facts | {"triggering_user_name": "ann"} | run)
-    return {"params": params or {}, "dag_run": said, "ti": task, "exception": ValueError("why")}
+    dag_run = SimpleNamespace(**facts | {"triggering_user_name": "ann"} | run)
+    return {"params": params or {}, "dag_run": dag_run, "ti": task, "exception": ValueError("why")}
 
 
-def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = REPLAY, **fields: Any) -> PlanRecord:
+def planned(settings: Settings, *upto: Stage, origin: str = ORIGIN, kind: str = REPLAY, **fields: Any) -> PlanRecord:
     """A plan of the run after these stages."""
     return advanced(settings, plan_at(settings, kind=kind, origin=origin), *upto, **fields)
 
@@ -78,68 +78,68 @@ def planned(settings: Settings, *upto: Stage, origin: str = WISH, kind: str = RE
 WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
 
 
-def test_plan_is_found_by_its_origin(here: Settings) -> None:
-    planned(here, origin="another/run")
-    mine = planned(here)
-    assert find_plan(here, WISH) == mine
-    assert find_plan(here, "no/such") is None
-    planned(here, origin="")
-    assert find_plan(here, "") is None, "plans of the command line answer nobody's wish"
+def test_plan_is_found_by_its_origin(own_settings: Settings) -> None:
+    planned(own_settings, origin="another/run")
+    mine = planned(own_settings)
+    assert find_plan(own_settings, ORIGIN) == mine
+    assert find_plan(own_settings, "no/such") is None
+    planned(own_settings, origin="")
+    assert find_plan(own_settings, "") is None, "plans of the command line have no origin"
 
 
 @pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
 def test_terminal_errors_fail_the_task_and_transient_errors_are_retried(
     kind: type[Terminal], raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised, match="what happened") as told, run_context.airflow_errors():
+    with pytest.raises(raised, match="what happened") as reported, run_context.airflow_errors():
         raise kind("what happened", "what to do")
-    assert type(told.value) is raised
-    assert "what to do" in str(told.value)
+    assert type(reported.value) is raised
+    assert "what to do" in str(reported.value)
 
 
-def test_task_failure_is_logged_in_the_state_folder(here: Settings) -> None:
+def test_task_failure_is_logged_in_the_state_folder(own_settings: Settings) -> None:
     run_context.log_failure(context())
-    (line,) = log_path(here, run_context.FAILURES).read_text().splitlines()
-    said = json.loads(line)
-    assert (said["run"], said["task"], said["error"]) == (WISH, "task", "why")
+    (line,) = log_path(own_settings, run_context.FAILURES).read_text().splitlines()
+    result = json.loads(line)
+    assert (result["run"], result["task"], result["error"]) == (ORIGIN, "task", "why")
 
 
 def test_invalid_run_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: pytest.fail("the planner was asked"))
+    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: pytest.fail("the planner was called"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
 
 
-def test_planner_gets_parameters_author_and_origin(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    record = planned(here)
+def test_planner_gets_parameters_author_and_origin(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: list[Any] = []
+    record = planned(own_settings)
 
     def plan_replay(*args: Any) -> PlanRecord:
-        asked.extend(args)
+        arguments.extend(args)
         return record
 
     monkeypatch.setattr(replay_plan, "plan_replay", plan_replay)
-    said = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
-    assert said["plan"] == record.plan.id
-    settings, dataset, parameters, by, _, run = asked
+    result = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
+    assert result["plan"] == record.plan.id
+    settings, dataset, parameters, by, _, run = arguments
     expected = ReplayParameters(by="batches", first_batch=1, last_batch=2)
-    assert (settings, dataset, parameters, by, run) == (here, "flights", expected, "ann", WISH)
+    assert (settings, dataset, parameters, by, run) == (own_settings, "flights", expected, "ann", ORIGIN)
 
 
-def test_dry_run_leaves_no_open_plan(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = planned(here)
-    write_deltalake(silver_path(here, "flights", "aaa"), pa.table({"x": [1]}))
+def test_dry_run_leaves_no_open_plan(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = planned(own_settings)
+    write_deltalake(silver_path(own_settings, "flights", "aaa"), pa.table({"x": [1]}))
     monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: record)
-    seen = context(FORM | {"dry_run": True})
+    dry_run = context(FORM | {"dry_run": True})
     operator = PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
         with pytest.raises(AirflowException) as skipped:
-            operator.execute(seen)
+            operator.execute(dry_run)
         assert type(skipped.value).__name__ == "DownstreamTasksSkipped"
-        record = load_plan(here, record.plan.id)
+        record = load_plan(own_settings, record.plan.id)
         assert record.stage is Stage.CANCELLED
-    assert seen["ti"].pushed["return_value"]["plan"] == record.plan.id
+    assert dry_run["ti"].pushed["return_value"]["plan"] == record.plan.id
 
 
 BACKFILL_FORM = {"start": None, "end": None, "reference": "as-of", "threshold": 0, "dry_run": False}
@@ -161,9 +161,9 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
     monkeypatch.setattr(backfill_plan, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
-    asked = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
+    arguments = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
     with pytest.raises(AirflowFailException, match="no published event"):
-        operator.execute(context(asked))
+        operator.execute(context(arguments))
 
 
 def test_partition_key_gives_the_day() -> None:
@@ -184,9 +184,9 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
     assert list(complete_days(date(2013, 1, 9), watermark)) == [], "a watermark that stands back reports nothing"
     first = list(complete_days(None, watermark))
     assert (len(first), first[-1]) == (31, date(2013, 1, 3))
-    told = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}
-    assert last_reported_before(told, "audit/8") == date(2013, 1, 3)
-    assert last_reported_before(told, "audit/7") == date(2013, 1, 1)
+    reported = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}
+    assert last_reported_before(reported, "audit/8") == date(2013, 1, 3)
+    assert last_reported_before(reported, "audit/7") == date(2013, 1, 1)
     assert last_reported_before(None, "audit/7") is None
 
 
@@ -196,27 +196,27 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     audited = {"flights": "balanced"}
 
-    def seen(run: str) -> Any:
-        events = {t: SimpleNamespace(add_partitions=lambda days, t=t: told.__setitem__(t.name, days)) for t in tables}
+    def audit_context(run: str) -> Any:
+        events = {t: SimpleNamespace(add_partitions=lambda days, t=t: reported.__setitem__(t.name, days)) for t in tables}
         stored = SimpleNamespace(get=memory.get, set=memory.__setitem__)
         ti = SimpleNamespace(xcom_pull=lambda task_ids: audited)
         return context(run_id=run) | {"outlet_events": events, "asset_state_store": {tables[0]: stored}, "ti": ti}
 
     days = ["2013-01-02", "2013-01-03"]
-    assert operator.execute(seen("7")) == days
-    assert told == {"bronze.flights": days, "gold.carrier_hours": days}
-    assert operator.execute(seen("7")) == days, "a retry tells them again"
+    assert operator.execute(audit_context("7")) == days
+    assert reported == {"bronze.flights": days, "gold.carrier_hours": days}
+    assert operator.execute(audit_context("7")) == days, "a retry reports them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
-        operator.execute(seen("8"))
+        operator.execute(audit_context("8"))
     monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
-        operator.execute(seen("9"))
+        operator.execute(audit_context("9"))
     audited.clear()
     with pytest.raises(AirflowSkipException, match="not audited"):
-        operator.execute(seen("10"))
+        operator.execute(audit_context("10"))
 
 
 @pytest.mark.parametrize(
@@ -224,18 +224,18 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     [(BuildPlan, WAY[:1], "build"), (BuildPlan, WAY, "build"), (ComparePlan, WAY[:2], "compare_built")],
 )
 def test_completed_stage_is_not_repeated(
-    here: Settings, monkeypatch: pytest.MonkeyPatch, operator: Any, done: tuple[Stage, ...], function: str
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch, operator: Any, done: tuple[Stage, ...], function: str
 ) -> None:
     monkeypatch.setattr(plan_stages, function, lambda *args: pytest.fail("the work was done again"))
-    record = planned(here, *done)
-    said = operator(task_id="task", dataset="flights").execute(context())
-    assert said["plan"] == record.plan.id
-    assert load_plan(here, record.plan.id) == record
+    record = planned(own_settings, *done)
+    result = operator(task_id="task", dataset="flights").execute(context())
+    assert result["plan"] == record.plan.id
+    assert load_plan(own_settings, record.plan.id) == record
 
 
 @pytest.mark.parametrize("end", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
-def test_ended_plan_is_not_continued(here: Settings, end: tuple[Stage, ...]) -> None:
-    planned(here, *end)
+def test_ended_plan_is_not_continued(own_settings: Settings, end: tuple[Stage, ...]) -> None:
+    planned(own_settings, *end)
     with pytest.raises(AirflowFailException, match=str(end[-1])):
         BuildPlan(task_id="build", dataset="flights").execute(context())
 
@@ -245,50 +245,50 @@ def test_apply_of_a_run_without_a_plan_fails() -> None:
         ApplyPlan(task_id="apply", dataset="flights").execute(context())
 
 
-def test_apply_fails_unless_the_tables_confirm_it(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = planned(here, *WAY)
+def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = planned(own_settings, *WAY)
 
-    def not_there(settings: Settings, seen: PlanRecord) -> dict[str, Any]:
-        raise NotConfirmed(seen.plan.id, seen.stage, "silver has no commit of it")
+    def not_there(settings: Settings, record: PlanRecord) -> dict[str, Any]:
+        raise NotConfirmed(record.plan.id, record.stage, "silver has no commit of it")
 
     monkeypatch.setattr(plan_stages, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):
         ApplyPlan(task_id="apply", dataset="flights").execute(context())
-    assert load_plan(here, record.plan.id).stage is Stage.APPLIED
+    assert load_plan(own_settings, record.plan.id).stage is Stage.APPLIED
 
 
-def test_policy_approves_an_equal_plan(here: Settings) -> None:
-    record = planned(here, *WAY[:2], verdict="equal")
-    said = ApprovePlan(task_id="approve", dataset="flights").execute(context())
-    assert said == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
-    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == said, "asked again: nothing more"
+def test_policy_approves_an_equal_plan(own_settings: Settings) -> None:
+    record = planned(own_settings, *WAY[:2], verdict="equal")
+    result = ApprovePlan(task_id="approve", dataset="flights").execute(context())
+    assert result == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
+    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == result, "a second run changes nothing"
 
 
-def test_held_plan_fails_without_asking_for_approval(here: Settings) -> None:
-    record = planned(here, *WAY[:2], verdict="held", held=("gold.route_days: few_rows",))
+def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:
+    record = planned(own_settings, *WAY[:2], verdict="held", held=("gold.route_days: few_rows",))
     with pytest.raises(AirflowFailException, match="few_rows"):
         ApprovePlan(task_id="approve", dataset="flights").execute(context())
-    assert load_plan(here, record.plan.id).stage is Stage.COMPARED
+    assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED
 
 
 @pytest.mark.parametrize(("option", "stage"), [("Approve", Stage.APPROVED), ("Reject", Stage.REJECTED)])
-def test_decision_is_recorded_with_its_author(here: Settings, option: str, stage: Stage) -> None:
-    record = planned(here, *WAY[:2], verdict="needs approval")
+def test_decision_is_recorded_with_its_author(own_settings: Settings, option: str, stage: Stage) -> None:
+    record = planned(own_settings, *WAY[:2], verdict="needs approval")
     answered = {
         "chosen_options": [option],
         "params_input": {},
         "responded_at": NOON,
         "responded_by_user": {"id": "7", "name": "bob"},
     }
-    said = ApprovePlan(task_id="approve", dataset="flights").execute_complete(context(), answered)
-    assert (said["stage"], said["by"]) == (str(stage), "bob")
-    assert load_plan(here, record.plan.id).stage is stage
+    result = ApprovePlan(task_id="approve", dataset="flights").execute_complete(context(), answered)
+    assert (result["stage"], result["by"]) == (str(stage), "bob")
+    assert load_plan(own_settings, record.plan.id).stage is stage
 
 
 def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
-    here: Settings, monkeypatch: pytest.MonkeyPatch
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, last = planned(here, *WAY, origin="a/1"), planned(here, *WAY, origin="a/2", kind=BACKFILL)
+    first, last = planned(own_settings, *WAY, origin="a/1"), planned(own_settings, *WAY, origin="a/2", kind=BACKFILL)
 
     def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         return advanced(settings, record, Stage.ROLLED_BACK, by=by)
@@ -302,36 +302,36 @@ def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
         assert operator.execute(context({"plan": ""}))["plan"] == last.plan.id
-    assert load_plan(here, first.plan.id).stage is Stage.APPLIED
+    assert load_plan(own_settings, first.plan.id).stage is Stage.APPLIED
 
 
-def test_plan_of_another_dataset_is_not_rolled_back(here: Settings) -> None:
-    record = planned(here, *WAY)
+def test_plan_of_another_dataset_is_not_rolled_back(own_settings: Settings) -> None:
+    record = planned(own_settings, *WAY)
     with pytest.raises(AirflowFailException, match="is not about weather"):
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": record.plan.id}))
     with pytest.raises(AirflowFailException, match="no plan is applied"):
         RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": ""}))
 
 
-def answered(here: Settings, *actions: str) -> PublishedChecks:
-    """What the tables answer when a rule of each action is broken."""
+def answered(own_settings: Settings, *actions: str) -> PublishedChecks:
+    """Return results in which a rule of each action fails."""
     checks = [
         RuleResult("gold.days", "sums", "expect_x", action, "critical", passed=False, observed="7")
         for action in actions
     ]
     kept = RuleResult("gold.days", "kept", "expect_x", "fail", "critical", passed=True, observed="7")
-    return PublishedChecks("flights", "aaa", 3, NOON, [kept, *checks], here.state)
+    return PublishedChecks("flights", "aaa", 3, NOON, [kept, *checks], own_settings.state)
 
 
 @pytest.mark.parametrize(("action", "fails"), [("warn", False), ("hold", True), ("fail", True)])
 def test_blocking_rule_fails_the_task(
-    here: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
 ) -> None:
-    monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(here, action))
+    monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(own_settings, action))
     asking = ValidateTables(task_id="validate", dataset="flights")
     if not fails:
-        said = asking.execute(context())
-        assert said == {"release": "aaa", "batch": 3, "evaluated": 2, "failed": ["gold.days, sums (warn): 7"]}
+        result = asking.execute(context())
+        assert result == {"release": "aaa", "batch": 3, "evaluated": 2, "failed": ["gold.days, sums (warn): 7"]}
         return
     with pytest.raises(AirflowFailException, match=rf"1 blocking rules failed.*gold.days, sums \({action}\): 7"):
         asking.execute(context())

@@ -1,4 +1,4 @@
-"""A plan whose tables break a rule that holds back is not approved, and one that could not be asked needs approval."""
+"""A plan that breaks a hold rule is not approved; a plan whose rules cannot be evaluated needs approval."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ TABLE = "gold.route_days"
 def with_rules(folder: Path) -> Dataset:
     """Flights with two rules of route_days: no negative count holds, at most ten rows warns."""
     shutil.copytree(FLIGHTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    said = yaml.safe_load((folder / "contract.yaml").read_text("utf-8"))
+    contract = yaml.safe_load((folder / "contract.yaml").read_text("utf-8"))
     rules = [
         ("negative", "hold", "expect_column_values_to_be_between", {"column": "scheduled", "min_value": 0}),
         ("many", "warn", "expect_table_row_count_to_be_between", {"max_value": 2}),
     ]
-    said["schema"] = [
-        said["schema"][0],
+    contract["schema"] = [
+        contract["schema"][0],
         {
             "name": "route_days",
             "quality": [
@@ -57,7 +57,7 @@ def with_rules(folder: Path) -> Dataset:
             ],
         },
     ]
-    (folder / "contract.yaml").write_text(yaml.safe_dump(said), "utf-8")
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract), "utf-8")
     return load_dataset("flights", folder)
 
 

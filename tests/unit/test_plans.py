@@ -1,4 +1,4 @@
-"""Plans: what may follow what, what survives on disk, and what a comparison calls equal."""
+"""Plans: stage transitions, what survives on disk, and the classification of changes."""
 
 from __future__ import annotations
 

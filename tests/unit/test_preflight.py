@@ -127,16 +127,16 @@ def test_intact_checkpoint_is_continued(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", REPAIRABLE)
 def test_unusable_checkpoint_is_refused_and_repaired(scene: Scene, name: str) -> None:
-    damage, kind, said = REPAIRABLE[name]
+    damage, kind, message = REPAIRABLE[name]
     damage(scene)
-    with pytest.raises(kind, match=said.replace("(", r"\(")) as refusal:
+    with pytest.raises(kind, match=message.replace("(", r"\(")) as refusal:
         scene.preflight()
     assert refusal.value.remedy == "headrace repair flights"
 
     before = (scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text()
     well, shown = scene.repair(agreed=False)
     assert not well
-    assert any(said in line for line in shown)
+    assert any(message in line for line in shown)
     assert before == ((scene.folder / "generation.json").exists() and (scene.folder / "generation.json").read_text())
 
     head = bronze_head(scene.bronze)
@@ -152,11 +152,11 @@ def test_unusable_checkpoint_is_refused_and_repaired(scene: Scene, name: str) ->
 
 @pytest.mark.parametrize("name", UNREPAIRABLE)
 def test_disagreeing_tables_are_not_repaired(scene: Scene, name: str) -> None:
-    damage, kind, said = UNREPAIRABLE[name]
+    damage, kind, message = UNREPAIRABLE[name]
     damage(scene)
     before = (scene.folder / "generation.json").read_text()
     for ask in (scene.preflight, scene.repair):
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=message):
             ask()
     assert (scene.folder / "generation.json").read_text() == before
 

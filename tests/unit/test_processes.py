@@ -73,10 +73,10 @@ def test_spawned_process_is_recognised_and_stopped(settings: Settings) -> None:
 
 def test_reused_pid_is_not_signalled(settings: Settings) -> None:
     run = sleeper(settings)
-    stranger = replace(run, started=run.started - 60)
-    assert not is_alive(stranger)
-    send(stranger, signal.SIGKILL)
-    assert is_alive(run), "a stranger with the pid of a gone process must not get its signal"
+    reused_pid = replace(run, started=run.started - 60)
+    assert not is_alive(reused_pid)
+    send(reused_pid, signal.SIGKILL)
+    assert is_alive(run), "a process that reuses the pid must not get the signal"
     send(run, signal.SIGKILL)
 
 
@@ -84,9 +84,9 @@ def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); exit(3)"
     run = spawn(settings, "stream:flights", [sys.executable, "-c", code], Path.cwd(), os.environ)
-    while (told := exit_code(run)) is None:
+    while (code_of_child := exit_code(run)) is None:
         time.sleep(0.02)
-    assert told == 3
+    assert code_of_child == 3
     assert exit_code(run) is None
     child = int(last_line(settings, run.name, 0))
     end = time.monotonic() + 5
@@ -117,9 +117,9 @@ def test_process_without_a_run_file_is_ended(settings: Settings, monkeypatch: py
 
 
 def test_processes_never_started_are_stopped(settings: Settings) -> None:
-    seen = observe_processes(settings)
-    assert [status.name for status in seen] == ["runner", "broker", "stream:flights", "stream:weather"]
-    assert {status.state for status in seen} == {ProcessState.STOPPED}
+    observed = observe_processes(settings)
+    assert [status.name for status in observed] == ["runner", "broker", "stream:flights", "stream:weather"]
+    assert {status.state for status in observed} == {ProcessState.STOPPED}
 
 
 def test_driver_without_a_status_is_starting_and_killed_driver_has_crashed(settings: Settings) -> None:
@@ -127,8 +127,8 @@ def test_driver_without_a_status_is_starting_and_killed_driver_has_crashed(setti
     assert observe_stream(settings, "flights").state is ProcessState.STARTING
     send(run, signal.SIGKILL)
     wait_gone(run, 5)
-    seen = observe_stream(settings, "flights")
-    assert (seen.state, seen.pid) == (ProcessState.CRASHED, None)
+    observed = observe_stream(settings, "flights")
+    assert (observed.state, observed.pid) == (ProcessState.CRASHED, None)
 
 
 def test_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
@@ -159,8 +159,8 @@ def test_driver_without_progress_is_reported(
 ) -> None:
     now = datetime.now(UTC)
     run, idle = sleeper(settings), (now - timedelta(seconds=seconds)).isoformat()
-    word = {"state": "running", "pid": run.pid, "at": now.isoformat(), "progress_at": idle}
-    status_path(settings, run.name).write_text(json.dumps(word))
+    driver_status = {"state": "running", "pid": run.pid, "at": now.isoformat(), "progress_at": idle}
+    status_path(settings, run.name).write_text(json.dumps(driver_status))
     found = unsupervised_status(settings, run.name, now)
     assert (found.state, found.detail) == (state, detail)
 
@@ -186,15 +186,20 @@ def test_final_status_of_a_driver_that_ends_during_the_check_is_read(
     run = RunFile("stream:flights", 2**22, 1.0, [])
     write_run_file(settings, run)
 
-    def says_it_and_ends(_: RunFile) -> bool:
-        word = {"state": "failed", "reason": "no space left", "pid": run.pid, "at": datetime.now(UTC).isoformat()}
-        status_path(settings, run.name).write_text(json.dumps(word))
+    def reports_failure_and_ends(_: RunFile) -> bool:
+        driver_status = {
+            "state": "failed",
+            "reason": "no space left",
+            "pid": run.pid,
+            "at": datetime.now(UTC).isoformat(),
+        }
+        status_path(settings, run.name).write_text(json.dumps(driver_status))
         return False
 
-    monkeypatch.setattr(observing, "is_alive", says_it_and_ends)
+    monkeypatch.setattr(observing, "is_alive", reports_failure_and_ends)
     monkeypatch.setattr(observing, "is_suspended", lambda _: False)
-    seen = unsupervised_status(settings, run.name)
-    assert (seen.state, seen.detail) == (ProcessState.FAILED, "no space left")
+    observed = unsupervised_status(settings, run.name)
+    assert (observed.state, observed.detail) == (ProcessState.FAILED, "no space left")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "broker"}', ""])
@@ -218,38 +223,38 @@ def test_down_drains_and_removes_the_run_file(settings: Settings, stand_ins: Sta
 
 def test_down_of_one_stream_leaves_the_others_running(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
-    said: list[str] = []
-    down(settings, said.append, ["flights"])
+    printed: list[str] = []
+    down(settings, printed.append, ["flights"])
     assert (is_alive(flights), is_alive(weather)) == (False, True)
-    assert said[0] == "stream:flights: draining …"
-    assert said[1].startswith("stream:flights: stopped after")
+    assert printed[0] == "stream:flights: draining …"
+    assert printed[1].startswith("stream:flights: stopped after")
     assert desired(settings) == {"weather"}
     assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
 
 
 def test_down_names_who_will_restart_the_stream(settings: Settings, stand_ins: StandIns) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     stand_ins.started("flights")
     stand_ins.started("weather")
     request_stream(settings, "flights", "stream__flights/scheduled__1")
-    down(settings, said.append, ["flights"])
-    assert [line for line in said if "unless paused" in line] == [
+    down(settings, printed.append, ["flights"])
+    assert [line for line in printed if "unless paused" in line] == [
         "stream:flights: Airflow's stream__flights requested it; unless paused, its next run starts it"
     ]
-    said.clear()
-    down(settings, said.append, ["weather"])
-    assert not [line for line in said if "unless paused" in line]
+    printed.clear()
+    down(settings, printed.append, ["weather"])
+    assert not [line for line in printed if "unless paused" in line]
 
 
 def test_down_kills_an_unresponsive_driver_and_reports_it(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_stop, "restart_policy", lambda _: Policy(drain_within=0.4))
-    stand_ins.how["flights"], said = "deaf", list[str]()
+    stand_ins.how["flights"], printed = "deaf", list[str]()
     run = stand_ins.started("flights")
-    down(settings, said.append)
+    down(settings, printed.append)
     assert not is_alive(run)
-    assert any("stream:flights: was killed" in line for line in said), said
+    assert any("stream:flights: was killed" in line for line in printed), printed
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
@@ -285,9 +290,9 @@ def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand
     run = stand_ins.started("flights")
     send(run, signal.SIGKILL)
     assert wait_gone(run, 5)
-    said: list[str] = []
-    down(settings, said.append)
-    assert "stream:flights: was not running" in said
+    printed: list[str] = []
+    down(settings, printed.append)
+    assert "stream:flights: was not running" in printed
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
@@ -320,11 +325,11 @@ def test_every_reported_driver_phase_is_a_state(settings: Settings) -> None:
 def test_runner_with_other_settings_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"settings": environment_settings()}
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), [], extra))
-    said: list[str] = []
-    ensure_runner(settings, said.append)
+    printed: list[str] = []
+    ensure_runner(settings, printed.append)
     monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "7g")
     monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me:secret@host/db")
-    ensure_runner(settings, said.append)
-    assert said[0] == f"runner: already running, pid {os.getpid()}"
-    assert "HEADRACE_DRIVER_MEMORY=3g (now 7g)" in said[1]
-    assert "secret" not in said[1]
+    ensure_runner(settings, printed.append)
+    assert printed[0] == f"runner: already running, pid {os.getpid()}"
+    assert "HEADRACE_DRIVER_MEMORY=3g (now 7g)" in printed[1]
+    assert "secret" not in printed[1]

@@ -1,4 +1,4 @@
-"""Whole tables asked by Great Expectations: what blocks, what only warns, and what the answer says."""
+"""Whole tables validated by Great Expectations: what blocks, what only warns, and the reported results."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ ROWS = pa.table(
 
 
 def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: bool = False, **kwargs: Any) -> Rule:
-    said = {
+    declared = {
         "type": "custom",
         "engine": "greatExpectations",
         "name": name,
         "customProperties": [{"property": "action", "value": action}],
         "implementation": {"type": expectation, "kwargs": kwargs},
     }
-    return read_rules([said], None if gold else TYPES)[0]
+    return read_rules([declared], None if gold else TYPES)[0]
 
 
-def answers(*rules: Rule, site: Path | None = None) -> list[RuleResult]:
+def results(*rules: Rule, site: Path | None = None) -> list[RuleResult]:
     return validate_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
 
 
@@ -81,20 +81,20 @@ CASES: Mapping[str, tuple[Rule, bool, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_expectation_is_evaluated_over_the_table(case: str) -> None:
-    asked, passed, seen = CASES[case]
-    (found,) = answers(asked)
-    assert (found.passed, found.observed) == (passed, seen)
+    rule_of_case, passed, observed = CASES[case]
+    (found,) = results(rule_of_case)
+    assert (found.passed, found.observed) == (passed, observed)
     assert found.blocks is not passed
 
 
 @pytest.mark.parametrize(("action", "blocks"), [("warn", False), ("hold", True), ("fail", True)])
 def test_only_hold_and_fail_rules_block(action: str, blocks: bool) -> None:
-    (found,) = answers(rule("expect_table_row_count_to_be_between", action, min_value=5))
+    (found,) = results(rule("expect_table_row_count_to_be_between", action, min_value=5))
     assert (found.passed, found.blocks) == (False, blocks)
 
 
 def test_rule_on_a_missing_column_fails_and_names_it() -> None:
-    (found,) = answers(rule("expect_column_values_to_be_unique", column="colour", gold=True))
+    (found,) = results(rule("expect_column_values_to_be_unique", column="colour", gold=True))
     assert not found.passed
     assert '"colour"' in found.observed
 
@@ -102,7 +102,7 @@ def test_rule_on_a_missing_column_fails_and_names_it() -> None:
 def test_each_rule_has_its_own_result_and_data_docs_are_built(tmp_path: Path) -> None:
     good, bad = (rule("expect_table_row_count_to_be_between", name=f"rows_{n}", min_value=n) for n in (4, 5))
     for _ in range(2):
-        found = answers(bad, good, site=tmp_path / "docs")
+        found = results(bad, good, site=tmp_path / "docs")
         assert [(check.rule, check.passed) for check in found] == [("rows_5", False), ("rows_4", True)]
     index = (tmp_path / "docs" / "index.html").read_text("utf-8")
     assert "gold.days" in index
@@ -121,7 +121,7 @@ def test_numbers_become_floats_and_strings_keep_none() -> None:
 
 
 def test_overview_names_each_rule_and_escapes_markup() -> None:
-    checks = answers(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
+    checks = results(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
     shown = checks_page("flights <1>", checks, {"gold.days": "validations/x.html"})
     for text in (
         "flights &lt;1&gt;",

@@ -33,8 +33,8 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         with pytest.raises(SystemExit) as left:
             command_line.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
 
     yield call
     load_settings.cache_clear()

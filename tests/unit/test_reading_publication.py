@@ -1,4 +1,4 @@
-"""The publication file: what is written is what is read, and a damaged one is named."""
+"""The publication file: it is read back as written, and a damaged file is named."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_published_tables_have_absolute_paths_and_their_publication(settings: Se
 
 
 def test_remedy_for_a_missing_publication_names_the_dataset(settings: Settings) -> None:
-    """`up` of a dataset that there is none of says which there are."""
+    """`headrace up` of an unknown dataset lists the known ones."""
     with pytest.raises(NothingPublished, match="headrace up nope "):
         read_publication(settings, "nope")
 
 
 def test_unknown_release_lists_the_known_ones(settings: Settings) -> None:
-    kept = snapshot_dataset(settings, "flights").release
+    release = snapshot_dataset(settings, "flights").release
     with pytest.raises(ReleaseUnknown) as refused:
         released_dataset(settings, "flights", "nope")
-    assert refused.value.known == [kept]
-    assert kept in refused.value.remedy
+    assert refused.value.known == [release]
+    assert release in refused.value.remedy

@@ -1,4 +1,4 @@
-"""What a run may be asked for, and what is refused before anything is done."""
+"""Parameters of runs: accepted values, and values that are refused before anything is done."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FORMS: dict[type[Parameters], dag_forms.Form] = {
 DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
 
 
-def asked(model: type[Parameters], **more: Any) -> dict[str, Any]:
-    """What a form gives, with some fields filled in otherwise."""
+def form_values(model: type[Parameters], **more: Any) -> dict[str, Any]:
+    """Return a form's default values, some of them replaced."""
     return {name: param.value for name, param in FORMS[model].items()} | more
 
 
 def refusal(model: type[Parameters], **more: Any) -> ParamsRefused:
     with pytest.raises(ParamsRefused) as refused:
-        validated_params(model, asked(model, **more))
+        validated_params(model, form_values(model, **more))
     return refused.value
 
 
@@ -50,7 +50,7 @@ def test_form_has_exactly_the_fields_of_its_model(model: type[Parameters]) -> No
 
 @pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayRun])
 def test_default_values_of_the_form_are_valid(model: type[Parameters]) -> None:
-    validated_params(model, asked(model))
+    validated_params(model, form_values(model))
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
@@ -59,13 +59,13 @@ def test_time_without_a_zone_is_refused(start: object) -> None:
 
 
 def test_replay_range_is_given_by_time_batches_or_offsets() -> None:
-    times = validated_params(ReplayRun, asked(ReplayRun, by="time", **DAY))
+    times = validated_params(ReplayRun, form_values(ReplayRun, by="time", **DAY))
     assert times.plan == ReplayParameters(
         by="time", start=datetime(2013, 1, 2, tzinfo=UTC), end=datetime(2013, 1, 3, tzinfo=UTC)
     )
-    batches = validated_params(ReplayRun, asked(ReplayRun, by="batches", first_batch=0, last_batch=0))
+    batches = validated_params(ReplayRun, form_values(ReplayRun, by="batches", first_batch=0, last_batch=0))
     assert batches.plan == ReplayParameters(by="batches", first_batch=0, last_batch=0)
-    offsets = validated_params(ReplayRun, asked(ReplayRun, by="offsets", offsets={"0": [100, 200]}))
+    offsets = validated_params(ReplayRun, form_values(ReplayRun, by="offsets", offsets={"0": [100, 200]}))
     assert offsets.plan == ReplayParameters(by="offsets", offsets={0: (100, 200)})
 
 

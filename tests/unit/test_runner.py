@@ -37,8 +37,8 @@ def settings(two_datasets: Settings) -> Settings:
 
 
 @pytest.fixture
-def there(settings: Settings) -> None:
-    """This process passes for the runner."""
+def runner_run_file(settings: Settings) -> None:
+    """Register this process as the runner."""
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv))
 
 
@@ -130,7 +130,7 @@ def test_stream_is_not_restarted_without_a_broker(
 
 
 def test_process_that_dies_at_once_is_given_up_with_the_last_log_line(
-    settings: Settings, stand_ins: StandIns, there: None
+    settings: Settings, stand_ins: StandIns, runner_run_file: None
 ) -> None:
     stand_ins.how["flights"] = "dies"
     request_stream(settings, "flights", "a test")
@@ -147,7 +147,7 @@ def test_process_that_dies_at_once_is_given_up_with_the_last_log_line(
 
 
 def test_process_between_two_tries_is_pending_and_reports_the_next_try(
-    settings: Settings, stand_ins: StandIns, there: None
+    settings: Settings, stand_ins: StandIns, runner_run_file: None
 ) -> None:
     stand_ins.runner.policy = replace(stand_ins.policy, first_pause=600.0, longest_pause=600.0)
     stand_ins.how["flights"] = "fails"
@@ -161,7 +161,7 @@ def test_process_between_two_tries_is_pending_and_reports_the_next_try(
 
 
 def test_process_with_a_terminal_error_is_given_up_at_once(
-    settings: Settings, stand_ins: StandIns, there: None
+    settings: Settings, stand_ins: StandIns, runner_run_file: None
 ) -> None:
     stand_ins.how["flights"] = "refused"
     request_stream(settings, "flights", "a test")

@@ -1,4 +1,4 @@
-"""The health of a stream: run file, driver's word, publication, ledger and Kafka, each of which may be away."""
+"""The health of a stream from run file, driver status, publication, ledger and Kafka; each may be missing."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return ends
 
 
-def say(settings: Settings, **said: object) -> None:
+def write_driver_status(settings: Settings, **fields: object) -> None:
     write_run_file(settings, RunFile(FLIGHTS, os.getpid(), started_at(os.getpid()), ["driver"]))
-    word = {"state": "running", "pid": os.getpid(), "at": datetime.now(UTC).isoformat()} | said
-    status_path(settings, FLIGHTS).write_text(json.dumps(word))
+    driver_status = {"state": "running", "pid": os.getpid(), "at": datetime.now(UTC).isoformat()} | fields
+    status_path(settings, FLIGHTS).write_text(json.dumps(driver_status))
 
 
 def test_health_of_a_running_stream_is_complete(settings: Settings, kafka: dict[int, int]) -> None:
     dataset = snapshot_dataset(settings, "flights")
     Stream(settings, release=dataset.release).run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
-    say(settings, release=dataset.release, lag_seconds=1.5, refined_batch=1)
+    write_driver_status(settings, release=dataset.release, lag_seconds=1.5, refined_batch=1)
     request_stream(settings, "flights", "airflow")
     found = stream_health(settings, "flights")
     assert (found.dataset, found.desired, found.requested_by) == ("flights", True, "airflow")

@@ -1,4 +1,4 @@
-"""Settings are strict: what is unknown, of the wrong type or dangerous is refused, and the refusal names it."""
+"""Settings are strict: an unknown, mistyped or dangerous value is refused by name."""
 
 from __future__ import annotations
 

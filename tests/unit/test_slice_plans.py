@@ -1,4 +1,4 @@
-"""Planning a backfill or a replay: what is asked becomes offsets, each with where it is read, or is refused by name."""
+"""Planning a backfill or a replay: the requested range becomes offset spans with a source, or is refused."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FLIGHTS = "stream:flights"
 
 
 class Broker:
-    """Kafka's offsets as a test wants them; `ends` None: the broker does not answer."""
+    """Kafka's offsets as a test sets them; `ends` None: the broker does not answer."""
 
     def __init__(self) -> None:
         self.ends: Mapping[str, Mapping[int, int]] | None = {"flights": {0: 0, 1: 0}, "weather": {0: 0, 1: 0}}
@@ -81,16 +81,16 @@ def headrace(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
-def say(settings: Settings, pid: int, **said: object) -> None:
-    """Write what the driver of flights says of itself, and its run file."""
+def write_driver_status(settings: Settings, pid: int, **fields: object) -> None:
+    """Write the status and the run file of the driver of flights."""
     born = started_at(pid) if pid == os.getpid() else 1.0
     write_run_file(settings, RunFile(FLIGHTS, pid, born, ["driver"]))
-    word = {"state": "running", "reason": None, "pid": pid, "at": datetime.now(UTC).isoformat()} | said
-    status_path(settings, FLIGHTS).write_text(json.dumps(word))
+    driver_status = {"state": "running", "reason": None, "pid": pid, "at": datetime.now(UTC).isoformat()} | fields
+    status_path(settings, FLIGHTS).write_text(json.dumps(driver_status))
 
 
-def entered(settings: Settings, batches: int) -> Stream:
-    """A stream that ran and was entered into the ledger."""
+def projected_stream(settings: Settings, batches: int) -> Stream:
+    """Return a stream whose batches were projected into the ledger."""
     stream = Stream(settings)
     stream.run(0, batches - 1)
     project_dataset(open_writer(settings), settings, "flights")
@@ -98,10 +98,10 @@ def entered(settings: Settings, batches: int) -> Stream:
 
 
 def test_progress_has_rows_batches_rates_and_lag(settings: Settings, broker: Broker) -> None:
-    entered(settings, 2)
+    projected_stream(settings, 2)
     broker.ends = {"flights": {0: 30, 1: 22}, "weather": {}}
     rates = {"ingest": 800.0, "refine": 700.5}
-    say(settings, os.getpid(), ingested_batch=3, refined_batch=1, rates=rates, lag_seconds=1.5)
+    write_driver_status(settings, os.getpid(), ingested_batch=3, refined_batch=1, rates=rates, lag_seconds=1.5)
     flights, weather = observe_progress(settings).datasets
     assert flights.process.state is ProcessState.RUNNING
     assert (flights.batches.ingested, flights.batches.refined, flights.batches.published) == (3, 1, 1)
@@ -124,18 +124,18 @@ def test_status_shows_when_the_folder_differs_from_the_published_release(setting
 def test_missing_broker_and_ledger_leave_gaps_and_notes(settings: Settings, broker: Broker) -> None:
     Stream(settings).run(0, 0)
     broker.ends = None
-    seen = observe_progress(settings)
-    flights = seen.datasets[0]
+    observed = observe_progress(settings)
+    flights = observed.datasets[0]
     assert (flights.lag.offsets, flights.rows["kafka"], flights.rows["bronze"]) == (None, None, None)
     assert flights.batches.published == 0
-    assert len(seen.notes) == 2
-    assert any("no Kafka broker answers" in note for note in seen.notes)
-    assert any("no ledger exists" in note for note in seen.notes)
+    assert len(observed.notes) == 2
+    assert any("no Kafka broker answers" in note for note in observed.notes)
+    assert any("no ledger exists" in note for note in observed.notes)
 
 
 def test_crashed_driver_has_no_rate_and_no_lag(settings: Settings, broker: Broker) -> None:
     broker.ends = {"flights": {0: 5}, "weather": {}}
-    say(settings, GONE, rates={"ingest": 9.0, "refine": 9.0}, lag_seconds=2.0, ingested_batch=-1)
+    write_driver_status(settings, GONE, rates={"ingest": 9.0, "refine": 9.0}, lag_seconds=2.0, ingested_batch=-1)
     flights = observe_progress(settings).datasets[0]
     assert flights.process.state is ProcessState.CRASHED
     assert flights.rates == {"ingest": 0.0, "refine": 0.0}
@@ -144,23 +144,23 @@ def test_crashed_driver_has_no_rate_and_no_lag(settings: Settings, broker: Broke
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
 def test_unreadable_status_file_hides_nothing_else(settings: Settings, broker: Broker, text: str) -> None:
-    entered(settings, 1)
-    say(settings, os.getpid())
+    projected_stream(settings, 1)
+    write_driver_status(settings, os.getpid())
     status_path(settings, FLIGHTS).write_text(text)
     flights = observe_progress(settings).datasets[0]
     assert (flights.batches.ingested, flights.rows["bronze"]) == (0, 20)
 
 
 def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
-    entered(settings, 1)
-    say(settings, GONE)
+    projected_stream(settings, 1)
+    write_driver_status(settings, GONE)
     result = headrace.invoke(app, ["status", "--json"])
-    said = json.loads(result.stdout)
+    fields = json.loads(result.stdout)
     assert result.exit_code == 0
-    states = {process["name"]: (process["pid"], process["state"]) for process in said["processes"]}
+    states = {process["name"]: (process["pid"], process["state"]) for process in fields["processes"]}
     stopped = (None, "stopped")
     assert states == {"runner": stopped, BROKER: stopped, FLIGHTS: (None, "crashed"), "stream:weather": stopped}
-    flights = said["datasets"]["flights"]
+    flights = fields["datasets"]["flights"]
     assert flights["state"] == "crashed"
     assert flights["batches"] == {"ingested": 0, "refined": 0, "published": 0}
     assert flights["rejected"] == {"type": 2, "null": 1, "duplicate": 1}
@@ -169,7 +169,7 @@ def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: B
 def test_crash_is_shown_in_red_and_fails_only_with_check(
     settings: Settings, broker: Broker, headrace: CliRunner
 ) -> None:
-    say(settings, GONE)
+    write_driver_status(settings, GONE)
     console = Console(force_terminal=True, width=100)
     with console.capture() as capture:
         console.print(cli.progress_table(observe_progress(settings)))
@@ -181,16 +181,16 @@ def test_crash_is_shown_in_red_and_fails_only_with_check(
 def test_runner_report_on_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     since = request_stream(settings, "flights", "a test").since
     at = datetime(2026, 1, 2, 12, tzinfo=UTC)
-    told = ProcessRecord(since, restarts=3, failures=2, last_error="no space left", next_try=at)
-    record = RunnerRecord(ProcessState.RUNNING.label, "", os.getpid(), datetime.now(UTC), {FLIGHTS: told})
+    process_record = ProcessRecord(since, restarts=3, failures=2, last_error="no space left", next_try=at)
+    record = RunnerRecord(ProcessState.RUNNING.label, "", os.getpid(), datetime.now(UTC), {FLIGHTS: process_record})
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), ["runner"]))
     runner_record_file(settings).write(record)
-    said = {
+    fields = {
         process["name"]: process
         for process in json.loads(headrace.invoke(app, ["status", "--json"]).stdout)["processes"]
     }
-    assert said[RUNNER]["state"] == "running"
-    assert said[FLIGHTS] == {
+    assert fields[RUNNER]["state"] == "running"
+    assert fields[FLIGHTS] == {
         "name": FLIGHTS,
         "pid": None,
         "state": "pending",
@@ -199,7 +199,7 @@ def test_runner_report_on_a_process_is_shown(settings: Settings, broker: Broker,
         "last_error": "no space left",
         "next_try": "2026-01-02T12:00:00Z",
     }
-    given_up = replace(told, failures=5, next_try=None, given_up=True)
+    given_up = replace(process_record, failures=5, next_try=None, given_up=True)
     runner_record_file(settings).write(replace(record, processes={FLIGHTS: given_up}))
     shown = headrace.invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
     assert "failed" in shown
@@ -226,7 +226,7 @@ def test_wait_ends_when_everything_is_published(settings: Settings, broker: Brok
 
 def test_wait_names_what_is_missing_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
-    say(settings, os.getpid())
+    write_driver_status(settings, os.getpid())
     broker.ends = {"flights": {0: 11, 1: 1012}, "weather": {0: 0}}
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0.1"])
@@ -237,7 +237,7 @@ def test_wait_names_what_is_missing_at_the_timeout(settings: Settings, broker: B
 
 def test_open_transaction_is_no_caught_up_stream(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
-    say(settings, os.getpid())
+    write_driver_status(settings, os.getpid())
     broker.ends, broker.held = {"flights": {0: 11, 1: 11}, "weather": {0: 0}}, {1: 550}
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     lag = observe_progress(settings).datasets[0].lag
@@ -267,7 +267,7 @@ def test_published_records_that_kafka_or_a_table_lost_are_not_caught_up(
 
 def test_wait_ends_at_once_when_the_stream_has_failed(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
-    say(settings, GONE, state="failed", reason="the disk is full")
+    write_driver_status(settings, GONE, state="failed", reason="the disk is full")
     broker.ends = {"flights": {0: 5}, "weather": {}}
     result = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "60"])
     assert result.exit_code == 1
@@ -290,7 +290,7 @@ def test_wait_without_a_broker_ends_at_once(settings: Settings, headrace: CliRun
 
 
 def test_wait_needs_more_than_one_observation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer that goes on between two looks: only two equal ends in a row count."""
+    """The producer continues between two observations: only two equal end offsets in a row count."""
     looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
     monkeypatch.setattr(cli, "observe_catch_up", lambda settings, datasets: looks.pop(0))
     monkeypatch.setattr(cli, "POLL_SECONDS", 0.0)
@@ -305,8 +305,8 @@ def test_wait_requires_a_condition(headrace: CliRunner) -> None:
 def test_watch_prints_a_json_line_per_observation(
     headrace: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen = observe_progress(load_settings())
-    looks = [seen, seen]
+    observed = observe_progress(load_settings())
+    looks = [observed, observed]
 
     def look() -> stream_progress.Progress:
         if not looks:

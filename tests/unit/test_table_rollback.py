@@ -63,8 +63,12 @@ class Release:
         before = {table: latest_version(self.path(table)) for table in self.tables if (self.path(table) / LOG).exists()}
         planned.execute(self.settings.state / "removed")
         assert planned_rollback(self.settings, "flights") is None
-        kept = {table: DeltaTable(str(self.path(table))).version() for table in before}
-        return {table: list(range(kept[table] + 1, last + 1)) for table, last in before.items() if kept[table] < last}
+        versions = {table: DeltaTable(str(self.path(table))).version() for table in before}
+        return {
+            table: list(range(versions[table] + 1, last + 1))
+            for table, last in before.items()
+            if versions[table] < last
+        }
 
 
 @pytest.fixture

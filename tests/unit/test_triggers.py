@@ -1,4 +1,4 @@
-"""What ends the watch over a stream, and what is given time to pass."""
+"""What ends the watch over a stream at once, and what only after its grace."""
 
 from __future__ import annotations
 
@@ -92,23 +92,23 @@ def test_stopping_the_run_releases_its_stream(settings: Settings, monkeypatch: p
     mine = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
     trigger.release()
-    said = desired_stream(settings, "flights")
-    assert said is not None
-    assert (said.desired, said.by) == (False, "stream__flights/1, stopped")
+    stream = desired_stream(settings, "flights")
+    assert stream is not None
+    assert (stream.desired, stream.by) == (False, "stream__flights/1, stopped")
 
 
-@pytest.mark.parametrize(("later", "goes_on"), [("stream__flights/1", True), ("headrace up", False)])
+@pytest.mark.parametrize(("later", "is_desired"), [("stream__flights/1", True), ("headrace up", False)])
 def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, goes_on: bool
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, is_desired: bool
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     request_stream(settings, "flights", later)
     StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).release()
-    said = desired_stream(settings, "flights")
-    assert said is not None
-    assert said.desired is goes_on
+    stream = desired_stream(settings, "flights")
+    assert stream is not None
+    assert stream.desired is is_desired
 
 
 @pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
@@ -134,11 +134,11 @@ def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], objec
 
 
 def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a site where nothing runs yet: everything that is unknown is no reason to end."""
+    """Nothing runs yet: unknown values do not end the watch."""
     monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
     monkeypatch.setattr("include.operators.triggers.POLL_SECONDS", 0.05)
-    said = request_stream(settings, "flights", "stream__flights/1")
-    trigger = StreamWatch("flights", "stream__flights/1", said.since.isoformat(), 60, 3600)
+    stream = request_stream(settings, "flights", "stream__flights/1")
+    trigger = StreamWatch("flights", "stream__flights/1", stream.since.isoformat(), 60, 3600)
     event = first_event(trigger, lambda: release_stream(settings, "flights", "headrace down"))
     assert (event["outcome"], "headrace down" in event["why"]) == (RELEASED, True)
 

@@ -1,4 +1,4 @@
-"""Logs kept short: the end stays, the writer goes on, and a plan that is open keeps its log."""
+"""Trimming of logs: the end stays, the writer continues, and an open plan keeps its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger says is verified: never what was corrected after it was read."""
+"""Verified ranges in the ledger never include a range that was patched afterwards."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def read_now(settings: Settings, plan: str, batch: int) -> None:
     """A backfill has read the tables at `batch` and found them equal."""
     path = verified_path(settings, "flights", RELEASE, plan)
     path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"plan": plan, "batch": batch, "verified_at_ms": int(time.time() * 1000)}
-    path.write_text(json.dumps(said | {"since": "2013-01-01T00:00:00Z", "until": "2013-01-02T00:00:00Z"}))
+    verification = {"plan": plan, "batch": batch, "verified_at_ms": int(time.time() * 1000)}
+    path.write_text(json.dumps(verification | {"since": "2013-01-01T00:00:00Z", "until": "2013-01-02T00:00:00Z"}))
     time.sleep(0.01)
 
 
