@@ -200,7 +200,9 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     audited = {"flights": "balanced"}
 
     def audit_context(run: str) -> Any:
-        events = {t: SimpleNamespace(add_partitions=lambda days, t=t: reported.__setitem__(t.name, days)) for t in tables}
+        events = {
+            t: SimpleNamespace(add_partitions=lambda days, t=t: reported.__setitem__(t.name, days)) for t in tables
+        }
         stored = SimpleNamespace(get=memory.get, set=memory.__setitem__)
         ti = SimpleNamespace(xcom_pull=lambda task_ids: audited)
         return context(run_id=run) | {"outlet_events": events, "asset_state_store": {tables[0]: stored}, "ti": ti}
@@ -261,7 +263,9 @@ def test_policy_approves_an_equal_plan(own_settings: Settings) -> None:
     record = planned(own_settings, *WAY[:2], verdict="equal")
     result = ApprovePlan(task_id="approve", dataset="flights").execute(context())
     assert result == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
-    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == result, "a second run changes nothing"
+    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == result, (
+        "a second run changes nothing"
+    )
 
 
 def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:
