@@ -25,7 +25,7 @@ class LedgerWriter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Tables whose whole log this process has compared with the ledger; from then on new commits are enough.
+        # Tables and folders that this process has compared with the ledger; from then on only changes are read.
         self.compared: set[str] = set()
 
     def project(self, path: str, commits: Sequence[Commit]) -> int:

@@ -37,8 +37,13 @@ def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> P
     After a crash: call it again. Errors: those of LedgerWriter; LedgerMismatch (Terminal) when the ledger describes
     other tables than these; LogDamaged, LogIncomplete (Terminal) of the tables.
     """
-    with writer.transaction() as connection:
-        return insert_dataset(connection, settings, dataset, writer.compared)
+    try:
+        with writer.transaction() as connection:
+            return insert_dataset(connection, settings, dataset, writer.compared)
+    except BaseException:
+        # What was compared in this transaction is not in the ledger.
+        writer.compared.clear()
+        raise
 
 
 def insert_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> Projected:
@@ -49,7 +54,7 @@ def insert_dataset(connection: Connection, settings: Settings, dataset: str, com
     _refuse_lost_bronze(connection, settings, dataset)
     cleaned: dict[str, int] = {}
     entered = sum(_enter_table(connection, settings, path, compared, cleaned) for path in paths)
-    insert_verifications(connection, settings, dataset)
+    insert_verifications(connection, settings, dataset, compared)
     return Projected(entered, _publish(connection, publication), cleaned)
 
 

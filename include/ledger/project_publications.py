@@ -7,6 +7,7 @@ same rows. (The publication file may name later versions of the same content, af
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, func, select
@@ -36,15 +37,16 @@ def _enter_release(connection: Connection, publication: Publication, release: st
     dataset, upto, c = publication.dataset, publication.batch, publications.c
     done = connection.execute(select(func.max(c.batch)).where(c.dataset == dataset, c.release == release)).scalar()
     after = -1 if done is None else int(done)
+    found = _runs(connection, dataset, release, after, upto)
+    if not found:
+        return 0
     needed = _parts_of_paths(connection, f"{dataset}/{release}/gold/", "")
     if release == publication.release:
         needed |= {name.removeprefix(GOLD) for name in publication.tables if name.startswith(GOLD)}
-    gold, bronze = _gold(connection, dataset, release, after, upto), _bronze(connection, dataset, after, upto)
-    rows = [
-        _row(run, gold[run["last_batch"]], bronze.get(run["last_batch"]))
-        for run in _runs(connection, dataset, release, after, upto)
-        if {commit["gold"] for commit in gold[run["last_batch"]]} >= needed
-    ]
+    gold = _gold(connection, dataset, release, after, upto)
+    complete = [run for run in found if {commit["gold"] for commit in gold[run["last_batch"]]} >= needed]
+    bronze = _bronze_versions(connection, dataset, [run["last_batch"] for run in complete])
+    rows = [_row(run, gold[run["last_batch"]], bronze.get(run["last_batch"])) for run in complete]
     upsert(connection, rows)
     return len(rows)
 
@@ -80,9 +82,12 @@ def _between(
     return list(connection.execute(select(table).where(ours, *conditions).order_by(c.last_batch)).mappings())
 
 
-def _bronze(connection: Connection, dataset: str, after: int, upto: int) -> dict[int, int]:
+def _bronze_versions(connection: Connection, dataset: str, of: Sequence[int]) -> dict[int, int]:
+    """Return by batch the version of bronze; a release that is not advanced any more reads none."""
+    if not of:
+        return {}
     c = batches.c
-    ours = (c.dataset == dataset) & (c.batch > after) & (c.batch <= upto)
+    ours = (c.dataset == dataset) & c.batch.between(min(of), max(of))
     found = connection.execute(select(c.batch, c.version).where(ours).order_by(c.version))
     return {int(batch): int(version) for batch, version in found}
 

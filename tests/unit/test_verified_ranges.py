@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 from ledgered_stream import RELEASE, Stream
+from sqlalchemy import Connection
 
 from include.catalog.dataset import load_dataset
+from include.ledger import project_publications, project_verifications
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
@@ -47,6 +51,45 @@ def test_patch_at_the_same_batch_revokes_the_verification(settings: Settings) ->
     assert verified(settings) == [1]
     stream.correct("backfill-flights-3", 1)
     assert verified(settings) == [0]
+
+
+def test_verifications_are_read_again_only_after_a_change(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = project_verifications.verified_file
+    monkeypatch.setattr(project_verifications, "verified_file", lambda path: read.append(path.stem) or real(path))
+    stream, writer = Stream(settings), open_writer(settings)
+    for number in range(2):
+        read_now(settings, f"backfill-flights-{number}", number)
+    folder = verified_path(settings, "flights", RELEASE, "any").parent
+    os.utime(folder, (1, 1))
+    for batch in range(3):
+        stream.run(batch, batch)
+        project_dataset(writer, settings, "flights")
+    assert read == ["backfill-flights-0", "backfill-flights-1"]
+    read_now(settings, "backfill-flights-2", 2)
+    project_dataset(writer, settings, "flights")
+    assert read[2:] == ["backfill-flights-0", "backfill-flights-1", "backfill-flights-2"]
+
+
+def test_release_that_is_not_advanced_costs_no_bronze_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions: list[int] = []
+    real = project_publications._bronze_versions
+
+    def counted(connection: Connection, dataset: str, of: Sequence[int]) -> dict[int, int]:
+        found = real(connection, dataset, of)
+        versions.append(len(found))
+        return found
+
+    monkeypatch.setattr(project_publications, "_bronze_versions", counted)
+    former, writer = Stream(settings), open_writer(settings)
+    former.run(0, 0)
+    project_dataset(writer, settings, "flights")
+    current = Stream(settings, release="0123456789ab")
+    current.refine(0, 0)
+    for batch in range(1, 6):
+        current.run(batch, batch)
+        project_dataset(writer, settings, "flights")
+    assert versions == [1, 2, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("after_ms", "batch"), [(0, 0), (999, 0), (1_000, 1), (1_001, 2), (1_002, None)])
