@@ -32,7 +32,7 @@ class PublicationUnreadable(Terminal):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
             f"{path}: {why}; nothing was read and the tables are untouched",
-            "remove the file and restart the stream: it publishes its last batch again",
+            f'headrace down, rm "{path}", headrace up   (publishes the last batch of the same release again)',
         )
         self.path = path
 

@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
 from include.paths import release_lease_path
-from include.reading.publication import find_publication, publish, replace_publication
+from include.reading.publication import publish
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import active_releases_file
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch, unfinished_run
+from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
@@ -258,36 +258,3 @@ def recorded_releases(settings: Settings, dataset: str) -> list[str]:
             raise error.__cause__ from None
         log_line(f"{error.what}; none is advanced", error)
         return []
-
-
-class PublishedTablesLost(Terminal):
-    """Batch `published` is published, and the release's tables have no batch at all."""
-
-    def __init__(self, dataset: str, release: str, published: int) -> None:
-        super().__init__(
-            f"{dataset}: batch {published} is published, and the tables of release {release} are empty or gone;"
-            " the publication is unchanged",
-            "restore the tables from a backup",
-        )
-        self.dataset, self.release, self.published = dataset, release, published
-
-
-def republish(settings: Settings, release: Release) -> str | None:
-    """Publish the last batch that all tables have; return a sentence when that is before the published one.
-
-    A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
-    synced: the tables have lost their last batches, which are refined again. Raises TablesApart, PublishedTablesLost.
-    """
-    name, done, unfinished = release.dataset.name, refined_batch(release), unfinished_run(release)
-    published = find_publication(settings, name)
-    if published is not None and published.release == release.dataset.release and published.batch > done:
-        if done < 0:
-            raise PublishedTablesLost(name, published.release, published.batch)
-        replace_publication(settings, publication_of(settings, release, done))
-        return (
-            f"the publication was rolled back from batch {published.batch} to {done}: the tables lost the later"
-            " batches, as after a power cut; they are refined again"
-        )
-    if done >= 0 and (published is None or published.batch < done) and unfinished is None:
-        publish(settings, publication_of(settings, release, done))
-    return None

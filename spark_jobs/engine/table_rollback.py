@@ -21,6 +21,7 @@ from include.reading.publication import find_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.next_run import are_one_run_apart
+from spark_jobs.engine.publication_recovery import last_active_release
 from spark_jobs.storage.log_tail import LogTail, log_tail, move_files, obsolete_files
 from spark_jobs.storage.table_commits import last_run
 
@@ -87,8 +88,8 @@ def planned_rollback(settings: Settings, dataset: str) -> Rollback | None:
 def release_names(settings: Settings, dataset: str) -> list[str]:
     """Return the names of the published release and of the active ones."""
     publication = find_publication(settings, dataset)
-    published = [publication.release] if publication else []
-    return list(dict.fromkeys([*published, *recorded_releases(settings, dataset)]))
+    published = publication.release if publication else last_active_release(settings, dataset)
+    return list(dict.fromkeys([*filter(None, [published]), *recorded_releases(settings, dataset)]))
 
 
 def release_paths(settings: Settings, dataset: str, release: str) -> list[Path]:

@@ -34,6 +34,7 @@ from spark_jobs.engine.preflight import (
     refuse_lost_bronze,
     validated_generation,
 )
+from spark_jobs.engine.publication_recovery import last_active_release
 from spark_jobs.engine.table_rollback import planned_rollback, release_names
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation, write_generation
@@ -193,7 +194,8 @@ def _roll_back(
 def _dataset(settings: Settings, name: str) -> Dataset:
     """Return the published release's declaration, else the folder's; unlike a driver it makes no snapshot."""
     publication = find_publication(settings, name)
-    return released_dataset(settings, name, publication.release) if publication else declared_dataset(settings, name)
+    release = publication.release if publication else last_active_release(settings, name)
+    return released_dataset(settings, name, release) if release else declared_dataset(settings, name)
 
 
 def is_confirmed(question: str) -> bool:

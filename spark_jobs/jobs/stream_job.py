@@ -33,13 +33,14 @@ from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import stream_name
-from spark_jobs.engine.active_releases import open_active_releases, recorded_releases, republish
+from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.driver_loop import DriverLoop
 from spark_jobs.engine.driver_progress import refresh_progress
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze, validated_generation
+from spark_jobs.engine.publication_recovery import last_active_release, republish
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
@@ -144,7 +145,7 @@ def current_dataset(settings: Settings, name: str) -> Dataset:
     """Return the dataset as the published release declares it; before the first publication, as its folder does."""
     publication = find_publication(settings, name)
     # If publication.json was deleted, the last active release is published again.
-    release = publication.release if publication else next(iter(recorded_releases(settings, name)), None)
+    release = publication.release if publication else last_active_release(settings, name)
     return released_dataset(settings, name, release) if release else snapshot_dataset(settings, name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.dataset import snapshot_dataset
 from include.clients.delta_log import LOG, commit_name, latest_version
-from include.reading.publication import find_publication
+from include.reading.publication import find_publication, replace_publication
 from include.settings import Settings
-from spark_jobs.engine.active_releases import PublishedTablesLost, republish
 from spark_jobs.engine.next_run import TablesApart, unfinished_run
+from spark_jobs.engine.publication_recovery import PublishedTablesLost, republish
 from spark_jobs.engine.table_rollback import planned_rollback
 
 pytestmark = pytest.mark.extended
@@ -110,6 +111,21 @@ def test_tables_apart_are_refused_then_rolled_back(whole: SmallRelease, release:
     planned.execute(release.settings.state / "removed")
     finish(release)
     assert contents(release) == contents(whole)
+
+
+def test_lost_patch_is_reported_and_readers_see_what_is_left(release: SmallRelease) -> None:
+    publication = find_publication(release.settings, "flights")
+    assert publication is not None
+    silver = publication.tables["silver.flights"]
+    patched = {**publication.tables, "silver.flights": replace(silver, version=silver.version + 1)}
+    replace_publication(release.settings, replace(publication, tables=patched))
+    event = republish(release.settings, release.release)
+    assert event is not None
+    assert event.startswith("silver.flights lost the last patch")
+    found = find_publication(release.settings, "flights")
+    assert found is not None
+    assert found.tables == publication.tables
+    assert republish(release.settings, release.release) is None
 
 
 def test_publication_of_empty_tables_is_refused(release: SmallRelease) -> None:

@@ -9,7 +9,8 @@ import pytest
 from recovery_site import Driver, Site
 
 from include.clients.delta_log import LOG, commit_name, latest_version
-from include.paths import warehouse
+from include.paths import publication_path, warehouse
+from include.state.release_files import active_releases_file
 
 REFUSED, DECLINED = 2, 1
 
@@ -60,3 +61,36 @@ def test_lost_commits_are_refined_again(site: Site) -> None:
     site.wait_state("running", successor)
     site.wait_published(successor)
     site.assert_nothing_lost()
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_damaged_publication_is_replaced_by_the_same_release(site: Site) -> None:
+    """The remedy must not publish the folder, which has other code by then."""
+    driver = site.start_driver()
+    site.send(60)
+    site.wait_published(driver)
+    stop(site, driver)
+    published, path = site.publication(), publication_path(site.settings, site.dataset)
+    with (site.settings.datasets / site.dataset / "silver.py").open("a", encoding="utf-8") as code:
+        code.write("\n# Not approved.\n")
+    path.write_text("x", encoding="utf-8")
+    refused = site.start_driver()
+    assert refused.wait() == REFUSED
+    assert f'rm "{path}"' in refused.log_text()
+    path.unlink()
+    successor = site.start_driver()
+    site.wait_state("running", successor)
+    again = site.publication()
+    assert (again["release"], again["batch"]) == (published["release"], published["batch"])
+    stop(site, successor)
+    assert active_releases_file(site.settings, site.dataset).read() is None
+    stop(site, site_running(site))
+    assert active_releases_file(site.settings, site.dataset).read() == [published["release"]]
+
+
+def site_running(site: Site) -> Driver:
+    """Return a new driver that runs."""
+    driver = site.start_driver()
+    site.wait_state("running", driver)
+    return driver

@@ -271,3 +271,23 @@ def test_down_ends_all_processes(runner_site: Site) -> None:
     assert not any(is_alive(run) for run in everything)
     assert not list(Path(runner_site.settings.state / "run").glob("*r.json"))
     assert "nothing was running" in runner_site.command("down").stdout
+
+
+@pytest.mark.timeout(600)
+def test_driver_whose_jvm_hangs_is_killed_and_restarted(runner_site: Site) -> None:
+    """Its Python process still reports."""
+    started = runner_site.command("up", runner_site.dataset, HEADRACE_STALL_SECONDS="45")
+    assert started.returncode == 0, started.stdout + started.stderr
+    runner_site.send()
+    wait_until(runner_site.is_published, "all is published")
+    hung = driver_of(runner_site)
+    (jvm,) = (child for child in psutil.Process(hung.pid).children() if "java" in child.name())
+    jvm.suspend()
+    wait_until(lambda: driver_of(runner_site).pid != hung.pid, "another driver is started", within=180)
+    stream = process_status(runner_site, stream_name(runner_site.dataset))
+    assert "made no progress for" in stream["last_error"]
+    assert not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE
+    runner_site.send()
+    wait_until(runner_site.is_published, "all is published")
+    runner_site.assert_nothing_lost()
+    assert runner_site.command("down").returncode == 0

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ledgered_stream import Stream, commit
 
 from include.catalog.history_slice import Slice, Span
-from include.paths import active_releases_path, patch_in_progress_path, plan_path, verified_path
+from include.paths import active_releases_path, patch_in_progress_path, plan_path, silver_path, verified_path
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import (
@@ -22,6 +23,7 @@ from include.state.release_files import (
     verified_file,
 )
 from spark_jobs.engine.active_releases import recorded_releases
+from spark_jobs.engine.publication_recovery import ReleaseAmbiguous, last_active_release
 
 
 def write(path: Path, text: str) -> Path:
@@ -54,6 +56,21 @@ def test_active_releases_on_a_failing_disk_are_not_forgotten(settings: Settings)
     active_releases_path(settings, "flights").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         recorded_releases(settings, "flights")
+
+
+def test_release_with_batches_is_published_again_without_a_publication(settings: Settings) -> None:
+    """Not the folder's code, which nobody may have compared or approved."""
+    assert last_active_release(settings, "flights") is None
+    commit(silver_path(settings, "flights", "empty"), "another app", 0, None)
+    assert last_active_release(settings, "flights") is None
+    Stream(settings, release="r1").silver(0, 3)
+    assert last_active_release(settings, "flights") == "r1"
+    Stream(settings, release="r2").silver(0, 1)
+    with pytest.raises(ReleaseAmbiguous) as refused:
+        last_active_release(settings, "flights")
+    assert refused.value.releases == ("r1", "r2")
+    active_releases_file(settings, "flights").write(["r2", "r1"])
+    assert last_active_release(settings, "flights") == "r2"
 
 
 def test_patch_in_progress_of_an_earlier_version_is_read(settings: Settings) -> None:

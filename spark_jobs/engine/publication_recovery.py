@@ -1,0 +1,105 @@
+"""The publication at a driver's start: published again when it is gone, moved to the batch that all tables have.
+
+Reads: the release's tables. Writes: the publication, and `active_releases.json` when there is none.
+Guarantee: readers see one release whole, at a batch that all of its tables have.
+After a crash: the next start does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from include.clients.delta_log import LOG, latest_version
+from include.errors import Terminal
+from include.paths import folder_name, warehouse
+from include.reading.publication import Publication, find_publication, publish, replace_publication
+from include.settings import Settings
+from include.state.release_files import active_releases_file
+from spark_jobs.engine.active_releases import recorded_releases
+from spark_jobs.engine.next_run import refined_batch, unfinished_run
+from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.table_commits import last_run
+
+
+class ReleaseAmbiguous(Terminal):
+    """There is no publication, and several releases have tables: which one readers saw is not recorded."""
+
+    def __init__(self, settings: Settings, dataset: str, releases: Sequence[str]) -> None:
+        path = active_releases_file(settings, dataset).path
+        super().__init__(
+            f"{dataset}: there is no publication, and releases {', '.join(releases)} have tables; nothing was read",
+            f'echo \'["RELEASE"]\' > "{path}", then headrace up {dataset}   (publishes that release again)',
+        )
+        self.dataset, self.releases = dataset, tuple(releases)
+
+
+def last_active_release(settings: Settings, dataset: str) -> str | None:
+    """Return the release to publish where there is no publication; None when no release has a batch.
+
+    Never the folder's code while another release has tables: nobody has compared or approved it. Raises
+    ReleaseAmbiguous.
+    """
+    recorded = recorded_releases(settings, dataset)
+    if recorded:
+        return recorded[0]
+    logs = sorted(warehouse(settings).glob(f"{folder_name('dataset', dataset)}/*/silver/{LOG}"))
+    found = [log.parent for log in logs if last_run(log.parent, latest_version(log.parent))[1] >= 0]
+    if len(found) > 1:
+        raise ReleaseAmbiguous(settings, dataset, [path.parent.name for path in found])
+    return found[0].parent.name if found else None
+
+
+class PublishedTablesLost(Terminal):
+    """Batch `published` is published, and the release's tables have no batch at all."""
+
+    def __init__(self, dataset: str, release: str, published: int) -> None:
+        super().__init__(
+            f"{dataset}: batch {published} is published, and the tables of release {release} are empty or gone;"
+            " the publication is unchanged",
+            "restore the tables from a backup",
+        )
+        self.dataset, self.release, self.published = dataset, release, published
+
+
+def republish(settings: Settings, release: Release) -> str | None:
+    """Publish the last batch that all tables have; return a sentence when they lost what was published.
+
+    A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
+    synced: the tables have lost their last commits. Raises TablesApart, PublishedTablesLost.
+    """
+    name, done, unfinished = release.dataset.name, refined_batch(release), unfinished_run(release)
+    published = find_publication(settings, name)
+    event = None
+    if published is not None and published.release == release.dataset.release:
+        event = _loss(release, published, done)
+    if event is not None:
+        replace_publication(settings, publication_of(settings, release, done))
+    elif done >= 0 and (published is None or published.batch < done) and unfinished is None:
+        publish(settings, publication_of(settings, release, done))
+    record = active_releases_file(settings, name)
+    if published is not None and not record.path.exists():
+        # Names the release if publication.json is deleted while another release has tables.
+        record.write([release.dataset.release])
+    return event
+
+
+def _loss(release: Release, published: Publication, done: int) -> str | None:
+    """Return what the tables, which have batch `done`, lost of what is published; None for nothing."""
+    if published.batch > done:
+        if done < 0:
+            raise PublishedTablesLost(published.dataset, published.release, published.batch)
+        return (
+            f"the publication was rolled back from batch {published.batch} to {done}: the tables lost the later"
+            " batches, as after a power cut; they are refined again"
+        )
+    writer = release.writer
+    tables = [writer.bronze, writer.silver, writer.rejected, *(target.table for target in release.gold)]
+    heads = {table.spec.name: table.version for table in tables}
+    lost = [name for name, table in published.tables.items() if table.version > heads.get(name, table.version)]
+    if not lost:
+        return None
+    return (
+        f"{', '.join(lost)} lost the last patch of a plan, as after a power cut, and other tables may have it: headrace"
+        f" audit --dataset {published.dataset}, then headrace plan list and the same plan again"
+    )
