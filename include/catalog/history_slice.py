@@ -20,16 +20,16 @@ class Span:
     source: str
 
     def overlaps(self, other: Span) -> bool:
-        """Whether both name an offset, from whatever source."""
+        """Return whether both have an offset in common, whatever their sources."""
         return self.partition == other.partition and self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Records to do again: those of `spans`; with `since` and `until`, of these only what lies in [since, until).
+    """Records to recompute: those of `spans`; with `since` and `until`, only events in [since, until).
 
-    What lies there: an event by its event time, or by the column of any gold window. A record that breaks the contract
-    has no time one could trust, so all those of the spans belong to the slice.
+    An event lies there by its event time, or by the column of any gold window. A record that breaks the contract has
+    no trustworthy time, so all of these in the spans belong to the slice.
     """
 
     spans: Sequence[Span]

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.planning.grain_states import GrainStates, GrainWindow, grain_states
+from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states
 from include.settings import load_settings
 
-STATES = ("open", "closed", "corrected", "verified")
+STATES = tuple(map(str, GrainState))
 
 
 def grains(

@@ -14,6 +14,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold, grain_columns
 from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.published_sql import memory_database
+from include.reading.sql_quoting import sql_identifier
 
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
@@ -100,7 +101,7 @@ class _TablePair:
 
     def _summarise(self, side: str) -> None:
         """One row per key: its number of rows, and a hash of their values that does not depend on their order."""
-        names, keys = ", ".join(map(quoted_name, self.values)), ", ".join(map(quoted_name, self.keys))
+        names, keys = ", ".join(map(sql_identifier, self.values)), ", ".join(map(sql_identifier, self.keys))
         content = f"sum(hash({names})::hugeint)" if names else "0"
         self.database.execute(
             f"create table {side}_keys as select {keys}, count(*) as _rows, {content} as _content "
@@ -112,7 +113,7 @@ class _TablePair:
 
     def joined(self, kind: str) -> str:
         """Return the FROM clause of the keys of a kind: `added`, `missing` or `changed`."""
-        on = " and ".join(f"o.{quoted_name(key)} is not distinct from n.{quoted_name(key)}" for key in self.keys)
+        on = " and ".join(f"o.{sql_identifier(key)} is not distinct from n.{sql_identifier(key)}" for key in self.keys)
         if kind == "changed":
             differ = "(o._rows <> n._rows or o._content <> n._content)"
             return f"from new_keys n join old_keys o on {on} where {differ}"
@@ -153,7 +154,7 @@ def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison
 
 def _samples(pair: _TablePair, kind: str) -> list[Sample]:
     side = "o" if kind == "missing" else "n"
-    names = ", ".join(f"{side}.{quoted_name(key)}" for key in pair.keys)
+    names = ", ".join(f"{side}.{sql_identifier(key)}" for key in pair.keys)
     rows = pair.database.execute(f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}").fetchall()
     return [Sample(_json_row(pair.keys, key), _rows_of(pair, "_old", key), _rows_of(pair, "_new", key)) for key in rows]
 
@@ -161,8 +162,8 @@ def _samples(pair: _TablePair, kind: str) -> list[Sample]:
 def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:
     if not pair.values:
         return []
-    where = " and ".join(f"{quoted_name(name)} is not distinct from ?" for name in pair.keys)
-    names = ", ".join(map(quoted_name, pair.values))
+    where = " and ".join(f"{sql_identifier(name)} is not distinct from ?" for name in pair.keys)
+    names = ", ".join(map(sql_identifier, pair.values))
     found = pair.database.execute(
         f"select {names} from {view} where {where} order by all limit {ROWS_PER_SAMPLE}", list(key)
     ).fetchall()
@@ -174,7 +175,7 @@ def _measures(pair: _TablePair) -> list[MeasureChange]:
     if not numeric:
         return []
     sums = ", ".join(
-        f"sum({quoted_name(n)})::double, count(*) filter ({quoted_name(n)} is null) / greatest(count(*), 1)"
+        f"sum({sql_identifier(n)})::double, count(*) filter ({sql_identifier(n)} is null) / greatest(count(*), 1)"
         for n in numeric
     )
     old, new = (pair.database.execute(f"select {sums} from {view}").fetchone() for view in ("_old", "_new"))
@@ -182,11 +183,6 @@ def _measures(pair: _TablePair) -> list[MeasureChange]:
         MeasureChange(name, old[2 * i], new[2 * i], float(old[2 * i + 1]), float(new[2 * i + 1]))
         for i, name in enumerate(numeric)
     ]
-
-
-def quoted_name(name: str) -> str:
-    """Return a column's name as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _json_row(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
-from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows, quoted_name
+from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows
 from include.planning.plan import Plan
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset
+from include.reading.sql_quoting import sql_identifier
 from include.settings import Settings
 
 RECORD = ("_partition", "_offset")
@@ -60,8 +61,10 @@ def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], c
     database = memory_database()
     for view, rows in (("published", published), ("before", before), ("after", after)):
         database.register(view, rows)
-    same = " and ".join(f"published.{quoted_name(key)} is not distinct from before.{quoted_name(key)}" for key in keys)
-    names = ", ".join(map(quoted_name, columns))
+    same = " and ".join(
+        f"published.{sql_identifier(key)} is not distinct from before.{sql_identifier(key)}" for key in keys
+    )
+    names = ", ".join(map(sql_identifier, columns))
     unchanged = f"select {names} from published anti join before on {same}"
     try:
         return pd.dataset(database.execute(f"{unchanged} union all select {names} from after").to_arrow_table())

@@ -64,7 +64,7 @@ def build(settings: Settings, dataset: str, release: str, stop: threading.Event)
     if published is None:
         return False
     built = publication_of(settings, shadow.release, published.batch)
-    report(built=publication_json(built), seen=publication_json(published))
+    report(built=publication_json(built), published=publication_json(published))
     return True
 
 
