@@ -1,4 +1,4 @@
-"""What every test layer shares: settings in a folder of the test's own, and one Spark session a run."""
+"""Fixtures of all tests: settings with a state folder per test, and one Spark session per run."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings with a state folder of the test's own; its name has a space on purpose."""
+    """Settings with a state folder per test; its name has a space on purpose."""
     return Settings(state=tmp_path / "a state")

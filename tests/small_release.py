@@ -1,4 +1,4 @@
-"""A release at work without a broker and without a driver: records go into bronze, batches are refined, tables read.
+"""A release without a broker or a driver: records go into bronze, batches are refined, tables are read.
 
 The only module of the tests that calls `commit_bronze`, `open_release` and `refine`: cases, parity and architecture
 build on it. Records are shaped as Spark's Kafka source hands them over, with made-up offsets.
@@ -50,19 +50,19 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True)
 class Record:
-    """One Kafka record; where it lands in its partition and when is decided as it is ingested."""
+    """One Kafka record; offset and timestamp are assigned when it is ingested."""
 
     value: bytes | None
     key: bytes | None = None
     partition: int = 0
     headers: Sequence[Header] | None = None
     hole: int = 0
-    """Offsets before it that hold no record: transaction markers, or what compaction took."""
+    """Offsets before it that hold no record: transaction markers, or compacted records."""
 
 
 @dataclass
 class SmallRelease:
-    """The tables of one release, its process being this one; `restart` makes it another, an epoch later."""
+    """The tables of one release, owned by this process; `restart` acts as a new process with the next epoch."""
 
     spark: SparkSession
     settings: Settings
@@ -76,13 +76,13 @@ class SmallRelease:
         self.restart()
 
     def restart(self) -> None:
-        """Forget every handle and open the tables anew."""
+        """Discard every handle and reopen the tables."""
         self.epoch += 1
         self.bronze = Table(bronze_spec(self.settings, self.dataset.name))
         self.release: Release = open_release(self.spark, self.settings, self.dataset, self.bronze)
 
     def ingest(self, records: Sequence[Record]) -> int:
-        """Commit the records as the next bronze batch, behind the partitions' ends; return its number."""
+        """Commit the records as the next bronze batch, at the partitions' ends; return its number."""
         number, starts = self.batches, self.ends
         source, ends = self._next_records(records)
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
@@ -115,7 +115,7 @@ class SmallRelease:
         return number
 
     def begun(self) -> tuple[int, int] | None:
-        """Return the bounds of a run that was begun and must be finished first."""
+        """Return the bounds of an unfinished run, None if there is none."""
         return unfinished_run(self.release)
 
     def refined(self) -> int:
@@ -141,7 +141,7 @@ class SmallRelease:
         return self.read(f"rejected.{self.dataset.name}").sort("_batch_id", "_partition", "_offset")
 
     def versions(self) -> dict[str, int]:
-        """Return the version of each table but bronze, as its owner has it."""
+        """Return the version of each table except bronze in its owner's memory."""
         tables = [self.release.writer.silver, self.release.writer.rejected, *[g.table for g in self.release.gold]]
         return {table.spec.name: table.version for table in tables}
 

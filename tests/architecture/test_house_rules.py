@@ -1,4 +1,4 @@
-"""Names, sizes, READMEs, and what a tracked file never holds."""
+"""Names, sizes, READMEs, and forbidden content of tracked files."""
 
 from __future__ import annotations
 

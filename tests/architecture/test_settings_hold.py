@@ -1,4 +1,4 @@
-"""Settings are strict, and what the guarantees need holds on the running session, not only in a file."""
+"""Settings are strict, and the running session has the values that the guarantees need."""
 
 from __future__ import annotations
 

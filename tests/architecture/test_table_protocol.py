@@ -122,7 +122,7 @@ def test_every_reader_returns_the_same_rows(spark: SparkSession, table: Publishe
 
 
 def test_checkpoint_changes_no_rows(spark: SparkSession, table: PublishedTable, tmp_path: Path) -> None:
-    """The log as Parquet must keep what the JSON said: partition values, statistics, transactions."""
+    """A checkpoint must keep the log's partition values, statistics and transactions."""
     before = by_delta_rs(table)
     delta = DeltaTable(str(table.path))
     delta.create_checkpoint()

@@ -67,7 +67,7 @@ def contents(release: SmallRelease) -> dict[str, list[dict[str, object]]]:
 
 
 def finish(release: SmallRelease) -> None:
-    """Refine what is missing, as the next driver does."""
+    """Refine the missing batches, as the next driver does."""
     release.restart()
     republish(release.settings, release.release)
     begun = unfinished_run(release.release)

@@ -1,4 +1,4 @@
-"""Reads silver and gold of one publication repeatedly while a test changes what is published."""
+"""Reads silver and gold of one publication repeatedly while a test moves the publication."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_stopping_the_run_drains_the_stream(stack: Stack) -> None:
 
 
 def drain_stream(stack: Stack) -> None:
-    """Stop the stream as the DAG's documentation says: pause, then end the run."""
+    """Stop the stream as documented in the DAG: pause it, then end its run."""
     stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": True})
     run = last_run(stack, STREAM)
     stack.page.call("PATCH", f"/dags/{STREAM}/dagRuns/{run}", {"state": "success"})

@@ -92,7 +92,7 @@ class Stream:
         return Publication(self.dataset, self.release, batch, datetime.now(UTC), {0: end, 1: end}, dict(self.tables))
 
     def run(self, first: int, last: int) -> Publication:
-        """Do what a driver does for the batches [first..last]: bronze each, one refine run, publish."""
+        """Act as a driver for the batches [first..last]: bronze each, one refine run, publish."""
         for batch in range(first, last + 1):
             self.bronze(batch)
         self.refine(first, last)

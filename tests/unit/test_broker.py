@@ -65,7 +65,7 @@ def properties(settings: Settings) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def test_ports_are_kept_while_they_are_free() -> None:
+def test_stored_ports_are_reused_while_they_are_free() -> None:
     port, controller = free_ports(2)
     node = assign_ports(BrokerNode("id", port, controller), 0)
     assert (node.port, node.controller_port) == (port, controller)

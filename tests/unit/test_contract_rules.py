@@ -271,7 +271,7 @@ def test_change_has_a_kind_and_a_required_version(case: str) -> None:
     assert not found or not is_version_enough("1.2.3", version)
 
 
-def test_changed_rule_is_classified_by_what_it_rejects(folder: Path) -> None:
+def test_changed_rule_is_classified_by_the_records_it_rejects(folder: Path) -> None:
     base = load_contract(edit(folder, quality=[]))
     warned = with_rule(folder, rule("expect_column_values_to_not_be_null", "warn", column="tailnum"))
     rejected = with_rule(folder, rule("expect_column_values_to_not_be_null", "reject", column="tailnum"))

@@ -1,4 +1,4 @@
-"""What a dataset's folder may not declare: each refusal names file, line and key, and says what is allowed."""
+"""Invalid declarations of a dataset: each refusal names file, line, key and the allowed values."""
 
 from __future__ import annotations
 

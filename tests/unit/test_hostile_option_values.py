@@ -1,4 +1,4 @@
-"""No value that somebody types into an option or argument ends in a traceback: each is used or refused.
+"""No value of an option or argument ends in a traceback: each is used or refused.
 
 Every command is called once per parameter and hostile value, the other required parameters with harmless values, in an
 empty state folder. Nothing is started, killed or sent: these functions are replaced by a refusal.

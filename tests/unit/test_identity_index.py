@@ -74,7 +74,7 @@ def test_segments_of_one_tier_are_merged_by_slices(tmp_path: Path, monkeypatch: 
         assert (hashes[segment.places] == segment.hashes).all()
 
 
-def test_entry_that_was_added_twice_is_kept_once_by_a_merge(tmp_path: Path) -> None:
+def test_merge_keeps_one_of_two_equal_entries(tmp_path: Path) -> None:
     (segment,) = index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]] * FACTOR)
     assert segment.places.tolist() == [5, 6]
 
@@ -84,7 +84,7 @@ def test_largest_segments_are_not_merged(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]] * FACTOR)) == FACTOR
 
 
-def test_segment_whose_file_was_cut_is_refused(tmp_path: Path) -> None:
+def test_truncated_segment_is_refused(tmp_path: Path) -> None:
     (segment,) = index_of(tmp_path, [[(1, 0, 5), (2, 0, 6)]])
     path = tmp_path / f"{segment.record.name}.places"
     path.write_bytes(path.read_bytes()[:8])

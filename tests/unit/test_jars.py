@@ -1,4 +1,4 @@
-"""Jars: the lock, its verification, and what is done with a wrong hash; no network, no JVM."""
+"""Jars: the lock, its verification, and the refusal of a wrong hash; no network, no JVM."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_ivy_reports_each_downloaded_jar() -> None:
     assert arrived_coordinate("\tfound org.example#one;1.0 in public") == ""
 
 
-def test_ivy_comes_with_the_installed_pyspark() -> None:
+def test_ivy_is_part_of_the_installed_pyspark() -> None:
     assert ivy_jar().is_file()
 
 

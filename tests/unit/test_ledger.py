@@ -94,7 +94,9 @@ def test_rule_counts_are_read_run_by_run(stream: Stream, writer: LedgerWriter, s
     assert reader.run_counts(FLIGHTS, until=first.validated_at) == []
 
 
-def test_publication_names_what_the_batch_committed(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
+def test_publication_has_the_table_versions_of_its_batch(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
     stream.run(0, 0)
     project_dataset(writer, settings, FLIGHTS)
     ((dataset, release, batch, published_at, tables),) = everything(settings)["publications"]

@@ -74,7 +74,9 @@ def test_open_snapshot_outlives_its_checkpoint(spec: TableSpec) -> None:
     assert owner._delta.transaction_version("plan/old") == 1
 
 
-def test_owner_that_opens_a_table_removes_what_a_crash_left(spec: TableSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_removes_leftover_checkpoints_when_it_opens_a_table(
+    spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_checkpoints, "KEPT", 99)
     fill(Table(spec), 42)
     assert len(checkpoint_versions(spec.path)) == 8

@@ -90,7 +90,7 @@ def test_running_process_of_an_earlier_version_stops_the_migration(old_layout: S
     assert not request_path(old_layout, "flights").exists()
 
 
-def test_plan_command_renames_first_and_says_so(old_layout: Settings) -> None:
+def test_plan_command_migrates_the_state_first_and_reports_it(old_layout: Settings) -> None:
     command = [sys.executable, "-m", "include.cli.main", "plan", "list"]
     environ = {**os.environ, "HEADRACE_STATE": str(old_layout.state), "HEADRACE_DATASETS": str(old_layout.datasets)}
     done = subprocess.run(command, cwd=CLONE, env=environ, capture_output=True, text=True, check=False)

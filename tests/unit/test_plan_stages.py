@@ -30,7 +30,7 @@ PATHS: tuple[tuple[Stage, ...], ...] = (
 
 
 class RecordingReporter(SilentReporter):
-    """Remembers the stages that were begun."""
+    """Records the stages that were started."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -105,7 +105,7 @@ def test_needed_approval_is_requested_once_and_recorded_with_its_author(settings
 
 
 @pytest.mark.usefixtures("stubbed")
-def test_policy_approves_what_is_equal_without_asking(settings: Settings) -> None:
+def test_policy_approves_an_equal_plan_without_a_request(settings: Settings) -> None:
     record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
     record = run_plan(settings, record, SilentReporter(), lambda _: pytest.fail("asked"), "ann", Stage.APPROVED)
     assert record.events[-1].by == "policy"

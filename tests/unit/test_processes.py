@@ -258,7 +258,7 @@ def test_down_kills_an_unresponsive_driver_and_reports_it(
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
-def test_down_finds_a_stream_whose_folder_is_gone(settings: Settings, stand_ins: StandIns) -> None:
+def test_down_stops_a_stream_without_its_dataset_folder(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started("flights")
     (settings.datasets / "flights" / "pipeline.yaml").unlink()
     down(settings, lambda _line: None)

@@ -46,7 +46,7 @@ def seen(state: ProcessState, desired_since: datetime | None = WISH, **more: obj
 
 @dataclass
 class Story:
-    """One process through time: what is decided at each moment follows from all moments before."""
+    """One process over time: each decision follows from all observations before it."""
 
     policy: Policy = POLICY
     tries: Attempts = field(default_factory=Attempts)
@@ -331,7 +331,7 @@ def test_every_state_has_an_action() -> None:
 
 
 def test_reconciliation_reads_no_clock_file_or_process() -> None:
-    """Neither a clock nor a file nor a process: what it is given is all it knows."""
+    """Decisions depend on the arguments alone, so that any sequence can be tested."""
     tree = ast.parse(inspect.getsource(module))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

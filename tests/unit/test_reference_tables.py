@@ -1,4 +1,4 @@
-"""Reference tables: what a file must be, and what a load leaves."""
+"""Reference tables: valid and invalid files, and the versions that loads create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files beside a release's tables, as earlier versions wrote them."""
+"""State files of a release, as earlier versions wrote them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_every_group_has_a_lock() -> None:
     assert {lock.stem for lock in LOCKS} >= {"runtime", "dev", "quality", "airflow", "build"}
 
 
-def test_a_package_has_one_version_in_all_groups() -> None:
+def test_package_has_one_version_in_all_groups() -> None:
     versions: dict[str, dict[str, str]] = defaultdict(dict)
     for lock in LOCKS:
         for package, version in pins(lock).items():
@@ -54,6 +54,6 @@ def test_every_package_has_hashes_and_no_address(lock: Path) -> None:
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_great_expectations_comes_without_spark() -> None:
+def test_great_expectations_does_not_install_spark() -> None:
     """Its `spark` extra pins an older pyspark."""
     assert "pyspark" not in pins(REQUIREMENTS / "quality.lock")

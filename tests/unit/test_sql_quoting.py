@@ -34,7 +34,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def silver_with(database: duckdb.DuckDBPyConnection, names: list[str]) -> None:
-    """Register silver with one row and, beside its usual columns, one string column for each name."""
+    """Register silver with one row and one string column for each name after its usual columns."""
     schema = pa.schema([*SILVER, *((name, pa.string()) for name in names)])
     row = silver_row(0, "a", sold_at=at(1)) | dict.fromkeys(names, "x")
     database.register("silver", pa.Table.from_pylist([row], schema=schema))

@@ -1,4 +1,4 @@
-"""Status shows what is known and says what is not; wait ends when everything is published, or cannot be any more."""
+"""Status shows known values and names unknown ones; wait ends when everything is published or cannot be."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_wait_ends_when_everything_is_published(settings: Settings, broker: Brok
     assert (result.exit_code, "caught up" in result.output) == (0, True)
 
 
-def test_wait_names_what_is_missing_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
+def test_wait_names_the_missing_offsets_at_the_timeout(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
     write_driver_status(settings, os.getpid())
     broker.ends = {"flights": {0: 11, 1: 1012}, "weather": {0: 0}}

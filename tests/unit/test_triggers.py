@@ -119,7 +119,7 @@ def test_trigger_is_restored_from_its_serialized_form(trigger: PlanClosed | Stre
 
 
 def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], object]) -> dict[str, Any]:
-    """Run a trigger as the triggerer does, do something while it looks, and return what it fires with."""
+    """Run a trigger as the triggerer does, call `meanwhile` while it polls, and return its event's payload."""
 
     async def fired() -> dict[str, Any]:
         events = trigger.run()
