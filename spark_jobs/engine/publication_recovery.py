@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from include.clients.delta_log import LOG, latest_version
 from include.errors import Terminal
-from include.paths import folder_name, warehouse
+from include.paths import folder_name, identities_path, warehouse
 from include.reading.publication import Publication, find_publication, publish, replace_publication
 from include.settings import Settings
 from include.state.release_files import active_releases_file
@@ -19,6 +19,7 @@ from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.identity_index import index_file
 from spark_jobs.storage.table_commits import last_run
 
 
@@ -74,6 +75,8 @@ def republish(settings: Settings, release: Release) -> str | None:
     if published is not None and published.release == release.dataset.release:
         event = _loss(release, published, done)
     if event is not None:
+        # It is not synced either, and is derived again.
+        index_file(identities_path(settings, name, release.dataset.release)).remove()
         replace_publication(settings, publication_of(settings, release, done))
     elif done >= 0 and (published is None or published.batch < done) and unfinished is None:
         publish(settings, publication_of(settings, release, done))

@@ -16,12 +16,13 @@ from pathlib import Path
 from include.catalog.dataset import released_dataset
 from include.clients.delta_log import LOG, commits_descending
 from include.errors import Terminal
-from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.next_run import are_one_run_apart
 from spark_jobs.engine.publication_recovery import last_active_release
+from spark_jobs.storage.identity_index import index_file
 from spark_jobs.storage.log_tail import LogTail, log_tail, move_files, obsolete_files
 from spark_jobs.storage.table_commits import last_run
 
@@ -48,10 +49,14 @@ class TableEnd:
 
 @dataclass(frozen=True)
 class Rollback:
-    """The log files to remove, by table (path below the warehouse), and the version that `bronze` goes back to."""
+    """The log files to remove, by table (path below the warehouse), and the version that `bronze` goes back to.
+
+    `indexes`: folders of the releases' identity indexes, which are derived again; a power cut may have damaged them.
+    """
 
     files: dict[str, list[Path]]
     bronze: int
+    indexes: tuple[Path, ...]
 
     def sentences(self, folder: Path) -> list[str]:
         """Return what is removed, one line for each table, and where it goes."""
@@ -61,6 +66,8 @@ class Rollback:
 
     def execute(self, folder: Path) -> None:
         """Move the files into `folder`."""
+        for index in self.indexes:
+            index_file(index).remove()
         for table, files in self.files.items():
             move_files(files, folder / table)
 
@@ -76,13 +83,14 @@ def planned_rollback(settings: Settings, dataset: str) -> Rollback | None:
     if not (path / LOG).is_dir():
         return None
     bronze = table_end(path)
-    ends = [bronze]
-    for release in release_names(settings, dataset):
+    ends, releases = [bronze], release_names(settings, dataset)
+    for release in releases:
         ends += _rolled_back([table_end(path) for path in release_paths(settings, dataset, release)], bronze.run[1])
     root = warehouse(settings)
     files = {str(end.tail.table.relative_to(root)): obsolete_files(end.tail, end.keep) for end in ends}
     found = {table: removed for table, removed in files.items() if removed}
-    return Rollback(found, bronze.keep) if found else None
+    indexes = tuple(identities_path(settings, dataset, release) for release in releases)
+    return Rollback(found, bronze.keep, indexes) if found else None
 
 
 def release_names(settings: Settings, dataset: str) -> list[str]:

@@ -11,10 +11,11 @@ from ledgered_stream import Stream, commit
 
 from include.catalog.dataset import snapshot_dataset
 from include.clients.delta_log import LOG, checkpoint_file, commit_name, commits, latest_version
-from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.settings import Settings
 from spark_jobs.engine.next_run import are_one_run_apart
 from spark_jobs.engine.table_rollback import PatchInTheWay, planned_rollback
+from spark_jobs.storage.identity_index import IndexRecord, index_file
 from spark_jobs.storage.log_tail import log_tail
 
 RUNS = [(0, 0), (1, 2), (3, 3), (4, 5)]
@@ -117,6 +118,17 @@ def test_silver_behind_gold_takes_gold_back(release: Release) -> None:
     """Else gold would add the rows of the repeated run twice."""
     release.log("silver", 4).write_bytes(b"")
     assert release.repair() == {table: [4] for table in release.tables if table != "bronze"}
+
+
+def test_rollback_removes_the_identity_index(release: Release) -> None:
+    """It is derived again: a power cut may have left its files without their content."""
+    folder = identities_path(release.settings, "flights", release.stream.release)
+    index_file(folder).write(IndexRecord("hash", 0, 4, "digest", ()))
+    assert release.repair() == {}
+    assert index_file(folder).path.exists()
+    release.log("silver", 4).write_bytes(b"")
+    release.repair()
+    assert not index_file(folder).path.exists()
 
 
 def test_bronze_that_lost_batches_takes_whole_runs_back(release: Release) -> None:
