@@ -30,7 +30,7 @@ loaded = set(sys.modules)
 began = time.process_time()
 bag = DagBag(sys.argv[1])
 seconds = time.process_time() - began
-def told(dag):
+def facts_of(dag):
     facts = {"file": dag.fileloc, "doc": dag.doc_md or "", "tags": sorted(dag.tags), "catchup": dag.catchup}
     facts["params"] = {name: dag.params.get_param(name).schema for name in dag.params}
     facts["continuous"] = type(dag.timetable).__name__ == "ContinuousTimetable"
@@ -43,7 +43,7 @@ def told(dag):
     return facts
 heavy = sorted({name.split(".")[0] for name in set(sys.modules) - loaded} & set(sys.argv[2:]))
 errors = {path: str(error) for path, error in bag.import_errors.items()}
-dags = {name: told(dag) for name, dag in bag.dags.items()}
+dags = {name: facts_of(dag) for name, dag in bag.dags.items()}
 print("\\n" + json.dumps({"seconds": seconds, "heavy": heavy, "errors": errors, "dags": dags}))
 """
 

@@ -22,17 +22,19 @@ def at(hour: int, minute: int = 0) -> datetime:
     return datetime(2026, 3, 1, hour, minute, tzinfo=UTC)
 
 
-def seen(**hours: int) -> str:
+def event_times(**hours: int) -> str:
     return json.dumps({name.removeprefix("p"): at(hour).isoformat() for name, hour in hours.items()})
 
 
 def test_watermark_is_the_slowest_partition_minus_the_lateness() -> None:
-    runs = [(0, seen(p0=10)), (2, seen(p1=6)), (3, seen(p1=12)), (4, "{}")]
+    runs = [(0, event_times(p0=10)), (2, event_times(p1=6)), (3, event_times(p1=12)), (4, "{}")]
     found = list(watermarks(runs, timedelta(hours=1)))
     # A partition without records cannot hold the watermark back, and once it is there it cannot move it back.
     assert [b.after for b in found] == [at(9), at(9), at(9), at(9)]
     assert [b.before for b in found] == [None, at(9), at(9), at(9)]
-    assert list(watermarks([(0, seen(p0=10, p1=6)), (1, seen(p1=12))], timedelta(hours=1)))[-1].after == at(9)
+    assert list(watermarks([(0, event_times(p0=10, p1=6)), (1, event_times(p1=12))], timedelta(hours=1)))[
+        -1
+    ].after == at(9)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 23)), max_size=20))
