@@ -108,7 +108,7 @@ def test_continuous_dag_has_a_start_date(bag: dict[str, Any]) -> None:
 def test_each_task_has_an_owner_a_callback_and_retries_or_a_reason(bag: dict[str, Any]) -> None:
     for name, task in tasks(bag):
         assert task["owner"] == "headrace", name
-        assert task["callback"], f"{name}: nobody is told when it fails"
+        assert task["callback"], f"{name}: its failure is not reported"
         assert task["retries"] >= 1 or has_reason(name), f"{name} has no retries, and no comment `# No retries: …`"
 
 

@@ -115,7 +115,7 @@ def test_transformations_use_no_rdd() -> None:
 
 def test_every_listed_exception_is_used() -> None:
     used = {(m.path, name) for m in data_plane() for _, _, name in called(m, LEAVING | BRINGING)}
-    assert used >= ALLOWED.keys(), "an exception that nobody needs any more"
+    assert used >= ALLOWED.keys(), "an exception is no longer needed"
 
 
 def test_transformations_catch_no_errors() -> None:

@@ -116,7 +116,7 @@ def test_driver_that_fails_five_times_is_given_up_with_its_reason(runner_site: S
     assert "JAVA_GATEWAY_EXITED" in runner_site.command("status", COLUMNS="400").stdout
     waited = runner_site.command("wait", "--caught-up", "--timeout", "60")
     time.sleep(3)
-    assert driver_starts(runner_site) == 5, "it is left alone until it is wanted anew"
+    assert driver_starts(runner_site) == 5, "it is not started until it is requested again"
     assert runner_site.command("up", runner_site.dataset, **NO_JVM).returncode == NOT_STARTED
     assert driver_starts(runner_site) == 10
     assert runner_site.command("down").returncode == 0

@@ -21,22 +21,22 @@ from include.state.process_states import BROKER, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
 from include.status.process_status import observe_stream
 
-# Says `running`, and `stopped` on SIGTERM; the argument chooses how it misbehaves.
+# Reports `running`, and `stopped` on SIGTERM; the argument selects a fault.
 DRIVER = """
 import datetime, json, os, signal, sys, time
 how, status = sys.argv[1], sys.argv[2]
-def say(state, reason=None, **more):
+def report(state, reason=None, **more):
     at = datetime.datetime.now(datetime.UTC).isoformat()
     with open(status + ".part", "w") as file:
         json.dump({"state": state, "reason": reason, "pid": os.getpid(), "at": at} | more, file)
     os.replace(status + ".part", status)
 def drain(*_):
-    say("stopped"); sys.exit(0)
+    report("stopped"); sys.exit(0)
 print("driver starts", flush=True)
 if how == "refused":
-    say("failed", "the checkpoint is damaged", terminal=True); sys.exit(2)
+    report("failed", "the checkpoint is damaged", terminal=True); sys.exit(2)
 if how == "fails":
-    say("failed", "no space left"); sys.exit(1)
+    report("failed", "no space left"); sys.exit(1)
 if how == "dies":
     sys.exit("no such thing\\n  at line 1")
 if how == "leaves a child":
@@ -46,9 +46,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else drain)
 if how.startswith("hangs"):
     begun = datetime.datetime.now(datetime.UTC).isoformat()
     while True:
-        say("starting" if how == "hangs at start" else "running", progress_at=begun)
+        report("starting" if how == "hangs at start" else "running", progress_at=begun)
         time.sleep(0.05)
-say("running")
+report("running")
 while True: time.sleep(0.05)
 """
 LISTENER = """

@@ -139,7 +139,7 @@ def test_jar_folder_is_verified_every_time(tmp_path: Path) -> None:
     placed.write_bytes(b"changed")
     with pytest.raises(JarMismatch):
         fetch([jar()], tmp_path / "jars", tmp_path / "cache")
-    assert placed.read_bytes() == b"changed", "nothing is removed before somebody looked at it"
+    assert placed.read_bytes() == b"changed", "a jar that does not match the lock is not removed"
 
 
 def test_downloads_before_a_failure_stay_in_the_cache(tmp_path: Path, registry: dict[str, bytes]) -> None:

@@ -181,7 +181,7 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
     watermark = datetime(2013, 1, 4, 23, 59, tzinfo=UTC)
     assert list(complete_days(date(2013, 1, 1), watermark)) == [date(2013, 1, 2), date(2013, 1, 3)]
     assert list(complete_days(date(2013, 1, 3), watermark)) == []
-    assert list(complete_days(date(2013, 1, 9), watermark)) == [], "a watermark that stands back reports nothing"
+    assert list(complete_days(date(2013, 1, 9), watermark)) == [], "an earlier watermark reports nothing"
     first = list(complete_days(None, watermark))
     assert (len(first), first[-1]) == (31, date(2013, 1, 3))
     reported = {"run": "audit/7", "before": "2013-01-01", "upto": "2013-01-03"}

@@ -245,7 +245,7 @@ def test_newer_decisions_are_not_overwritten(settings: Settings) -> None:
     assert restore_discards(settings, mine, "carl", LATER) == 0, "it was not discarded before"
     decided(settings, DISCARD, NOON, "bob")
     decided(settings, "reinstate", LATER, "bob")
-    assert restore_discards(settings, mine, "carl", LATER) == 0, "it is somebody else's reinstatement"
+    assert restore_discards(settings, mine, "carl", LATER) == 0, "the reinstatement was decided by another user"
 
 
 def test_other_changes_of_the_folder_affect_all_tables(tmp_path: Path) -> None:

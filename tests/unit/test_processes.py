@@ -229,7 +229,7 @@ def test_down_of_one_stream_leaves_the_others_running(settings: Settings, stand_
     assert printed[0] == "stream:flights: draining …"
     assert printed[1].startswith("stream:flights: stopped after")
     assert desired(settings) == {"weather"}
-    assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker is not asked to end"
+    assert observe_processes(settings)[1].state is ProcessState.RUNNING, "the broker keeps running"
 
 
 def test_down_names_who_will_restart_the_stream(settings: Settings, stand_ins: StandIns) -> None:

@@ -106,7 +106,7 @@ def test_each_rule_has_its_own_result_and_data_docs_are_built(tmp_path: Path) ->
         assert [(check.rule, check.passed) for check in found] == [("rows_5", False), ("rows_4", True)]
     index = (tmp_path / "docs" / "index.html").read_text("utf-8")
     assert "gold.days" in index
-    assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "built anew each time"
+    assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "the site is rebuilt each time"
 
 
 def test_table_without_rules_is_not_validated() -> None:

@@ -143,7 +143,7 @@ def test_process_that_dies_at_once_is_given_up_with_the_last_log_line(
     assert sum("started" in line for line in stand_ins.lines if line.startswith(FLIGHTS)) == 5
     stand_ins.how["flights"] = "well"
     stand_ins.started()
-    assert observe_stream(settings, "flights").last_error == "", "wanted anew: nothing is held against it"
+    assert observe_stream(settings, "flights").last_error == "", "a new request clears the errors"
 
 
 def test_process_between_two_tries_is_pending_and_reports_the_next_try(
@@ -152,7 +152,7 @@ def test_process_between_two_tries_is_pending_and_reports_the_next_try(
     stand_ins.runner.policy = replace(stand_ins.policy, first_pause=600.0, longest_pause=600.0)
     stand_ins.how["flights"] = "fails"
     request_stream(settings, "flights", "a test")
-    assert observe_stream(settings, "flights").state is ProcessState.PENDING, "wanted, and there is a runner"
+    assert observe_stream(settings, "flights").state is ProcessState.PENDING, "requested, and a runner is running"
     stand_ins.until(lambda: observe_stream(settings, "flights").next_try is not None)
     status = observe_stream(settings, "flights")
     assert (status.state, status.last_error) == (ProcessState.PENDING, "no space left")
@@ -168,7 +168,7 @@ def test_process_with_a_terminal_error_is_given_up_at_once(
     stand_ins.until(lambda: given_up(settings))
     assert observe_stream(settings, "flights").detail == "the checkpoint is damaged"
     request_stream(settings, "flights", "a test")
-    assert observe_stream(settings, "flights").state is ProcessState.PENDING, "the runner has yet to hear of it"
+    assert observe_stream(settings, "flights").state is ProcessState.PENDING, "the runner has not read the request yet"
     assert sum(line.startswith(f"{FLIGHTS}: started") for line in stand_ins.lines) == 1
 
 
@@ -205,7 +205,7 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
     lines = [line.split(",")[0] for line in stand_ins.lines]
     assert lines.count("broker: stopping") == 1
     assert lines.index(f"{FLIGHTS}: killed") < lines.index("broker: stopping"), (
-        "as long as a driver needs it, it is there"
+        "the broker runs as long as a driver needs it"
     )
     assert [path.name for path in run_path(settings, "x").parent.glob("*.json")].count("broker.json") == 0
 
