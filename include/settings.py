@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from include.errors import Terminal
+from include.secret_masking import MASK, mask_secrets, mask_value
 
 CLONE = Path(__file__).resolve().parent.parent
 PREFIX = "HEADRACE_"
@@ -121,7 +122,9 @@ def reject_unsafe(key: str, value: str) -> None:
         return
     bad = UNSAFE_VALUES[name]
     if (bad is None and value.upper() != "UTC") or value.lower() == bad:
-        raise InvalidSetting(key, f"{value!r} would break a guarantee (records lost, duplicated or misread)")
+        raise InvalidSetting(
+            key, f"{mask_secrets(value)!r} would break a guarantee (records lost, duplicated or misread)"
+        )
 
 
 def reject_unknown(environ: Mapping[str, str]) -> None:
@@ -157,14 +160,15 @@ def load_settings() -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
-        raise InvalidSetting(
-            key, f"{first['msg'].removeprefix('Value error, ')} (value: {first['input']!r})"
-        ) from error
+        value = MASK if first["loc"][1:] else repr(mask_value(first["input"]))
+        if isinstance(first["input"], dict | list):
+            value = "not shown, it may hold secrets"
+        raise InvalidSetting(key, f"{first['msg'].removeprefix('Value error, ')} (value: {value})") from None
     except SettingsError as error:
         # For a value that is not JSON, the message contains the field's name and nothing else of use.
         named = re.search(r'field "(\w+)"', str(error))
         key = f"{PREFIX}{named[1].upper()}" if named else str(error)
-        raise InvalidSetting(key, f"is not a JSON object (value: {os.environ.get(key, '')!r})") from error
+        raise InvalidSetting(key, "is not a JSON object (value: not shown, it may hold secrets)") from None
     require_folders(settings)
     return settings
 
@@ -181,19 +185,24 @@ class SettingInfo:
 
 
 def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
-    """Return every setting in the order of declaration, also invalid values. Passwords in URLs are masked."""
+    """Return every setting in the order of declaration, also invalid values. Secrets are masked."""
     infos = []
     for field, declared in Settings.model_fields.items():
         name = f"{PREFIX}{field.upper()}"
         default = _text(declared.get_default(call_default_factory=True))
-        value = without_password(environ.get(name, default))
+        value = _shown(field, environ.get(name, default))
         infos.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
     return infos
 
 
-def without_password(text: str) -> str:
-    """Return a URL with its password replaced by ***; any other text as it is."""
-    return re.sub(r"(\w://[^/:@]*):.*@", r"\1:***@", text)
+def _shown(field: str, text: str) -> str:
+    """Return the value with secrets masked; an object that is not JSON as a whole, because its keys are not known."""
+    if field not in ("spark_conf", "kafka_options"):
+        return mask_secrets(text)
+    try:
+        return mask_secrets(text) if isinstance(json.loads(text), dict) else MASK
+    except ValueError:
+        return MASK
 
 
 def _text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -130,6 +131,8 @@ def headrace(context: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line; a HeadraceError becomes a message on stderr and exit code 2."""
+    # Files of the state folder may hold payloads and settings: they are for this user only.
+    os.umask(0o077)
     try:
         app()
     except HeadraceError as error:

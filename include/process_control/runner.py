@@ -9,7 +9,9 @@ Does not: decide when to retry or give up (reconcile.py does), compute rows, or 
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -22,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from include.errors import HeadraceError, Terminal
-from include.paths import lease_path
+from include.paths import lease_path, run_path
 from include.process_control.child_process import exit_code
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
@@ -38,6 +40,7 @@ from include.process_control.reconcile import (
     Start,
     reconcile,
 )
+from include.secret_masking import MASK
 from include.settings import Settings, list_settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
 from include.state.driver_status import DriverStatus, read_reported_status
@@ -279,8 +282,24 @@ def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
 
 
 def environment_settings() -> dict[str, str]:
-    """Return the settings that drivers inherit, without the state folder, passwords masked."""
+    """Return the settings that drivers inherit, without the state folder, secrets masked."""
     return {info.name: info.value for info in list_settings() if info.name != "HEADRACE_STATE"}
+
+
+def settings_fingerprints(settings: Settings) -> dict[str, str]:
+    """Return a keyed fingerprint of each setting that holds a secret: masked values do not show that it changed."""
+    key = fingerprint_key(settings)
+    given = {name: os.environ.get(name, "") for name, shown in environment_settings().items() if MASK in shown}
+    return {name: hmac.digest(key, value.encode(), "sha256").hex() for name, value in given.items()}
+
+
+def fingerprint_key(settings: Settings) -> bytes:
+    """Return the state folder's random key, created at the first call, readable by its owner only."""
+    path = run_path(settings, RUNNER).with_name("settings.key")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return path.read_bytes()
 
 
 def log_line(line: str) -> None:
@@ -299,7 +318,8 @@ def main() -> int:
         with sole_runner(settings) as lock:
             for line in migrate_state(settings):
                 log_line(f"state folder of an earlier version: {line}")
-            extra = {"settings": environment_settings()}
+            settings.state.chmod(0o700)
+            extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
             write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
             log_line(f"supervises {settings.state}, pid {os.getpid()}")
             supervise(Runner(settings, restart_policy(settings), log_line), lock, stop)

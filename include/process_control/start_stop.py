@@ -22,7 +22,13 @@ from include.paths import log_path
 from include.process_control.child_process import launch
 from include.process_control.driver_process import driver_environment
 from include.process_control.kafka_broker import answers, check_broker_prerequisites
-from include.process_control.runner import Runner, environment_settings, restart_policy, sole_runner
+from include.process_control.runner import (
+    Runner,
+    environment_settings,
+    restart_policy,
+    settings_fingerprints,
+    sole_runner,
+)
 from include.settings import CLONE, Settings
 from include.state.desired_streams import desired_stream, recorded_datasets, release_stream, request_stream
 from include.state.driver_status import read_reported_status
@@ -176,6 +182,10 @@ def settings_difference(settings: Settings) -> str:
     run, ours = read_run_file(settings, RUNNER), environment_settings()
     theirs = (run.extra.get("settings") if run else None) or ours
     differing = [f"{name}={theirs.get(name)} (now {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
+    known = run.extra.get("fingerprints", {}) if run else {}
+    for name, fingerprint in settings_fingerprints(settings).items() if known else ():
+        if theirs.get(name) == ours[name] and known.get(name) != fingerprint:
+            differing.append(f"{name} with another secret")
     return f"; its drivers have {', '.join(differing)}: headrace down, then up, changes that" if differing else ""
 
 

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from include.errors import Terminal
+from include.secret_masking import mask_secrets, mask_value
 from include.state.atomic_files import write_atomically
 
 T = TypeVar("T")
@@ -66,13 +67,13 @@ class JsonFile(Generic[T]):
         except json.JSONDecodeError as error:
             raise self._unreadable(f"line {error.lineno}: not JSON ({error.msg})") from error
         except (ValueError, OSError) as error:
-            raise self._unreadable(str(error)) from error
+            raise self._unreadable(mask_secrets(str(error))) from error
         try:
             return adapter(self.model).validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
-            found = "" if first["type"] == "missing" else f" (found: {first['input']!r:.80})"
+            found = "" if first["type"] == "missing" else f" (found: {mask_value(first['input'], key)!r:.80})"
             raise self._unreadable(f"{f'key {key}: ' if key else ''}{first['msg']}{found}", key, content) from error
 
     def read_if_valid(self) -> T | None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from include.errors import Terminal
+from include.secret_masking import holds_secret
 from include.settings import CLONE, Settings, reject_unsafe
 
 # Other values lose, duplicate or misread records, so the running session is verified too.
@@ -102,14 +107,51 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
     }
-    for key, value in {**options, **(_delta_options() if delta else {})}.items():
+    options |= _delta_options() if delta else {}
+    for key, value in options.items():
         reject_unsafe(key, value)
-        builder = builder.config(key, value)
-    (settings.state / "spark").mkdir(parents=True, exist_ok=True)
-    session = builder.getOrCreate()
+    with private_options(settings, options) as public:
+        for key, value in public.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     verify_guarded(session)
     return session
+
+
+@contextmanager
+def private_options(settings: Settings, options: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the options without a secret; Spark reads the others from a file that exists only meanwhile, mode 0600.
+
+    PySpark passes its configuration on the command line, which every user of the machine can read.
+    """
+    folder = settings.state / "spark"
+    folder.mkdir(parents=True, exist_ok=True)
+    secret = {key: value for key, value in options.items() if holds_secret(key, value)}
+    if not secret:
+        yield dict(options)
+        return
+    file = folder / f"{uuid4().hex}.properties"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as opened:
+        opened.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in secret.items())
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} {before or 'pyspark-shell'}"
+    try:
+        yield {key: value for key, value in options.items() if key not in secret}
+    finally:
+        file.unlink(missing_ok=True)
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(text: str) -> str:
+    """Return text as java.util.Properties reads it."""
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", **{sign: f"\\{sign}" for sign in "\\=: #!"}}
+    units = text.encode("utf-16-be")
+    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
+    return "".join(named.get(chr(code), chr(code) if 32 <= code < 127 else f"\\u{code:04x}") for code in codes)
 
 
 def verify_guarded(session: SparkSession) -> None:

@@ -12,14 +12,15 @@ import pytest
 from source_tree import Module, code, imports, modules
 
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
-GROUND = ("include.errors", "include.settings", "include.paths", "include.strict_values")
+GROUND = ("include.errors", "include.secret_masking", "include.settings", "include.paths", "include.strict_values")
 LOW = (*GROUND, "include.host", "include.state")
 READERS = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
-    "include.settings": (("include.errors",), "reads the environment"),
+    "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
+    "include.settings": (("include.errors", "include.secret_masking"), "reads the environment"),
     "include.paths": (("include.errors", "include.settings"), "names paths, none outside the state folder"),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
+from include.secret_masking import mask_secrets
 from include.settings import (
     PREFIX,
     InvalidSetting,
@@ -20,7 +21,6 @@ from include.settings import (
     list_settings,
     load_settings,
     reject_unsafe,
-    without_password,
 )
 
 
@@ -120,7 +120,7 @@ def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+    assert mask_secrets(url) == shown
 
 
 def test_help_imports_no_heavy_package() -> None:

@@ -1,0 +1,126 @@
+"""Secrets of the settings appear in no output, state file or command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from include.process_control.child_process import launch
+from include.process_control.runner import environment_settings, settings_fingerprints
+from include.process_control.start_stop import settings_difference
+from include.secret_masking import mask_secrets
+from include.settings import Settings, load_settings
+from include.state.json_file import JsonFile, StateFileUnreadable
+from include.state.run_files import RunFile, write_run_file
+from spark_jobs.engine.spark_session import private_options
+
+CANARY = "canary7731"
+JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}";'
+SECRETS = {
+    "HEADRACE_KAFKA_OPTIONS": json.dumps(
+        {"kafka.sasl.jaas.config": JAAS, "kafka.ssl.key.password": CANARY, "kafka.ssl.keystore.key": CANARY}
+    ),
+    "HEADRACE_SPARK_CONF": json.dumps({"spark.ssl.keyStorePassword": CANARY}),
+    "HEADRACE_LEDGER_URL": f"postgresql://host/db?user=me&password={CANARY}",
+    "HEADRACE_AIRFLOW_DATABASE": f"postgresql+psycopg://me:{CANARY}@host/db",
+    "HEADRACE_DRIVER_JVM": f"-Djavax.net.ssl.trustStorePassword={CANARY}",
+}
+INVALID = {
+    "HEADRACE_KAFKA_OPTIONS": '{"kafka.ssl.key.password": "canary7731"',
+    "HEADRACE_SPARK_CONF": '["canary7731"]',
+    "HEADRACE_DRIVER_MEMORY": "password=canary7731",
+}
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    load_settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JAAS,
+        json.dumps({"kafka.sasl.jaas.config": JAAS}),
+        json.dumps({"kafka.sasl.jaas.config": JAAS})[:-1],
+        json.dumps({"a": {"token": [CANARY]}}),
+        f"jdbc:postgresql://host/db?password={CANARY}&ssl=true",
+        f"https://me:{CANARY}@host/",
+        f"https://me:a@{CANARY}:b/c@host/",
+        f"Password = '{CANARY}'",
+    ],
+)
+def test_secret_is_masked(text: str) -> None:
+    assert CANARY not in mask_secrets(text)
+    assert "***" in mask_secrets(text)
+
+
+@pytest.mark.parametrize("text", ["", "/a/path", "sqlite:////a/path", '{"kafka.ssl.truststore.location": "/a"}', "3g"])
+def test_text_without_a_secret_is_unchanged(text: str) -> None:
+    assert mask_secrets(text) == text
+
+
+@pytest.mark.parametrize("arguments", [("settings",), ("settings", "--json")])
+@pytest.mark.parametrize("wrong", [{}, *({name: value} for name, value in INVALID.items())])
+def test_settings_command_prints_no_secret(arguments: tuple[str, ...], wrong: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "include.cli.main", *arguments],
+        env={**os.environ, **SECRETS, "HEADRACE_STATE": str(tmp_path), **wrong},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (2 if wrong else 0)
+    assert CANARY not in done.stdout + done.stderr
+    assert "***" in done.stdout
+
+
+def test_unreadable_state_file_prints_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for content in ({"password": [CANARY]}, {"url": [f"https://me:{CANARY}@host/"]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(StateFileUnreadable) as raised:
+            JsonFile(path, dict[str, str]).read()
+        assert CANARY not in str(raised.value)
+
+
+@pytest.mark.usefixtures("environ")
+def test_run_file_holds_no_secret_and_a_changed_secret_is_named(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
+    write_run_file(settings, RunFile("runner", os.getpid(), 1.0, [], extra))
+    files = [path for path in settings.state.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if CANARY in path.read_text()]
+    assert settings_difference(settings) == ""
+    monkeypatch.setenv("HEADRACE_AIRFLOW_DATABASE", "postgresql+psycopg://me:fresh99@host/db")
+    assert "HEADRACE_AIRFLOW_DATABASE" in settings_difference(settings)
+    assert "fresh99" not in settings_difference(settings)
+
+
+def test_launched_process_creates_files_for_its_user_only(settings: Settings) -> None:
+    target = settings.state / "made"
+    launch(settings, "maker", ["mkdir", str(target)], settings.state.parent, os.environ).wait(10)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o700
+
+
+def test_secret_spark_options_are_read_from_a_private_file(settings: Settings) -> None:
+    given = {"spark.ssl.keyStorePassword": f"a=b:c\\{CANARY}\n é", "spark.ui.enabled": "false"}
+    with private_options(settings, given) as public:
+        (file,) = (settings.state / "spark").glob("*.properties")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert public == {"spark.ui.enabled": "false"}
+        assert os.environ["PYSPARK_SUBMIT_ARGS"].startswith("--properties-file ")
+        assert file.read_text("ascii") == f"spark.ssl.keyStorePassword=a\\=b\\:c\\\\{CANARY}\\n\\ \\u00e9\n"
+    assert not file.exists()
+    assert "PYSPARK_SUBMIT_ARGS" not in os.environ
