@@ -42,7 +42,7 @@ def test_reported_failure_is_the_result(settings: Settings, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("script", "how"),
-    [("import os; os.kill(os.getpid(), 9)", "ended with -9"), ("raise SystemExit(3)", "was told to stop")],
+    [("import os; os.kill(os.getpid(), 9)", "ended with -9"), ("raise SystemExit(3)", "was stopped")],
 )
 def test_job_that_died_without_a_report_may_be_retried(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str, how: str
