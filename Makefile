@@ -47,7 +47,7 @@ test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a
 	@$(MAKE) test-stack
 
 test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
-	@$(PYTEST) -s --durations=0 -m extended tests/recovery $(ARGS)
+	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
 	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
