@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from include.allowed_options import reason_refused
 from include.errors import Terminal
 from include.secret_masking import MASK, mask_secrets, mask_value
 
@@ -79,8 +80,12 @@ class Settings(BaseSettings):
         le=86_400,
         description="seconds without progress after which a driver is killed and restarted",
     )
-    spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON object of Spark settings")
-    kafka_options: dict[str, str] = Field(default_factory=dict, description="JSON object of Kafka source options")
+    spark_conf: dict[str, str] = Field(
+        default_factory=dict, description="JSON object of Spark settings, from a list of safe ones"
+    )
+    kafka_options: dict[str, str] = Field(
+        default_factory=dict, description="JSON object of Kafka source options, from a list of safe ones"
+    )
 
     @field_validator("state", "datasets", "jars", mode="before")
     @classmethod
@@ -104,9 +109,12 @@ class Settings(BaseSettings):
 
     @field_validator("spark_conf", "kafka_options")
     @classmethod
-    def _safe(cls, value: dict[str, str]) -> dict[str, str]:
+    def _safe(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        field = info.field_name or ""
         for key, given in value.items():
             reject_unsafe(key, given)
+            if key.lower() not in UNSAFE_VALUES and (why := reason_refused(field, key)):
+                raise InvalidSetting(f"{PREFIX}{field.upper()}", f"option {key} is refused: {why}")
         return value
 
 

@@ -19,8 +19,12 @@ READERS = ("include.catalog", "include.clients", "include.reading", "include.led
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
+    "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
-    "include.settings": (("include.errors", "include.secret_masking"), "reads the environment"),
+    "include.settings": (
+        ("include.allowed_options", "include.errors", "include.secret_masking"),
+        "reads the environment",
+    ),
     "include.paths": (("include.errors", "include.settings"), "names paths, none outside the state folder"),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
