@@ -22,6 +22,7 @@ from include.quality.quality_packages import import_optional
 SITE = "headrace"
 # Great Expectations names the page of a table `<source>-<table>`.
 SOURCE = "tables"
+EXACT_IN_DOUBLE = 2**53
 
 
 def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[RuleResult]:
@@ -109,8 +110,8 @@ def _observed(result: Any) -> str:
 def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
     """Return these columns of a pyarrow Dataset as a pandas frame; the first column when it has none of them.
 
-    Integers and decimals become floats, because pandas has no null for them (NaN here); strings and booleans keep
-    None; times are in UTC.
+    Decimals become floats, and integers too if each of them is exact as a float, because pandas has no null for them
+    (NaN here). Larger integers stay integers, with None. Strings and booleans keep None; times are in UTC.
     """
     import pyarrow as pa
 
@@ -118,6 +119,14 @@ def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
     selected = [name for name in names if name in set(columns)] or names[:1]
     table = rows.to_table(columns=selected)
     for place, field in enumerate(table.schema):
-        if pa.types.is_decimal(field.type) or pa.types.is_integer(field.type):
+        if pa.types.is_decimal(field.type) or (pa.types.is_integer(field.type) and _exact_as_floats(table[place])):
             table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))
-    return table.to_pandas()
+    return table.to_pandas(integer_object_nulls=True)
+
+
+def _exact_as_floats(integers: Any) -> bool:
+    """Return whether every integer of the column lies between -2^53 and 2^53, where doubles have each integer."""
+    import pyarrow.compute as pc
+
+    least, most = pc.min_max(integers).as_py().values()
+    return least is None or bool(least > -EXACT_IN_DOUBLE and most < EXACT_IN_DOUBLE)

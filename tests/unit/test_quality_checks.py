@@ -145,3 +145,26 @@ def test_failed_data_docs_leave_no_files(settings: Settings, monkeypatch: pytest
     with pytest.raises(QualityNotInstalled):
         validate_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
     assert list(docs_path(settings, "flights").parent.iterdir()) == []
+
+
+BEYOND_FLOATS = 2**53
+
+
+@pytest.mark.parametrize("missing", [[], [None]])
+def test_large_integers_are_compared_exactly(missing: list[None]) -> None:
+    ids = pa.array([BEYOND_FLOATS, BEYOND_FLOATS + 1, 1, *missing], pa.int64())
+    rules = [
+        rule("expect_column_values_to_be_unique", column="rows", name="unique"),
+        rule("expect_column_values_to_be_in_set", column="rows", value_set=[BEYOND_FLOATS + 1, 1], name="in_set"),
+        rule("expect_column_values_to_be_between", column="rows", min_value=1, name="between"),
+    ]
+    found = validate_tables({"gold.days": (pd.dataset(pa.table({"rows": ids})), rules)})
+    assert [(check.rule, check.passed) for check in found] == [("unique", True), ("in_set", False), ("between", True)]
+    assert found[1].observed == f"1 of {len(ids)} rows"
+
+
+def test_integer_at_the_limit_of_doubles_is_not_taken_for_its_neighbour() -> None:
+    limit = rule("expect_column_values_to_be_in_set", column="rows", value_set=[BEYOND_FLOATS + 1])
+    ids = pa.table({"rows": pa.array([BEYOND_FLOATS], pa.int64())})
+    (found,) = validate_tables({"gold.days": (pd.dataset(ids), [limit])})
+    assert not found.passed
