@@ -199,7 +199,7 @@ def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: S
             continue
         path = silver.spec.path / file.path
         groups = [n for n, (low, high) in enumerate(bounds_of(path, PLACE)) if _may_have(by_partition, low, high)]
-        with pq.ParquetFile(path, memory_map=True) as source:
+        with pq.ParquetFile(path, pre_buffer=False) as source:
             found += [_rows_of_group(source, group, places, columns) for group in groups]
     return pa.concat_tables(found, promote_options="permissive")
 
