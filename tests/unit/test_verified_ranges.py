@@ -14,7 +14,7 @@ from ledgered_stream import RELEASE, Stream
 from sqlalchemy import Connection
 
 from include.catalog.dataset import load_dataset
-from include.ledger import project_publications, project_verifications
+from include.ledger import project_commits, project_publications, project_verifications
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
@@ -69,6 +69,25 @@ def test_verifications_are_read_again_only_after_a_change(settings: Settings, mo
     read_now(settings, "backfill-flights-2", 2)
     project_dataset(writer, settings, "flights")
     assert read[2:] == ["backfill-flights-0", "backfill-flights-1", "backfill-flights-2"]
+
+
+def test_verifications_are_read_again_after_a_failed_transaction(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Stream(settings).run(0, 0)
+    read_now(settings, "backfill-flights-1", 0)
+    os.utime(verified_path(settings, "flights", RELEASE, "any").parent, (1, 1))
+    writer = open_writer(settings)
+
+    def fail(*_: object) -> int:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(project_commits, "insert_publications", fail)
+        with pytest.raises(OSError, match="disk full"):
+            project_dataset(writer, settings, "flights")
+    project_dataset(writer, settings, "flights")
+    assert [one.plan for one in open_reader(settings).event_times("flights", RELEASE)[1]] == ["backfill-flights-1"]
 
 
 def test_release_that_is_not_advanced_costs_no_bronze_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
