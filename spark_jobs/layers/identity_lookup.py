@@ -70,9 +70,10 @@ class IdentityLookup:
         identities = _identities(duck, self._dataset, f"{name}_given", placed=False)
         places, unindexed = self._places(identities)
         columns = [*self._dataset.pipeline.identity, *COORDINATES]
-        indexed = [file for file in silver.files() if file.path not in unindexed]
+        files = silver.files()
+        indexed = [file for file in files if file.path not in unindexed]
         duck.view_arrow(f"{name}_indexed", _rows_at(places, silver, indexed, columns))
-        others = [file for file in silver.files() if file.path in unindexed]
+        others = [file for file in files if file.path in unindexed]
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(others, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")

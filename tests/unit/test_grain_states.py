@@ -1,4 +1,4 @@
-"""How settled grains are: the watermark from what runs have seen, and the state of each window."""
+"""States of grains: the watermark from the event times of the runs, and the state of each window."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_healthy_period_resets_the_failures(state: ProcessState) -> None:
     assert timeline.tries.failures == 4
     timeline.observe(observation(state), 0.1)
     assert timeline.tries.failures == 0
-    assert timeline.tries.error == "end 3", "what happened can still be seen"
+    assert timeline.tries.error == "end 3", "the last error stays visible"
 
 
 def test_interruption_restarts_the_healthy_period() -> None:
