@@ -26,8 +26,8 @@ from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import LOG, commit_name, read_commit
 from include.state.json_file import StateFileUnreadable
-from spark_jobs.layers.row_coordinates import COORDINATES, PLACE
-from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
+from spark_jobs.layers.row_coordinates import PLACE, RANK
+from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, group_bounds
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.identity_index import (
@@ -61,7 +61,7 @@ class IdentityLookup:
         self._segments: list[Segment] = []
 
     def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
-        """Create a view of identity and coordinates of the rows of silver that may share an identity with others.
+        """Create a view of identity and rank of the rows of silver that may share an identity with others.
 
         These others are the rows of the Parquet files `given`, with silver's columns.
         """
@@ -69,7 +69,7 @@ class IdentityLookup:
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
         identities = _identities(duck, self._dataset, f"{name}_given", placed=False)
         places, unindexed = self._places(identities)
-        columns = [*self._dataset.pipeline.identity, *COORDINATES]
+        columns = [*self._dataset.pipeline.identity, *RANK]
         files = silver.files()
         indexed = [file for file in files if file.path not in unindexed]
         duck.view_arrow(f"{name}_indexed", _rows_at(places, silver, indexed, columns))
@@ -198,10 +198,10 @@ def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: S
     for file in files:
         if not _may_have(by_partition, file.low, file.high):
             continue
-        path = silver.spec.path / file.path
-        groups = [n for n, (low, high) in enumerate(bounds_of(path, PLACE)) if _may_have(by_partition, low, high)]
-        with pq.ParquetFile(path, pre_buffer=False) as source:
-            found += [_rows_of_group(source, group, places, columns) for group in groups]
+        with pq.ParquetFile(silver.spec.path / file.path, pre_buffer=False) as source:
+            for group, (low, high) in enumerate(group_bounds(source.metadata, PLACE)):
+                if _may_have(by_partition, low, high):
+                    found.append(_rows_of_group(source, group, places, columns))
     return pa.concat_tables(found, promote_options="permissive")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,18 @@ from include.reading.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
 
-# In addition to the JVM's heap; DuckDB spills what does not fit.
+# Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
 # A look-up of one row reads its row group.
-ROWS_PER_GROUP = 16_384
+ROWS_PER_GROUP = 8_192
 
 
 class DuckSession:
     """A DuckDB connection with its views."""
 
     def __init__(self) -> None:
-        self._database = memory_database()
-        self._database.execute(f"set memory_limit = '{MEMORY}'")
+        self._database = _database().cursor()
+        self._database.execute("set TimeZone = 'UTC'; set python_enable_replacements = false")
 
     def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
         """Create a view of these files with the columns of `schema`; an empty one without files."""
@@ -43,7 +44,7 @@ class DuckSession:
         paths = ", ".join(sql_literal(str(path)) for path in files)
         columns = ", ".join(f'"{column}"' for column in schema.fieldNames())
         rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
-        self._database.execute(f'create view "{name}" as select {columns} from {rows}')
+        self._database.execute(f'create temp view "{name}" as select {columns} from {rows}')
 
     def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
         """Create a view of a folder's files."""
@@ -84,7 +85,7 @@ class DuckSession:
 
     def view_query(self, name: str, sql: str) -> None:
         """Create a view of a query."""
-        self._database.execute(f'create view "{name}" as {sql}')
+        self._database.execute(f'create temp view "{name}" as {sql}')
 
     def create_table(self, name: str, sql: str) -> None:
         """Create a temporary table from a query."""
@@ -102,6 +103,14 @@ class DuckSession:
     def close(self) -> None:
         """Close the connection."""
         self._database.close()
+
+
+@cache
+def _database() -> Any:
+    """Return this process's database: opening one takes longer than most queries of a run. Views are a session's own."""
+    database = memory_database()
+    database.execute(f"set memory_limit = '{MEMORY}'")
+    return database
 
 
 @contextmanager
