@@ -107,7 +107,7 @@ class DuckSession:
 
 @cache
 def _database() -> Any:
-    """Return this process's database: opening one takes longer than most queries of a run. Views are a session's own."""
+    """Return this process's database. Opening one takes longer than most queries of a run; views are per session."""
     database = memory_database()
     database.execute(f"set memory_limit = '{MEMORY}'")
     return database
