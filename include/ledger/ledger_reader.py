@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,16 +14,14 @@ from include.ledger.ledger_errors import LedgerMissing, translate_database_error
 from include.ledger.ledger_schema import (
     batches,
     corrections,
-    gold_commits,
     open_engine,
     publications,
     ranges,
-    reasons,
     runs,
     sqlite_file,
+    totals,
     validate_schema,
     verifications,
-    warnings,
 )
 from include.ledger.rule_counts import RunCounts, run_counts
 from include.settings import Settings
@@ -112,7 +109,7 @@ class LedgerReader:
     def totals(self) -> dict[str, DatasetTotals]:
         """Return rows per layer, rejected by reason and last batches of every dataset, all from one look."""
         with self._question() as connection:
-            return {name: _dataset_totals(connection, name) for name in _datasets(connection)}
+            return _all_totals(connection)
 
     def event_times(
         self, dataset: str, release: str, after: int = -1
@@ -153,8 +150,7 @@ def open_reader(settings: Settings) -> LedgerReader:
 
 
 def _datasets(connection: Connection) -> list[str]:
-    found = [select(table.c.dataset).distinct() for table in (batches, runs)]
-    return sorted({str(name) for query in found for name in connection.execute(query).scalars()})
+    return sorted(connection.execute(select(totals.c.dataset).distinct()).scalars())
 
 
 def _last_batches(connection: Connection, dataset: str, count: int) -> list[Batch]:
@@ -179,30 +175,41 @@ def _ranges(connection: Connection, dataset: str, since: int) -> dict[tuple[str,
     return by_batch
 
 
-def _dataset_totals(connection: Connection, dataset: str) -> DatasetTotals:
-    query = select(func.max(batches.c.batch), func.sum(batches.c.rows)).where(batches.c.dataset == dataset)
-    last, rows = connection.execute(query).one()
-    names = connection.execute(select(runs.c.release).where(runs.c.dataset == dataset).distinct()).scalars()
-    releases = {name: _release_totals(connection, dataset, name) for name in sorted(names)}
-    return DatasetTotals(dataset, last, int(rows or 0), releases)
+def _all_totals(connection: Connection) -> dict[str, DatasetTotals]:
+    """Return the totals of all datasets. Reads one row per total, and the last row of a few tables by their keys."""
+    found: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
+    for dataset, release, kind, name, rows in connection.execute(select(totals)).tuples():
+        found.setdefault(dataset, {}).setdefault(release, {}).setdefault(kind, {})[name] = rows
+    return {dataset: _dataset_totals(connection, dataset, found[dataset]) for dataset in sorted(found)}
 
 
-def _release_totals(connection: Connection, dataset: str, release: str) -> ReleaseTotals:
+def _dataset_totals(
+    connection: Connection, dataset: str, by_release: dict[str, dict[str, dict[str, int]]]
+) -> DatasetTotals:
+    last = connection.execute(select(func.max(batches.c.batch)).where(batches.c.dataset == dataset)).scalar()
+    bronze = by_release.pop("", {}).get("bronze", {}).get("", 0)
+    releases = {name: _release_totals(connection, dataset, name, by_release[name]) for name in sorted(by_release)}
+    return DatasetTotals(dataset, last, bronze, releases)
+
+
+def _release_totals(
+    connection: Connection, dataset: str, release: str, counts: Mapping[str, Mapping[str, int]]
+) -> ReleaseTotals:
     c = runs.c
-    counts = (func.coalesce(func.sum(column), 0) for column in (c.rows_in, c.invalid, c.duplicate))
-    query = select(func.max(c.last_batch), *counts).where(c.dataset == dataset, c.release == release)
-    last, rows_in, invalid, duplicate = connection.execute(query).one()
-    changed = _changed(connection, dataset, release, "dispositions")
+    last = connection.execute(select(func.max(c.last_batch)).where(c.dataset == dataset, c.release == release)).scalar()
+    rows_in, accepted, invalid, duplicate = (
+        counts.get(kind, {}).get("", 0) for kind in ("rows_in", "accepted", "invalid", "duplicate")
+    )
     return ReleaseTotals(
         release=release,
         last_batch=last,
-        rows_in=int(rows_in),
-        accepted=_accepted(connection, dataset, release),
-        invalid=int(invalid) + changed.get("invalid", 0),
-        duplicate=int(duplicate) + changed.get("duplicate", 0),
-        gold=_gold_totals(connection, dataset, release),
-        reasons=_reasons(connection, dataset, release),
-        warned=_warned(connection, dataset, release),
+        rows_in=rows_in,
+        accepted=accepted,
+        invalid=invalid,
+        duplicate=duplicate,
+        gold=dict(sorted(counts.get("gold", {}).items())),
+        reasons={reason: rows for reason, rows in sorted(counts.get("reason", {}).items()) if rows},
+        warned=dict(sorted(counts.get("warning", {}).items())),
         published_batch=_published_batch(connection, dataset, release),
     )
 
@@ -221,60 +228,6 @@ def _verified(connection: Connection, dataset: str, release: str) -> list[Verifi
 
 def _utc(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def _accepted(connection: Connection, dataset: str, release: str) -> int:
-    """Rows of silver: after the last correction as that counted them, and what runs have added since."""
-    total, version = _last_correction(connection, dataset, release, f"silver.{dataset}") or (0, -1)
-    c = runs.c
-    since = (c.dataset == dataset) & (c.release == release) & (c.silver_version > version)
-    return total + int(connection.execute(select(func.coalesce(func.sum(c.accepted), 0)).where(since)).scalar() or 0)
-
-
-def _last_correction(connection: Connection, dataset: str, release: str, table: str) -> tuple[int, int] | None:
-    """Return the rows and the version of a table after the last correction of it."""
-    c = corrections.c
-    ours = (c.dataset == dataset) & (c.release == release) & (c.table == table)
-    found = connection.execute(select(c.total, c.version).where(ours).order_by(c.version.desc()).limit(1)).first()
-    return None if found is None else (int(found[0]), int(found[1]))
-
-
-def _changed(connection: Connection, dataset: str, release: str, column: str) -> Counter[str]:
-    """Return by how many rows corrections have changed each disposition or reason."""
-    c = corrections.c
-    ours = (c.dataset == dataset) & (c.release == release) & c[column].is_not(None)
-    changed: Counter[str] = Counter()
-    for text in connection.execute(select(c[column]).where(ours)).scalars():
-        changed.update(json.loads(text))
-    return changed
-
-
-def _gold_totals(connection: Connection, dataset: str, release: str) -> dict[str, int]:
-    c = gold_commits.c
-    ours = (c.dataset == dataset) & (c.release == release)
-    last = select(c.gold, func.max(c.last_batch).label("last_batch")).where(ours).group_by(c.gold).subquery()
-    same = (c.gold == last.c.gold) & (c.last_batch == last.c.last_batch)
-    query = select(c.gold, c.total, c.version).join(last, same).where(ours).order_by(c.gold)
-    found = connection.execute(query).tuples().all()
-    corrected = {gold: _last_correction(connection, dataset, release, f"gold.{gold}") for gold, _, _ in found}
-    return {
-        str(gold): int(later[0]) if (later := corrected[gold]) and later[1] > version else int(total)
-        for gold, total, version in found
-    }
-
-
-def _reasons(connection: Connection, dataset: str, release: str) -> dict[str, int]:
-    c = reasons.c
-    query = select(c.reason, func.sum(c.rows)).where(c.dataset == dataset, c.release == release).group_by(c.reason)
-    found = Counter({str(reason): int(rows) for reason, rows in connection.execute(query).tuples()})
-    found.update(_changed(connection, dataset, release, "reasons"))
-    return {reason: rows for reason, rows in sorted(found.items()) if rows}
-
-
-def _warned(connection: Connection, dataset: str, release: str) -> dict[str, int]:
-    c = warnings.c
-    query = select(c.rule, func.sum(c.broken)).where(c.dataset == dataset, c.release == release).group_by(c.rule)
-    return {str(rule): int(rows) for rule, rows in sorted(connection.execute(query).tuples())}
 
 
 def _published_batch(connection: Connection, dataset: str, release: str) -> int | None:

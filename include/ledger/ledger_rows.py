@@ -12,6 +12,7 @@ from include.clients.delta_log import Commit
 from include.ledger.commit_rows import Row, Values, rows_of_commit
 from include.ledger.ledger_errors import LedgerBehind
 from include.ledger.ledger_schema import projected
+from include.ledger.row_totals import add_to_totals
 
 
 def insert_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
@@ -27,7 +28,9 @@ def insert_commits(connection: Connection, path: str, commits: Sequence[Commit],
         return 0
     if fresh[0].version != head + 1 and not cleaned:
         raise LedgerBehind(path, fresh[0].version)
-    upsert(connection, (row for commit in fresh for row in rows_of_commit(commit)))
+    rows = [row for commit in fresh for row in rows_of_commit(commit)]
+    upsert(connection, rows)
+    add_to_totals(connection, rows)
     mark: Values = {"path": path, "version": fresh[-1].version, "committed_at_ms": fresh[-1].timestamp_ms}
     upsert(connection, [Row(projected, mark)])
     return len(fresh)

@@ -30,7 +30,7 @@ from include.ledger.ledger_errors import LedgerMissing, LedgerSchemaMismatch
 from include.paths import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 # A driver waits this long for another writer, then continues without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
@@ -112,7 +112,10 @@ warnings = _table(
 )
 """One row per run and rule that only warns: records judged and broken, and the first broken one (null: none)."""
 
-FACTS = (batches, ranges, runs, reasons, warnings, gold_commits, publications, corrections, verifications)
+totals = _table("totals", "dataset:text release:text kind:text name:text", "rows")
+"""Sums over the rows above, kept by `row_totals.py` as commits are entered; `kind`: bronze, rows_in, accepted, …"""
+
+FACTS = (batches, ranges, runs, reasons, warnings, gold_commits, publications, corrections, verifications, totals)
 """The tables whose rows a rebuild must reproduce."""
 
 
