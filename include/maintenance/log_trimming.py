@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.paths import airflow_path, log_path
-from include.planning.plan_journal import all_plans
+from include.planning.plan_journal import open_plans
 from include.settings import Settings
 
 MEGABYTE = 1 << 20
@@ -34,11 +34,11 @@ class TrimResult:
 def trim_logs(settings: Settings, now: datetime) -> TrimResult:
     """Trim logs of more than TRIM_ABOVE bytes, remove those without a write for REMOVE_AFTER."""
     logs = log_path(settings, "any").parent
-    open_plans = {log_path(settings, f"plan:{r.plan.id}") for r in all_plans(settings) if r.is_open}
+    unfinished = {log_path(settings, f"plan:{record.plan.id}") for record in open_plans(settings)}
     long = [path for path in logs.glob("*.log") if _size(path) > TRIM_ABOVE]
     for path in long:
         _trim(path)
-    old = [path for path in _ended(settings, logs) if path not in open_plans and _age(path, now) > REMOVE_AFTER]
+    old = [path for path in _ended(settings, logs) if path not in unfinished and _age(path, now) > REMOVE_AFTER]
     for path in old:
         path.unlink(missing_ok=True)
     return TrimResult(len(long), len(old))

@@ -14,7 +14,7 @@ from typing import Any
 
 from include.errors import Transient
 from include.planning.owner_client import request_owner
-from include.planning.plan_journal import all_plans
+from include.planning.plan_journal import open_plans
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
@@ -48,8 +48,8 @@ def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     Raises PlanOpen; RequestPending, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
     """
     publication = read_publication(settings, dataset)
-    for record in all_plans(settings):
-        if record.plan.dataset == dataset and record.is_open:
+    for record in open_plans(settings):
+        if record.plan.dataset == dataset:
             raise PlanOpen(dataset, record.plan.id, record.stage)
     response = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, publication.release))
     return [_maintained(table, facts) for table, facts in response.done.items()]

@@ -24,7 +24,17 @@ from include.catalog.release_diff import TableChange
 from include.errors import Terminal, Transient
 from include.paths import plan_path
 from include.planning.comparison import Comparison, comparison_from_json
-from include.planning.plan import Event, Plan, PlanRecord, Prediction, validate_stage
+from include.planning.plan import OPEN, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.planning.plan_index import (
+    INDEX,
+    Entry,
+    add_plan,
+    build_index,
+    index_path,
+    maybe_open,
+    plan_of,
+    remove_closed,
+)
 from include.planning.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
 from include.state.atomic_files import write_atomically
@@ -84,6 +94,8 @@ def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
 
 def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
     """Write a new plan."""
+    _ensure_index(settings)
+    add_plan(settings, Entry(plan.id, is_open=True, origin=plan.origin))
     write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))
     return load_plan(settings, plan.id)
 
@@ -91,7 +103,7 @@ def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
 def load_plan(settings: Settings, plan: str) -> PlanRecord:
     """Return a plan and its events. Raises PlanUnknown, PlanUnreadable."""
     folder = _folder(settings, plan)
-    if not PLAN_ID.fullmatch(plan) or not (folder / "plan.json").is_file():
+    if not _is_written(settings, plan):
         raise PlanUnknown(plan, plan_ids(settings))
     try:
         return PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
@@ -106,7 +118,8 @@ def all_plans(settings: Settings) -> list[PlanRecord]:
 
 def unreadable_plans(settings: Settings) -> list[UnreadablePlan]:
     """Return the folders that are not plans, and the plans whose files are damaged."""
-    strays = [p for p in _plans_folder(settings).glob("*") if p.is_dir() and not PLAN_ID.fullmatch(p.name)]
+    folders = (p for p in _plans_folder(settings).glob("*") if p.is_dir() and not p.name.startswith(INDEX))
+    strays = [folder for folder in folders if not PLAN_ID.fullmatch(folder.name)]
     damaged = [found for found in _load_all(settings) if isinstance(found, UnreadablePlan)]
     return [*(UnreadablePlan(path, "its name is not a plan's id") for path in sorted(strays)), *damaged]
 
@@ -119,9 +132,41 @@ def _load_all(settings: Settings) -> Iterator[PlanRecord | UnreadablePlan]:
             yield error.found
 
 
+def open_plans(settings: Settings) -> list[PlanRecord]:
+    """Return every open plan that can be read, without reading the others."""
+    _ensure_index(settings)
+    records = [_load_listed(settings, plan) for plan in sorted(maybe_open(settings))]
+    return [record for record in records if record is not None and record.is_open]
+
+
 def find_plan(settings: Settings, origin: str) -> PlanRecord | None:
-    """Return the plan of an Airflow run, None when there is none or `origin` is empty."""
-    return next((record for record in all_plans(settings) if origin and record.plan.origin == origin), None)
+    """Return the plan of an Airflow run, None when there is none or `origin` is empty. Reads only this plan."""
+    if not origin:
+        return None
+    _ensure_index(settings)
+    plan = plan_of(settings, origin)
+    record = None if plan is None else _load_listed(settings, plan)
+    return record if record is not None and record.plan.origin == origin else None
+
+
+def _load_listed(settings: Settings, plan: str) -> PlanRecord | None:
+    """Return a plan of the index, None when it is gone or unreadable."""
+    try:
+        return load_plan(settings, plan) if _is_written(settings, plan) else None
+    except (PlanUnknown, PlanUnreadable):
+        return None
+
+
+def _ensure_index(settings: Settings) -> None:
+    if not index_path(settings).is_dir():
+        build_index(settings, map(_entry, _load_all(settings)))
+
+
+def _entry(found: PlanRecord | UnreadablePlan) -> Entry:
+    """Return a plan's entry; a damaged plan may be open once it is restored."""
+    if isinstance(found, UnreadablePlan):
+        return Entry(found.path.name, is_open=True, origin="")
+    return Entry(found.plan.id, found.is_open, found.plan.origin)
 
 
 def record_result(settings: Settings, plan: str, result: StageResult, by: str) -> PlanRecord:
@@ -135,6 +180,8 @@ def record_result(settings: Settings, plan: str, result: StageResult, by: str) -
         file.write(json.dumps(event).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+    if result.stage not in OPEN:
+        remove_closed(settings, plan)
     return load_plan(settings, plan)
 
 
@@ -207,6 +254,10 @@ def comparison_path(settings: Settings, plan: str, kind: str) -> Path:
 
 def _folder(settings: Settings, plan: str) -> Path:
     return plan_path(settings, plan)
+
+
+def _is_written(settings: Settings, plan: str) -> bool:
+    return PLAN_ID.fullmatch(plan) is not None and (_folder(settings, plan) / "plan.json").is_file()
 
 
 def _plans_folder(settings: Settings) -> Path:

@@ -9,7 +9,7 @@ from include.catalog.dataset import DatasetUnknown, dataset_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
 from include.planning.plan import Prediction
-from include.planning.plan_journal import all_plans
+from include.planning.plan_journal import open_plans
 from include.reading.publication import Publication, publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
@@ -64,10 +64,10 @@ def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
 
 def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None) -> None:
     """Raise PlanConflict when an open plan of the dataset may change the same records; None means all records."""
-    for record in all_plans(settings):
+    for record in open_plans(settings):
         theirs = record.plan.slice
         disjoint = mine is not None and theirs is not None and not mine.overlaps(theirs)
-        if record.plan.dataset == dataset and record.is_open and not disjoint:
+        if record.plan.dataset == dataset and not disjoint:
             raise PlanConflict(dataset, record.plan.id, record.stage)
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
-from plan_samples import plan_at
+from plan_samples import plan_at, result_of, sample_plan
 from typer.testing import CliRunner
 
 from include.catalog.history_slice import KAFKA, Slice, Span
 from include.cli import main
 from include.paths import plan_path
+from include.planning import plan_journal
+from include.planning.plan import OPEN, TRANSITIONS
+from include.planning.plan_index import index_path
 from include.planning.plan_journal import (
     PlanUnreadable,
     all_plans,
     find_plan,
     load_plan,
     next_plan_id,
+    open_plans,
     record_result,
+    save_plan,
     unreadable_plans,
 )
 from include.planning.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
@@ -123,3 +130,52 @@ def test_unreadable_folder_is_skipped_and_listed_with_its_path(
     if name == "release-flights-7":
         with pytest.raises(PlanUnreadable, match="release-flights-7"):
             load_plan(settings, name)
+
+
+def test_open_plans_and_a_plan_of_a_run_are_found_without_reading_closed_plans(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = plan_at(settings, Stage.BUILT, origin="release__flights/manual__1")
+    reads: list[str] = []
+    load = plan_journal.load_plan
+    monkeypatch.setattr(plan_journal, "load_plan", lambda known, plan: reads.append(plan) or load(known, plan))
+    for _ in range(2):
+        for number in range(10):
+            plan_at(settings, Stage.CANCELLED, origin=f"other__flights/{len(reads)}-{number}")
+        reads.clear()
+        assert open_plans(settings) == [opened]
+        assert find_plan(settings, opened.plan.origin) == opened
+        assert find_plan(settings, "no/such") is None
+        assert reads == [opened.plan.id] * 2
+
+
+def test_missing_index_of_plans_is_built_from_the_journals(settings: Settings) -> None:
+    plan_at(settings, Stage.CANCELLED)
+    opened = plan_at(settings, Stage.BUILT, origin="release__flights/manual__1")
+    damaged = save_plan(settings, sample_plan(settings))
+    path = plan_path(settings, damaged.plan.id) / "plan.json"
+    text = path.read_text()
+    path.write_text("{")
+    shutil.rmtree(index_path(settings))
+    assert open_plans(settings) == [opened]
+    assert find_plan(settings, opened.plan.origin) == opened
+    path.write_text(text)
+    assert open_plans(settings) == [opened, damaged], "a restored plan is open again"
+    assert unreadable_plans(settings) == []
+
+
+def test_plan_closed_by_a_command_that_was_killed_is_not_open(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = save_plan(settings, sample_plan(settings)).plan.id
+    with monkeypatch.context() as killed:
+        killed.setattr(plan_journal, "remove_closed", lambda *_: None)
+        record_result(settings, plan, result_of(Stage.CANCELLED), "ann")
+    assert open_plans(settings) == []
+    (index_path(settings) / "open" / next_plan_id(settings, "release", "flights")).touch()
+    assert open_plans(settings) == [], "a plan that was listed and never written"
+
+
+def test_closed_plan_never_opens_again() -> None:
+    for transitions, stage in product(TRANSITIONS.values(), Stage):
+        assert stage in OPEN or not set(transitions[stage]) & set(OPEN)
