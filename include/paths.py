@@ -108,9 +108,14 @@ def publication_path(settings: Settings, dataset: str) -> Path:
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
 
 
+def snapshots_path(settings: Settings, dataset: str) -> Path:
+    """Folder of the copies that a dataset's releases have of its folder."""
+    return settings.state / "releases" / folder_name("dataset", dataset)
+
+
 def snapshot_path(settings: Settings, dataset: str, release: str) -> Path:
     """The release's own copy of the dataset's folder."""
-    return settings.state / "releases" / folder_name("dataset", dataset) / folder_name("release", release)
+    return snapshots_path(settings, dataset) / folder_name("release", release)
 
 
 def checkpoint_path(settings: Settings, dataset: str) -> Path:
@@ -126,6 +131,11 @@ def removed_commits_path(settings: Settings, dataset: str) -> Path:
 def lease_path(settings: Settings, dataset: str) -> Path:
     """The file whose OS lock makes a process the owner of a dataset's tables."""
     return settings.state / "leases" / f"{dataset}.lock"
+
+
+def reading_lock_path(settings: Settings, dataset: str) -> Path:
+    """The file that jobs lock while they read versions of a dataset's tables that must stay readable."""
+    return settings.state / "leases" / f"{dataset}.reading"
 
 
 def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:

@@ -130,6 +130,13 @@ class ReferenceTable:
 
 
 @dataclass(frozen=True, config=CONFIG)
+class Retention:
+    """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced."""
+
+    versions: Duration = timedelta(hours=6)
+
+
+@dataclass(frozen=True, config=CONFIG)
 class _Identity:
     columns: tuple[str, ...]
     horizon: Duration
@@ -144,6 +151,7 @@ class _PipelineFile:
     gold: Annotated[tuple[Annotated[Gold, Field(discriminator="kind")], ...], BeforeValidator(_named)]
     reference: Annotated[tuple[ReferenceTable, ...], BeforeValidator(_named)] = ()
     partitions: StrictInt = 2
+    retention: Retention = Retention()
 
 
 @plain_dataclass(frozen=True)
@@ -158,6 +166,7 @@ class Pipeline:
     horizon: timedelta
     gold: tuple[Gold, ...]
     reference: tuple[ReferenceTable, ...] = ()
+    retention: Retention = Retention()
 
 
 def load_pipeline(folder: Path) -> Pipeline:
@@ -187,6 +196,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         horizon=identity.horizon,
         gold=found.gold,
         reference=found.reference,
+        retention=found.retention,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 
 from include.catalog.contract import Contract
 from include.catalog.pipeline import Gold, LatestGold, Pipeline, QueryGold, grain_columns, latest_keys, time_columns
@@ -11,6 +12,7 @@ from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000
+SHORTEST_RETENTION = timedelta(hours=1)
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp", "_batch_id")
 """Columns that the platform adds to silver."""
 WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
@@ -24,6 +26,8 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("topic",), f"{rule}, is {shown(pipeline.topic)}"
     if not 1 <= pipeline.partitions <= MAX_PARTITIONS:
         yield ("partitions",), f"must be from 1 to {MAX_PARTITIONS}, is {pipeline.partitions}"
+    if pipeline.retention.versions < SHORTEST_RETENTION:
+        yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
     yield from _names_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from include.errors import Terminal
+from include.paths import reading_lock_path
 from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
 from include.planning.bounded_jobs import JobFailed, Reporter, run_job
 from include.planning.compare_tables import compare
@@ -33,6 +34,7 @@ from include.planning.stage_results import (
 )
 from include.reading.publication import read_publication
 from include.settings import Settings
+from include.state.file_locks import shared_lock
 from include.state.owner_requests import pending_request, withdraw_request
 
 KINDS: Mapping[str, PlanKind] = {
@@ -206,7 +208,8 @@ def compare_built(settings: Settings, record: PlanRecord, by: str, report: Repor
     validate_stage(record, Stage.COMPARED)
     plan, kind = record.plan, kind_of(record.plan)
     sides, batch = kind.sides(settings, record), record.last(Built).batch
-    found = compare(*sides, batch, plan.threshold, lambda table: report({"comparing": table}))
+    with shared_lock(reading_lock_path(settings, plan.dataset)):
+        found = compare(*sides, batch, plan.threshold, lambda table: report({"comparing": table}))
     if kind.builds_whole_tables or not found.is_equal:
         report({"comparing": "the contract's rules"})
         found = replace(found, checks=run_checks(settings, plan, sides[1]))

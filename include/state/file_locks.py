@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -31,6 +33,15 @@ def take_lock(path: Path, holder: str) -> TextIO:
     file.write(holder)
     file.flush()
     return file
+
+
+@contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Hold a lock that others may share; waits while a process has it alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 def is_free(path: Path) -> bool:

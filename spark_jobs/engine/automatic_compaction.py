@@ -1,7 +1,7 @@
 """Automatic compaction: after runs, the owner compacts one group of small files at a time (adr-0003).
 
 Reads / Writes: the tables of the active releases. Guarantee: that of `compact_tables`; a run waits for one group.
-After a crash: an uncommitted file is removed by a later vacuum; the group is compacted again.
+After a crash: an uncommitted file is deleted by a later `headrace maintain`; the group is compacted again.
 """
 
 from __future__ import annotations

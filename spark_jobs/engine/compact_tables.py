@@ -1,9 +1,8 @@
 """Compacts small files of every layer, and removes obsolete files (adr-0003).
 
 Reads / Writes: bronze, and silver, rejected and gold of each active release.
-Guarantee: the rows stay the same, in the order of batch, partition and offset. Published versions, and those that a
-rollback would publish, stay readable; other versions for the retention of the tables. The stream waits meanwhile: no
-group is begun after `seconds`.
+Guarantee: the rows stay the same, in the order of batch, partition and offset; versions stay readable as
+`obsolete_files.py` says. The stream waits meanwhile: no group is begun after `seconds`.
 After a crash: uncommitted files are removed when they are older than the retention; the next call does the rest.
 Does not: compact batches that a release may still repeat, touch retired releases, or publish: the next publication
 makes compacted files visible.
@@ -13,14 +12,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from include.paths import warehouse
-from include.reading.publication import read_publication
 from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
 from spark_jobs.engine.compaction_groups import (
@@ -34,14 +31,16 @@ from spark_jobs.engine.compaction_groups import (
     partition_of,
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.engine.obsolete_files import delete_obsolete_files, obsolete_files
+from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
 
+LEAST_SECONDS = 1.0
+"""Seconds for deleting the obsolete files of each table, however long compaction took."""
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
@@ -79,7 +78,7 @@ def compact_tables(
     `releases`: the published one, then its shadows. `left`: groups that were not compacted within `seconds`. Stops when
     this process is not the owner any more.
     """
-    end, kept, root = time.monotonic() + seconds, protected_versions(settings, releases), warehouse(settings)
+    end, root = time.monotonic() + seconds, warehouse(settings)
     compactable = {each.table.spec.path: each for each in compactable_tables(releases)}
     done: dict[str, Any] = {}
     for table in tables_of(releases):
@@ -87,30 +86,11 @@ def compact_tables(
         groups = compactable[path].groups(policy) if path in compactable else []
         while groups and time.monotonic() < end and is_owner():
             compact_group(compactable[path], groups.pop(0))
-        removed = table.vacuum(sorted(kept.get(path, ()))) if is_owner() else 0
+        obsolete = obsolete_files(settings, releases, table, sweep=True) if is_owner() else []
+        removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
         facts = {"files": before, "now": len(table.files()), "removed": removed, "left": len(groups)}
         done[str(path.relative_to(root))] = facts
     return done
-
-
-def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
-    """Return by table the versions that are published, and those that publishing another of the releases would show."""
-    root, kept = warehouse(settings), dict[Path, set[int]]()
-    named = [read_publication(settings, releases[0].dataset.name)]
-    named += [publication_of(settings, each, last) for each in releases if (last := refined_batch(each)) >= 0]
-    for table in [table for publication in named for table in publication.tables.values()]:
-        kept.setdefault(root / table.path, set()).add(table.version)
-    return kept
-
-
-def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
-    """Yield each table of the releases once."""
-    for release in releases:
-        yield release.writer.rejected
-        for target in release.gold:
-            yield target.table
-        yield release.writer.silver
-    yield releases[0].writer.bronze
 
 
 def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:

@@ -26,6 +26,7 @@ from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.obsolete_files import AutomaticDeletion
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
@@ -45,6 +46,7 @@ class DriverLoop:
     reporter: StatusReporter
     stop: threading.Event
     compaction: AutomaticCompaction = field(init=False)
+    deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     pause: float = 0.0
     retry_at: float = 0.0
 
@@ -63,7 +65,7 @@ class DriverLoop:
             worked = self._refine_next() or self._advance_shadow()
             if worked:
                 self.compaction.note_run()
-            if not self._compact() and not worked:
+            if not self._compact() and not self._delete_obsolete() and not worked:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
@@ -97,6 +99,12 @@ class DriverLoop:
         """Compact one group of small files, if there is one; not while a patch must be finished first."""
         active = self.active
         return not active.is_patching and self.compaction.step([each.release for each in active.all_releases])
+
+    def _delete_obsolete(self) -> bool:
+        """Delete some files that no table version needs any more; not while a patch must be finished first."""
+        active = self.active
+        releases = [each.release for each in active.all_releases]
+        return not active.is_patching and self.deletion.step(self.settings, releases)
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

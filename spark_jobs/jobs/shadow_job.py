@@ -17,8 +17,10 @@ import time
 from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
+from include.paths import reading_lock_path
 from include.reading.publication import Publication, publication_json, read_publication
 from include.settings import Settings
+from include.state.file_locks import shared_lock
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.next_run import refined_batch
@@ -73,7 +75,12 @@ def main(arguments: Sequence[str]) -> int:
     dataset, release = arguments
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return run_job("shadow", lambda settings: build(settings, dataset, release, stop))
+
+    def work(settings: Settings) -> bool:
+        with shared_lock(reading_lock_path(settings, dataset)):
+            return build(settings, dataset, release, stop)
+
+    return run_job("shadow", work)
 
 
 if __name__ == "__main__":

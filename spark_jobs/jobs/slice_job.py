@@ -26,11 +26,12 @@ from pyspark.sql import functions as F
 from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.errors import Terminal
-from include.paths import patch_path
+from include.paths import patch_path, reading_lock_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
+from include.state.file_locks import shared_lock
 from include.state.release_files import PlanBuild, plan_build_file, planned_slice_file
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
@@ -212,7 +213,8 @@ def main(arguments: Sequence[str]) -> int:
     dataset, plan = arguments
 
     def work(settings: Settings) -> bool:
-        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
+        with shared_lock(reading_lock_path(settings, dataset)):
+            report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
         return True
 
     return run_job("slice", work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -31,6 +31,16 @@ class Release:
     def dataset(self) -> Dataset:
         """The dataset as this release declares it."""
         return self.writer.dataset
+
+
+def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
+    """Yield each table of the releases once."""
+    for release in releases:
+        yield release.writer.rejected
+        for target in release.gold:
+            yield target.table
+        yield release.writer.silver
+    yield releases[0].writer.bronze
 
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:

@@ -2,7 +2,8 @@
 
 *Guarantee:* a commit of added files, removed files, transaction (app id, version) and metadata is atomic; an app id
 and version commit at most once; a process that no longer owns the table is refused.
-*After a crash:* files without a commit stay in the table's folder, invisible to readers, until vacuum removes them.
+*After a crash:* files without a commit stay in the table's folder, invisible to readers, until `headrace maintain`
+deletes them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 from deltalake import DeltaTable, Schema
@@ -27,11 +29,12 @@ from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
 
-# delta-rs never cleans the log (adr-0002). RETENTION is the longest that a reader may take.
-RETENTION = timedelta(days=7)
+# delta-rs never cleans the log (adr-0002). The owner deletes old files as `retention` of pipeline.yaml says; a log
+# checkpoint names them for this long, and a writer of another kind must leave them meanwhile.
+TOMBSTONE_RETENTION = timedelta(days=1)
 PROPERTIES = {
     "delta.logRetentionDuration": "interval 3650 days",
-    "delta.deletedFileRetentionDuration": f"interval {RETENTION.days} days",
+    "delta.deletedFileRetentionDuration": f"interval {TOMBSTONE_RETENTION.days} days",
     "delta.checkpointInterval": "50",
     "delta.enableDeletionVectors": "false",
 }
@@ -234,26 +237,20 @@ class Table:
             self._replace(added, removed)
             self._stale = False
 
-    def vacuum(self, keep_versions: Sequence[int], retention: timedelta = RETENTION) -> int:
-        """Delete files that neither `keep_versions` nor a version of the last `retention` uses; return their number.
-
-        Uncommitted files older than `retention` are deleted too.
+    def obsolete_files(self, keep_versions: Sequence[int], retention: timedelta, *, sweep: bool = False) -> list[str]:
+        """Return the files, below the table's folder, that no version needs: neither `keep_versions`, nor the newest,
+        nor one that was the newest within `retention`. `sweep`: also uncommitted files that are older.
         """
-        with self._lock:
-            self._refresh()
-            self._stale = True
-            deleted = self._delta.vacuum(
-                retention_hours=int(retention / timedelta(hours=1)),
-                dry_run=False,
-                full=True,
-                enforce_retention_duration=False,
-                keep_versions=sorted({self._delta.version(), *keep_versions}),
-                commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-            )
-            self._update()
-            self._load()
-            return len(deleted)
+        # A state of its own, since another thread may commit meanwhile.
+        delta = DeltaTable(str(self.spec.path))
+        found = delta.vacuum(
+            retention_hours=int(retention / timedelta(hours=1)),
+            dry_run=True,
+            full=sweep,
+            enforce_retention_duration=False,
+            keep_versions=sorted({delta.version(), *keep_versions}),
+        )
+        return [unquote(path) for path in found]
 
     def _update(self) -> None:
         """Advance `_delta` to a commit of this process."""

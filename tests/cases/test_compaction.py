@@ -1,11 +1,11 @@
-"""Compaction and vacuum: readers and later batches see the same rows in fewer files."""
+"""Compaction and deletion of old files: readers and later batches see the same rows in fewer files."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,28 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.dataset import load_dataset
+from include.catalog.dataset import RELEASE_START, ReleaseStart, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import commits
 from include.ledger.ledger_rebuild import rebuild
+from include.paths import reading_lock_path, snapshot_path
 from include.planning.published_history import PublishedHistory
 from include.reading import pinned
 from include.reading.publication import read_publication
 from include.reading.publication import tables_of as tables_of_publication
 from include.settings import Settings
+from include.state.file_locks import shared_lock
 from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine import compact_tables as compact_tables_module
 from spark_jobs.engine.active_releases import refuse_incomplete
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import compact_tables, tables_of
+from spark_jobs.engine.compact_tables import compact_tables
 from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy, compaction_groups, partition_of, tier
 from spark_jobs.engine.next_run import next_run
+from spark_jobs.engine.obsolete_files import AutomaticDeletion
 from spark_jobs.engine.refine import refine
 from spark_jobs.layers import silver_layer
-from spark_jobs.layers.release_tables import open_release
+from spark_jobs.layers.release_tables import open_release, tables_of
 from spark_jobs.storage.batch_rows import count_rows, first_batch, last_batch
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import CompactedRowsDiffer, Table
@@ -146,15 +149,15 @@ def test_change_feed_reader_sees_no_rows_of_compaction(patcher: SlicePatcher) ->
     assert all(commit.metadata is None for commit in commits(table.spec.path, version))
 
 
-def test_published_versions_survive_vacuum(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_versions_survive_deletion(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     release = patcher.production
     before, settings = published_rows(release), release.settings
     table = release.release.writer.rejected
-    vacuumed = vacuum_with_retention(monkeypatch, timedelta())
+    looked_at = without_retention(monkeypatch)
     age_files(release)
     compact_tables(settings, [release.release], 600, EARLY)
-    assert vacuumed, "no table was vacuumed"
-    # The publication names versions older than the compaction: vacuum keeps their files.
+    assert looked_at, "no table was looked at"
+    # The publication names versions older than the compaction: their files are kept.
     assert_same_rows(published_rows(release), before)
     assert_same_rows(head_rows(release), before)
     release.take([reading(50, 1), reading(51, "one")])
@@ -171,21 +174,20 @@ def test_published_versions_survive_vacuum(patcher: SlicePatcher, monkeypatch: p
 OLD_VERSION = 4
 
 
-def vacuum_with_retention(monkeypatch: pytest.MonkeyPatch, retention: timedelta) -> list[str]:
-    """Replace the retention of every vacuum; return the list that collects the vacuumed tables' names."""
+def without_retention(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let no version stay for its age; return the list that collects the names of the tables that are looked at."""
     found: list[str] = []
+    original = Table.obsolete_files
 
-    original = Table.vacuum
-
-    def vacuum(table: Table, keep_versions: list[int]) -> int:
+    def obsolete_files(table: Table, keep_versions: list[int], retention: timedelta, *, sweep: bool) -> list[str]:
         found.append(table.spec.name)
-        return original(table, keep_versions, retention)
+        return original(table, keep_versions, timedelta(), sweep=sweep)
 
-    monkeypatch.setattr(Table, "vacuum", vacuum)
+    monkeypatch.setattr(Table, "obsolete_files", obsolete_files)
     return found
 
 
-def test_recently_replaced_files_are_kept_for_a_week(patcher: SlicePatcher) -> None:
+def test_recently_replaced_files_are_kept(patcher: SlicePatcher) -> None:
     release = patcher.production
     table = release.release.writer.rejected
     before = DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table()
@@ -195,6 +197,74 @@ def test_recently_replaced_files_are_kept_for_a_week(patcher: SlicePatcher) -> N
     compact_tables(release.settings, [release.release], 600, EARLY)
     assert len(table.files()) < 6
     assert DeltaTable(str(table.spec.path), version=OLD_VERSION).to_pyarrow_table().equals(before)
+
+
+def delete_obsolete(release: SmallRelease) -> None:
+    """Do what the driver does between two runs, until nothing is left to do."""
+    deletion = AutomaticDeletion()
+    while deletion.step(release.settings, [release.release]):
+        pass
+
+
+def parquet_files(table: Table) -> set[Path]:
+    return set(table.spec.path.rglob("*.parquet"))
+
+
+def test_owner_deletes_replaced_files_without_a_commit(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = patcher.production
+    compact_tables(release.settings, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    before, table = published_rows(release), release.release.writer.rejected
+    versions = [each.version for each in tables_of([release.release])]
+    current = {table.spec.path / file.path for file in table.files()}
+    delete_obsolete(release)
+    assert parquet_files(table) > current, "files are deleted within the retention"
+    without_retention(monkeypatch)
+    delete_obsolete(release)
+    assert parquet_files(table) == current
+    assert not [folder for folder in table.spec.path.rglob("*") if folder.is_dir() and not any(folder.iterdir())]
+    assert [each.version for each in tables_of([release.release])] == versions
+    assert_same_rows(published_rows(release), before)
+    release.restart()
+    release.take([reading(60, 1)])
+    assert_same_rows(head_rows(release), published_rows(release))
+
+
+def test_no_file_is_deleted_while_a_job_reads(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = patcher.production
+    compact_tables(release.settings, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    table = release.release.writer.rejected
+    before = parquet_files(table)
+    without_retention(monkeypatch)
+    with shared_lock(reading_lock_path(release.settings, "meter")):
+        delete_obsolete(release)
+        assert parquet_files(table) == before
+    delete_obsolete(release)
+    assert parquet_files(table) < before
+
+
+def test_versions_that_a_planned_release_inherits_survive(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = patcher.production
+    silver, rejected = release.release.writer.silver, release.release.writer.rejected
+    versions = (silver.version, rejected.version)
+    rows = pl.read_delta(str(rejected.spec.path), version=versions[1])
+    planned = snapshot_path(release.settings, "meter", "0" * 12)
+    planned.mkdir(parents=True)
+    start = ReleaseStart(batch=5, base=release.release.dataset.release, silver=versions[0], rejected=versions[1])
+    (planned / RELEASE_START).write_text(json.dumps(asdict(start)))
+    compact_tables(release.settings, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    without_retention(monkeypatch)
+    delete_obsolete(release)
+    assert_frame_equal(pl.read_delta(str(rejected.spec.path), version=versions[1]), rows)
+    then = planned.stat().st_mtime - LONG_AGO.total_seconds()
+    os.utime(planned, (then, then))
+    delete_obsolete(release)
+    with pytest.raises((OSError, pl.exceptions.ComputeError)):
+        pl.read_delta(str(rejected.spec.path), version=versions[1])
 
 
 def test_old_uncommitted_files_are_removed(patcher: SlicePatcher) -> None:

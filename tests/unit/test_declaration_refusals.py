@@ -152,6 +152,12 @@ ROWS: dict[str, Row] = {
     "latency of nothing": Row(CONTRACT, "value: 5, unit: m", "value: 0, unit: m", "[0].value", "greater than 0"),
     "topic of dots": pipeline("topic: flights", "topic: '..'", "topic", "neither '.' nor '..', is '..'"),
     "topic with a blank": pipeline("topic: flights", "topic: my flights", "topic", "must be 1 to 249 letters"),
+    "retention too short": pipeline(
+        "partitions: 2", "partitions: 2\nretention: {versions: 59 minutes}", "retention.versions", "at least 1 hour"
+    ),
+    "unknown retention": pipeline(
+        "partitions: 2", "partitions: 2\nretention: {verions: 2 hours}", "retention.verions", "known: versions"
+    ),
     "no partitions": pipeline("partitions: 2", "partitions: 0", "partitions", "must be from 1 to 10000, is 0"),
     "too many partitions": pipeline("partitions: 2", "partitions: 100000", "partitions", "from 1 to 10000"),
     "partitions as a text": pipeline("partitions: 2", "partitions: '2'", "partitions", "must be a valid integer"),

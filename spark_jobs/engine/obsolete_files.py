@@ -1,0 +1,112 @@
+"""Deletes files that no table version needs any more, as `retention.versions` of the pipeline declares.
+
+Reads / Writes: the tables of the active releases. Guarantee: the newest versions, the published ones, those that a
+rollback would publish, and versions replaced within the retention stay readable; so do all while a job reads tables.
+After a crash: the next look finds what is left. No commit is made: readers and the ledger see nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from include.catalog.dataset import load_release_start
+from include.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
+from include.reading.publication import read_publication
+from include.settings import Settings
+from include.state.file_locks import is_free
+from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.layers.release_tables import Release, tables_of
+from spark_jobs.storage.delta_table import Table
+
+SECONDS_AT_ONCE = 1.0
+LOOKS_PER_RETENTION = 12
+LONGEST_BUILD = timedelta(days=7)
+"""From the plan of a release until it has inherited the rows of another."""
+
+
+def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
+    """Return by table the versions that are published, those that publishing another release would show, and those
+    that a release which is being built inherits.
+    """
+    root, kept = warehouse(settings), dict[Path, set[int]]()
+    for path, version in _inherited_versions(settings, releases[0].dataset.name):
+        kept.setdefault(path, set()).add(version)
+    named = [read_publication(settings, releases[0].dataset.name)]
+    named += [publication_of(settings, each, last) for each in releases if (last := refined_batch(each)) >= 0]
+    for table in [table for publication in named for table in publication.tables.values()]:
+        kept.setdefault(root / table.path, set()).add(table.version)
+    return kept
+
+
+def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path, int]]:
+    """Yield tables and versions from which releases that were planned in the last days take their first batches."""
+    snapshots = snapshots_path(settings, dataset)
+    for folder in snapshots.iterdir() if snapshots.is_dir() else ():
+        start = load_release_start(folder)
+        if start is not None and time.time() - folder.stat().st_mtime < LONGEST_BUILD.total_seconds():
+            yield silver_path(settings, dataset, start.base), start.silver
+            yield rejected_path(settings, dataset, start.base), start.rejected
+
+
+def obsolete_files(settings: Settings, releases: Sequence[Release], table: Table, *, sweep: bool = False) -> list[Path]:
+    """Return the files of a table to delete; none while a job reads tables. `releases`: the published one first.
+
+    `sweep` lists the table's folder too, to find what crashed writers left.
+    """
+    if not is_free(reading_lock_path(settings, releases[0].dataset.name)):
+        return []
+    kept = protected_versions(settings, releases).get(table.spec.path, ())
+    retention = releases[0].dataset.pipeline.retention.versions
+    return [table.spec.path / path for path in table.obsolete_files(sorted(kept), retention, sweep=sweep)]
+
+
+def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
+    """Delete files, and folders that are empty then, until `end` (monotonic); remove them from the list; count them."""
+    before = len(files)
+    while files and time.monotonic() < end:
+        path = files.pop()
+        path.unlink(missing_ok=True)
+        for folder in path.parents:
+            if folder == table.spec.path or not folder.is_dir() or any(folder.iterdir()):
+                break
+            folder.rmdir()
+    return before - len(files)
+
+
+@dataclass
+class AutomaticDeletion:
+    """Looks at each table twelve times per retention, and deletes for a second between two runs."""
+
+    clock: Callable[[], float] = time.monotonic
+    _next_look: float = 0.0
+    _tables: list[Table] = field(default_factory=list)
+    _files: list[Path] = field(default_factory=list)
+
+    def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
+        """Look at one table, or delete some of its files; return whether there is more to do."""
+        try:
+            return self._step(settings, releases)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+            log_line("obsolete files were not deleted; the next look tries again, runs continue", error)
+            self._tables, self._files = [], []
+            return False
+
+    def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
+        if not self._tables:
+            if self.clock() < self._next_look:
+                return False
+            retention = releases[0].dataset.pipeline.retention.versions
+            self._next_look = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+            self._tables = list(tables_of(releases))
+        if not self._files:
+            self._files = obsolete_files(settings, releases, self._tables[0])
+        delete_obsolete_files(self._tables[0], self._files, time.monotonic() + SECONDS_AT_ONCE)
+        if not self._files:
+            self._tables.pop(0)
+        return bool(self._tables)
