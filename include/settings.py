@@ -80,6 +80,9 @@ class Settings(BaseSettings):
         le=86_400,
         description="seconds without progress after which a driver is killed and restarted",
     )
+    plan_timeout: float = Field(
+        43_200.0, gt=0, description="seconds after which a job of a plan, a maintenance or a repair is ended"
+    )
     spark_conf: dict[str, str] = Field(
         default_factory=dict, description="JSON object of Spark settings, from a list of safe ones"
     )

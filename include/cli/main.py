@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "down": LazyCommand(
         "include.cli.up_command:down",
-        "Stop Airflow, drain the streams at a batch boundary, stop broker and runner; or drain only these streams.",
+        "Stop Airflow and jobs of plans, drain the streams, stop broker and runner; or drain only these streams.",
     ),
     "status": LazyCommand(
         "include.cli.status_command:status",

@@ -21,12 +21,14 @@ from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import share
 from include.cli.query_command import wide_console
 from include.planning import plan_stages
+from include.planning.bounded_jobs import end_plan_job
 from include.planning.explain_plan import cost
 from include.planning.plan import PlanRecord, validate_stage
 from include.planning.plan_journal import (
     PlanUnreadable,
     all_plans,
     comparison_path,
+    last_failure,
     load_comparison,
     load_plan,
     plan_lock,
@@ -45,6 +47,8 @@ THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
 )
 NOT_APPROVED = 1
+# A command whose job was ended releases the plan.
+LOCK_WITHIN = 5.0
 Confirm = Callable[[str], bool]
 Planner = Callable[["Settings"], "PlanRecord"]
 
@@ -82,12 +86,15 @@ def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None
     record, comparison = load_plan(settings, plan), load_comparison(settings, plan)
     if json_:
         values = None if comparison is None else comparison.to_json()
-        typer.echo(json.dumps(record_json(record) | {"comparison": values}, indent=1))
+        failure = last_failure(settings, plan) or None
+        typer.echo(json.dumps(record_json(record) | {"comparison": values, "failure": failure}, indent=1))
         return
     console = Console()
     show_plan(console, record)
     for event in record.events:
         console.print(f"  {event.at:%Y-%m-%d %H:%M:%S}  {event.stage:12} by {event.by}", highlight=False, markup=False)
+    if failure := last_failure(settings, plan):
+        console.print(f"  {failure}", highlight=False, markup=False, soft_wrap=True)
     if comparison is not None:
         show_comparison(console, comparison)
         console.print(f"page: {comparison_path(settings, plan, 'html')}", highlight=False, markup=False, soft_wrap=True)
@@ -122,9 +129,10 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
 
 @app.command()
 def cancel(plan: Annotated[str, ID]) -> None:
-    """Drop a plan that is not applied; nothing of it was ever published."""
+    """Drop a plan that is not applied, and end its job; nothing of it was ever published."""
 
-    with _work(plan) as (console, settings, record):
+    end_plan_job(load_settings(), load_plan(load_settings(), plan).plan.id)
+    with _work(plan, LOCK_WITHIN) as (console, settings, record):
         _print_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
 
 
@@ -284,9 +292,9 @@ def _verdict(record: PlanRecord) -> str:
 
 
 @contextmanager
-def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
+def _work(plan: str, within: float = 0.0) -> Iterator[tuple[Console, Settings, PlanRecord]]:
     settings = load_settings()
-    with plan_lock(settings, plan):
+    with plan_lock(settings, plan, within):
         yield Console(), settings, load_plan(settings, plan)
 
 

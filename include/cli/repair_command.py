@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
 
-from include.process_control.driver_process import driver_environment
-from include.settings import CLONE, load_settings
+from include.process_control.job_process import finish_job, refuse_running, start_job
+from include.settings import load_settings
 
 
 def repair(
@@ -30,7 +28,11 @@ def repair(
         raise typer.BadParameter("--yes and --dry-run exclude each other")
     answer = "dry-run" if dry_run else "yes" if yes else "ask"
     # Checkpoints are checked by the data plane, which the control plane must not import: run it as a process.
-    command = [sys.executable, "-m", "spark_jobs.jobs.repair_job", dataset, answer]
-    command += ["accept-loss"] * accept_loss
-    done = subprocess.run(command, cwd=CLONE, env=driver_environment(load_settings()), check=False)
-    raise typer.Exit(done.returncode)
+    module = ["spark_jobs.jobs.repair_job", dataset, answer, *["accept-loss"] * accept_loss]
+    settings, name = load_settings(), f"repair-{dataset}"
+    refuse_running(settings, name)
+    process = start_job(settings, name, module, dataset, stdin=None, stderr=None)
+    try:
+        raise typer.Exit(process.wait())
+    finally:
+        finish_job(settings, name, process)

@@ -76,7 +76,10 @@ def progress_json(progress: Progress) -> dict[str, Any]:
 
 
 def process_json(process: ProcessStatus) -> dict[str, Any]:
-    """Return one process as JSON values; `next_try` is when the runner starts it again (UTC), null when it does not."""
+    """Return one process as JSON values; `next_try` is when the runner starts it again (UTC), null when it does not.
+
+    A job of a plan also has its dataset, plan, start (UTC) and time limit in seconds.
+    """
     return {
         "name": process.name,
         "pid": process.pid,
@@ -85,6 +88,7 @@ def process_json(process: ProcessStatus) -> dict[str, Any]:
         "restarts": process.restarts,
         "last_error": process.last_error or None,
         "next_try": process.next_try.isoformat().replace("+00:00", "Z") if process.next_try else None,
+        **process.facts,
     }
 
 

@@ -74,7 +74,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
 def down(
     datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these streams.", show_default=False)] = None,
 ) -> None:
-    """Stop Airflow, drain the streams at a batch boundary, stop broker and runner; or drain only these streams."""
+    """Stop Airflow and jobs of plans, drain the streams, stop broker and runner; or drain only these streams."""
 
     settings, console = load_settings(), Console()
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))

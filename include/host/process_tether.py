@@ -18,10 +18,15 @@ PR_SET_PDEATHSIG = 1
 PARENT_GONE = 3
 
 
+def signal_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send a signal to this process when its parent dies; inherited by exec, not by fork."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Tie this process to its parent, then execute the command in it; return 3 when the parent is gone already."""
     parent, *command = arguments
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_with_parent(signal.SIGKILL)
     if os.getppid() == int(parent):
         os.execv(command[0], command)
     return PARENT_GONE

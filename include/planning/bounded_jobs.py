@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from include.errors import Terminal, Transient
+from include.host.job_guard import TIMED_OUT
 from include.paths import log_path
-from include.process_control.driver_process import driver_environment
-from include.settings import CLONE, Settings
+from include.process_control.job_process import end_job, finish_job, start_job
+from include.settings import Settings
+from include.state.process_states import job_name
+from include.state.run_files import read_run_file, remove_run_file
 
 STOPPED = 3
+REQUEST_JOB = "request_job"
 Reporter = Callable[[Mapping[str, Any]], None]
 
 
@@ -33,44 +37,52 @@ class JobDied(Transient):
         self.job = job
 
 
-def run_job(settings: Settings, name: str, job: Sequence[str], report: Reporter, again: str = "") -> Mapping[str, Any]:
-    """Run a job (module and arguments), pass each JSON line to `report` and return the last one. Raises JobDied.
+class JobTimedOut(Terminal):
+    """A job was ended at its time limit."""
+
+    def __init__(self, job: str, seconds: float, again: str) -> None:
+        super().__init__(
+            f"{job}: failed: timed out after {seconds:g} s; what readers see is unchanged",
+            f"{again} continues it; HEADRACE_PLAN_TIMEOUT={2 * seconds:g} before it allows more",
+        )
+        self.job, self.seconds = job, seconds
+
+
+def run_job(
+    settings: Settings, name: str, dataset: str, job: Sequence[str], report: Reporter, again: str = ""
+) -> Mapping[str, Any]:
+    """Run a job (module and arguments), pass each JSON line to `report` and return the last one.
 
     `name` is its plan or its task; `again` the command that continues it. It ends with this process.
+    Raises JobDied, JobTimedOut.
     """
-    argv = [sys.executable, "-m", *job]
-    log = log_path(settings, f"plan:{name}")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            argv,
-            cwd=CLONE,
-            env=driver_environment(settings),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
     last: Mapping[str, Any] = {}
+    process = start_job(settings, name, job, dataset, stdout=subprocess.PIPE)
     try:
         for last in _reported(process):
             report(last)
         code = process.wait()
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
+    finally:
+        finish_job(settings, name, process)
+    again = again or f"headrace plan apply {name}"
+    if code == TIMED_OUT:
+        raise JobTimedOut(name, settings.plan_timeout, again)
     if code != 0 and "failed" not in last:
-        how = "was stopped" if code == STOPPED else f"ended with {code}, see {log}"
-        raise JobDied(name, how, again or f"headrace plan apply {name}")
+        stopped = code in (STOPPED, -signal.SIGTERM)
+        log = log_path(settings, job_name(name))
+        raise JobDied(name, "was stopped" if stopped else f"ended with {code}, see {log}", again)
     return last
 
 
-def _reported(process: subprocess.Popen[str]) -> Iterator[Mapping[str, Any]]:
+def end_plan_job(settings: Settings, plan: str) -> None:
+    """End the plan's build or checks, with all their processes. A request to the owner is not interrupted."""
+    run = read_run_file(settings, job_name(plan))
+    if run is not None and run.extra.get("job") != REQUEST_JOB:
+        end_job(settings, plan)
+        remove_run_file(settings, run.name)
+
+
+def _reported(process: subprocess.Popen[bytes]) -> Iterator[Mapping[str, Any]]:
     assert process.stdout is not None
     for line in process.stdout:
         try:

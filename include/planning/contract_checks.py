@@ -60,7 +60,7 @@ def run_checks(settings: Settings, plan: Plan, built: Side) -> list[RuleResult]:
     rules = table_rules(built)
     if not rules:
         return []
-    answer = run_job(settings, plan.id, ("include.quality.plan_quality_job", plan.id), lambda _: None)
+    answer = run_job(settings, plan.id, plan.dataset, ("include.quality.plan_quality_job", plan.id), lambda _: None)
     if "checks" in answer:
         return RESULTS.validate_python(answer["checks"])
     if not answer.get("not_installed"):

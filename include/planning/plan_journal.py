@@ -1,6 +1,6 @@
 """The plan folders: one folder for each plan in the state folder. Only this module reads and writes them.
 
-Reads / Writes: `plan.json`, `events.jsonl`, `comparison.json`, `comparison.html`, `lock`.
+Reads / Writes: `plan.json`, `events.jsonl`, `failure.txt`, `comparison.json`, `comparison.html`, `lock`.
 Guarantee: a stage's event is on disk when `record_result` returns.
 After a crash: a line of events.jsonl that was cut off counts as not written.
 """
@@ -41,6 +41,7 @@ from include.state.atomic_files import write_atomically
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0
+FAILURE = "failure.txt"
 PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
 
 
@@ -182,7 +183,19 @@ def record_result(settings: Settings, plan: str, result: StageResult, by: str) -
         os.fsync(file.fileno())
     if result.stage not in OPEN:
         remove_closed(settings, plan)
+    (path.parent / FAILURE).unlink(missing_ok=True)
     return load_plan(settings, plan)
+
+
+def record_failure(settings: Settings, plan: str, why: str) -> None:
+    """Keep why the last attempt of a stage failed; the next completed stage removes it."""
+    write_atomically(_folder(settings, plan) / FAILURE, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}  {why}")
+
+
+def last_failure(settings: Settings, plan: str) -> str:
+    """Return when and why the last attempt of a stage failed, with the next command; "" when it did not."""
+    path = _folder(settings, plan) / FAILURE
+    return path.read_text("utf-8") if path.is_file() else ""
 
 
 def save_comparison(settings: Settings, plan: str, comparison: Comparison, page: str) -> None:

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from include.errors import Terminal
 from include.paths import reading_lock_path
 from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
-from include.planning.bounded_jobs import JobFailed, Reporter, run_job
+from include.planning.bounded_jobs import JobDied, JobFailed, JobTimedOut, Reporter, run_job
 from include.planning.compare_tables import compare
 from include.planning.comparison import HELD, NEEDS_APPROVAL, Comparison
 from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
 from include.planning.plan import Plan, PlanRecord, StageRefused, validate_stage
-from include.planning.plan_journal import record_result, save_comparison
+from include.planning.plan_journal import record_failure, record_result, save_comparison
 from include.planning.plan_kind import Confirmation, PlanKind
 from include.planning.stage_results import (
     Approved,
@@ -153,7 +153,7 @@ def run_plan(
 ) -> PlanRecord:
     """Execute the remaining stages of a plan and return its record.
 
-    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, RequestRefused, NoResponse.
+    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, JobTimedOut, RequestRefused, NoResponse.
     """
     return _execute(PlanRun(settings, by, reporter, approver), record, remaining_stages(record, upto))
 
@@ -167,7 +167,11 @@ def rebuild(settings: Settings, record: PlanRecord, reporter: PlanReporter, by: 
 def _execute(run: PlanRun, record: PlanRecord, stages: Sequence[PlanStage]) -> PlanRecord:
     for stage in stages:
         run.reporter.begin(stage)
-        record = stage.run(run, record)
+        try:
+            record = stage.run(run, record)
+        except (JobFailed, JobDied, JobTimedOut) as error:
+            record_failure(run.settings, record.plan.id, str(error))
+            raise
         run.reporter.done(stage, record)
     return record
 
@@ -188,7 +192,7 @@ def stage_lines(record: PlanRecord) -> Iterator[str]:
 
 
 def build(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> PlanRecord:
-    """Run the plan's build job. Raises JobFailed, JobDied, AlreadyPublished.
+    """Run the plan's build job. Raises JobFailed, JobDied, JobTimedOut, AlreadyPublished.
 
     A killed release build continues where it stopped, a slice is built anew.
     """
@@ -196,7 +200,7 @@ def build(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> 
     plan, kind, began = record.plan, kind_of(record.plan), time.monotonic()
     kind.refuse_applied(settings, plan)
     _withdraw(settings, plan)
-    output = run_job(settings, plan.id, kind.build_job(plan), report)
+    output = run_job(settings, plan.id, plan.dataset, kind.build_job(plan), report)
     if "built" not in output:
         why, again = str(output.get("failed", "the build was stopped")), f"headrace plan apply {plan.id} continues it"
         raise JobFailed(plan.id, why, str(output.get("remedy") or again))

@@ -251,7 +251,7 @@ def _catch_up(settings: Settings, record: PlanRecord) -> None:
     plan, publication = record.plan, read_publication(settings, record.plan.dataset)
     behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
     if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
-        done = run_job(settings, plan.id, _build_job(plan), lambda _: None)
+        done = run_job(settings, plan.id, plan.dataset, _build_job(plan), lambda _: None)
         if "built" not in done:
             raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 

@@ -10,18 +10,20 @@ Usage: python -m include.process_control.airflow_parts
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
+
+from include.host.process_session import session_processes
+from include.host.process_tether import signal_with_parent
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server",),
@@ -34,7 +36,6 @@ PAUSE, LONGEST_PAUSE = 0.5, 30.0
 HEALTHY_AFTER = 60.0
 TERMINATE_WITHIN = 15.0
 WORKER, IDLE = "airflow worker -- LocalExecutor:", "<idle>"
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -55,13 +56,9 @@ def airflow(*arguments: str) -> list[str]:
 def start_part(name: str) -> Part:
     """Start a part; the kernel sends it SIGTERM when this process exits."""
     log_line(f"{name}: starting")
-    process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=terminate_with_parent)
+    tie = partial(signal_with_parent, signal.SIGTERM)
+    process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=tie)
     return Part(name, process, time.monotonic())
-
-
-def terminate_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent is gone (Linux); inherited by exec."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def restart_if_exited(part: Part, stop: threading.Event) -> Part:
@@ -78,17 +75,9 @@ def restart_if_exited(part: Part, stop: threading.Event) -> Part:
     return again
 
 
-def session_processes() -> Iterator[psutil.Process]:
-    """Yield the other processes of this session."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0):
-                yield process
-
-
 def terminate_orphans() -> None:
     """Terminate the children of a part that died; a worker with a task finishes it first."""
-    for process in session_processes():
+    for process in session_processes(os.getsid(0)):
         with suppress(psutil.Error, ProcessLookupError):
             parent, line = process.parent(), " ".join(process.cmdline())
             orphan = parent is None or os.getsid(parent.pid) != os.getsid(0)
@@ -99,12 +88,12 @@ def terminate_orphans() -> None:
 
 def terminate_all() -> None:
     """Send SIGTERM to every process of the session; after TERMINATE_WITHIN seconds, SIGKILL."""
-    processes = list(session_processes())
+    processes = session_processes(os.getsid(0))
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
     psutil.wait_procs(processes, TERMINATE_WITHIN)
-    for process in session_processes():
+    for process in session_processes(os.getsid(0)):
         with suppress(psutil.Error):
             log_line(f"pid {process.pid}: still running after {TERMINATE_WITHIN:.0f} s, killed")
             process.kill()

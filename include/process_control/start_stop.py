@@ -21,6 +21,7 @@ from include.errors import Terminal, Transient
 from include.paths import log_path
 from include.process_control.child_process import launch
 from include.process_control.driver_process import driver_environment
+from include.process_control.job_process import end_jobs
 from include.process_control.kafka_broker import answers, check_broker_prerequisites
 from include.process_control.runner import (
     Runner,
@@ -237,8 +238,8 @@ def restart_note(before: ProcessStatus) -> str:
 def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
     """Release all streams (or these `datasets`): they drain at their next batch boundary.
 
-    Without `datasets` the broker and the runner end too, in this order. Returns the processes before. A process that
-    does not exit is killed. Errors: DatasetUnknown, StateBusy.
+    Without `datasets` the jobs of plans, the broker and the runner end too, in this order. Returns the processes before.
+    A process that does not exit is killed. Errors: DatasetUnknown, StateBusy.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
     for name in datasets:
@@ -247,6 +248,8 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     with exclusive_command(settings):
         names = list(datasets) or known
         before = observe_processes(settings, names)
+        if not datasets:
+            end_jobs(settings, report)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):
                 report(f"{STREAM}{name}: Airflow's stream__{name} requested it; unless paused, its next run starts it")

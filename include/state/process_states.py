@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 RUNNER = "runner"
 BROKER = "broker"
 AIRFLOW = "airflow"
 STREAM = "stream:"
+JOB = "plan:"
 
 
 def stream_name(dataset: str) -> str:
     """Process name of a dataset's stream."""
     return f"{STREAM}{dataset}"
+
+
+def job_name(job: str) -> str:
+    """Process name of a bounded job: that of a plan, a maintenance or a repair."""
+    return f"{JOB}{job}"
 
 
 class ProcessState(Enum):
@@ -45,9 +53,10 @@ WORKING_STATES = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTE
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """Current status of `runner`, `broker` or `stream:<dataset>`: pid (None when gone), state and detail.
+    """Current status of `runner`, `broker`, `stream:<dataset>` or `plan:<job>`: pid (None when gone), state and detail.
 
-    From the runner's record: number of restarts, reason of the last exit, time of the next start (UTC).
+    From the runner's record: number of restarts, reason of the last exit, time of the next start (UTC). Jobs have
+    `facts`.
     """
 
     name: str
@@ -57,3 +66,4 @@ class ProcessStatus:
     restarts: int = 0
     last_error: str = ""
     next_try: datetime | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from include.host.process_session import session_processes
 from include.paths import run_path
 from include.settings import Settings
 from include.state.json_file import JsonFile
+from include.state.process_states import job_name
 
 # The start time is counted from the boot time, which the kernel corrects by parts of a second when the clock is set.
 SAME_START = 2.0
@@ -79,6 +82,20 @@ def is_suspended(run: RunFile) -> bool:
         return is_alive(run) and psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
         return False
+
+
+def job_run_files(settings: Settings) -> list[RunFile]:
+    """Return the run files of bounded jobs, sorted by name; unreadable ones are left out."""
+    found = (run_file(path).read_if_valid() for path in run_path(settings, job_name("")).parent.glob("plan-*.json"))
+    return sorted((run for run in found if run is not None), key=lambda run: run.name)
+
+
+def job_processes(run: RunFile) -> list[psutil.Process]:
+    """Return the running processes of a job, which is the leader of a session; also those that outlived the leader."""
+    with suppress(psutil.NoSuchProcess):
+        if abs(psutil.Process(run.pid).create_time() - run.started) >= SAME_START:
+            return []
+    return session_processes(run.pid)
 
 
 def started_at(pid: int) -> float:

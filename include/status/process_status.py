@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from include.catalog.dataset import dataset_names
 from include.host.ports import is_open
@@ -17,8 +17,8 @@ from include.state.broker_address import broker_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
-from include.state.process_states import AIRFLOW, BROKER, RUNNER, ProcessState, ProcessStatus, stream_name
-from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
+from include.state.process_states import AIRFLOW, BROKER, JOB, RUNNER, ProcessState, ProcessStatus, stream_name
+from include.state.run_files import RunFile, is_alive, is_suspended, job_processes, job_run_files, read_run_file
 from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver reports about once a second; a long pause of its JVM stays well below this.
@@ -47,6 +47,23 @@ def airflow_status(run: RunFile) -> ProcessStatus:
     ready = is_open(int(run.extra.get("port", 0)))
     state = ProcessState.RUNNING if ready else ProcessState.STARTING
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
+
+
+def observe_jobs(settings: Settings) -> list[ProcessStatus]:
+    """Return the running jobs of plans, maintenance and repair."""
+    return [job_status(run) for run in job_run_files(settings) if job_processes(run)]
+
+
+def job_status(run: RunFile) -> ProcessStatus:
+    """Return the status of a running job; unknown when its guard was killed and others of its processes run."""
+    since, limit = datetime.fromtimestamp(run.started, UTC), float(run.extra.get("limit_seconds", 0))
+    facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
+    facts |= {"started_at": since.isoformat(timespec="seconds").replace("+00:00", "Z"), "limit_seconds": limit}
+    detail = f"{run.extra.get('job', '')} since {since:%Y-%m-%d %H:%M:%S} UTC, limit {timedelta(seconds=limit)}"
+    if is_alive(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)
+    left = [process.pid for process in job_processes(run)]
+    return ProcessStatus(run.name, None, ProcessState.UNKNOWN, f"pids {left} are left; headrace down", facts=facts)
 
 
 def observe_runner(settings: Settings) -> ProcessStatus:
@@ -165,29 +182,31 @@ def broker_status(run: RunFile) -> ProcessStatus:
 def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
     """Return the status of a reporting process from its run file and its last report."""
     # Check liveness first: a dead process has already written its final status.
-    alive, word = is_alive(run), read_reported_status(settings, run)
+    alive, reported = is_alive(run), read_reported_status(settings, run)
     if not alive:
-        return exited_status(run, word)
-    stalled = stalled_seconds(run, word, now)
+        return exited_status(run, reported)
+    stalled = stalled_seconds(run, reported, now)
     if stalled > settings.stall_seconds:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no progress for {stalled:.0f} s")
-    if word is None or word.at is None:
+    if reported is None or reported.at is None:
         return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
-    silence = (now - word.at).total_seconds()
+    silence = (now - reported.at).total_seconds()
     if silence > SILENT_AFTER:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no report for {silence:.0f} s")
     slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
-    return ProcessStatus(run.name, run.pid, word.process_state, word.reason or slow)
+    return ProcessStatus(run.name, run.pid, reported.process_state, reported.reason or slow)
 
 
-def stalled_seconds(run: RunFile, word: DriverStatus | None, now: datetime) -> float:
+def stalled_seconds(run: RunFile, reported: DriverStatus | None, now: datetime) -> float:
     """Return for how long a process has made no progress; one that has not reported yet began at its start."""
-    since = datetime.fromtimestamp(run.started, UTC) if word is None or word.at is None else word.progress_at
+    if reported is None or reported.at is None:
+        return now.timestamp() - run.started
+    since = reported.progress_at
     return 0.0 if since is None else (now - since).total_seconds()
 
 
-def exited_status(run: RunFile, word: DriverStatus | None) -> ProcessStatus:
+def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
     """Return the status of a process that is gone: its last report, else crashed."""
-    if word is not None and word.process_state.terminal:
-        return ProcessStatus(run.name, None, word.process_state, word.reason or "")
+    if reported is not None and reported.process_state.terminal:
+        return ProcessStatus(run.name, None, reported.process_state, reported.reason or "")
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

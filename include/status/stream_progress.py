@@ -25,7 +25,7 @@ from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun, stream_status
 from include.state.process_states import RUNNER, ProcessStatus, stream_name
-from include.status.process_status import observe_airflow, observe_processes, started_datasets
+from include.status.process_status import observe_airflow, observe_jobs, observe_processes, started_datasets
 
 KAFKA_SECONDS = 3.0
 Answer = TypeVar("Answer")
@@ -111,7 +111,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     notes: list[str] = []
     names = dataset_names(settings)
     known = sorted({*names, *started_datasets(settings)})
-    processes = (*observe_processes(settings, known), *observe_airflow(settings))
+    processes = (*observe_processes(settings, known), *observe_airflow(settings), *observe_jobs(settings))
     totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from include.errors import HeadraceError
 from include.host.java_runtime import find_java
 from include.settings import Settings, load_settings
-from spark_jobs.engine.job_progress import end_with_parent, report
+from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.log_lines import error_reason, log_line
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
@@ -29,7 +29,6 @@ def run_job(name: str, act: Callable[[Settings], bool]) -> int:
     """
     use_utc()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
     try:
         settings = load_settings()
         find_java(os.environ)

@@ -1,43 +1,102 @@
-"""A plan's job as a process: its reports, and the retry of one that died without a report."""
+"""A plan's job as a process: its reports, its end in every way, and that nothing of it is left."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from include.errors import Transient
-from include.planning import bounded_jobs
-from include.planning.bounded_jobs import JobDied, run_job
-from include.planning.plan import REPLAY, Plan, Prediction
-from include.settings import Settings
+from include.errors import Terminal, Transient
+from include.planning.bounded_jobs import JobDied, JobTimedOut, end_plan_job, run_job
+from include.process_control import job_process
+from include.process_control.job_process import JobRunning, end_jobs, refuse_running
+from include.settings import CLONE, Settings
+from include.state.process_states import ProcessState
+from include.state.run_files import job_processes, job_run_files
+from include.status.process_status import observe_jobs
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-PLAN = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-
-
-def ran(settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[list[Any], Mapping[str, Any]]:
-    """Run a script as the plan's job; return all its reports, and the last one."""
-    start, lines = bounded_jobs.subprocess.Popen, list[Any]()
-
-    def instead(argv: list[str], **how: Any) -> Any:
-        return start([sys.executable, "-c", script], **how)
-
-    monkeypatch.setattr(bounded_jobs.subprocess, "Popen", instead)
-    return lines, run_job(settings, PLAN.id, ("spark_jobs.jobs.slice_job", "flights", PLAN.id), lines.append)
-
-
-def test_reports_of_the_job_are_passed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "print('{\"done\": 1}'); print('no JSON'); print('[1]'); print('{\"built\": {}}')"
-    assert ran(settings, monkeypatch, script) == ([{"done": 1}, {"built": {}}], {"built": {}})
+NAME = "replay-flights-1"
+GRACE = 0.4
+# A child in a process group of its own, as PySpark's workers are, that ignores SIGTERM; then a loop in the job itself.
+STUBBORN = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print('{}', flush=True)\\n"
+    "while True: pass"], process_group=0)
+while True: pass
+"""
+RUN = "from include.settings import load_settings; from include.planning.bounded_jobs import run_job\n"
+RUN += f"from include.process_control import job_process; job_process.GRACE = {GRACE}\n"
+RUN += f"run_job(load_settings(), {NAME!r}, 'flights', ('some_job',), lambda _: None)"
 
 
-def test_reported_failure_is_the_result(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = 'print(\'{"failed": "no space"}\'); raise SystemExit(1)'
-    assert ran(settings, monkeypatch, script)[1] == {"failed": "no space"}
+@pytest.fixture
+def job(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that sets the job's script; the grace period is short, also in the guard."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CLONE}")
+    for name in ("state", "datasets"):
+        monkeypatch.setenv(f"HEADRACE_{name.upper()}", str(getattr(settings, name)))
+    monkeypatch.setattr(job_process, "GRACE", GRACE)
+    return lambda script: (tmp_path / "some_job.py").write_text(script) and None
+
+
+def ran(settings: Settings) -> tuple[list[Any], Mapping[str, Any]]:
+    """Run the job; return all its reports, and the last one."""
+    lines = list[Any]()
+    return lines, run_job(settings, NAME, "flights", ("some_job",), lines.append)
+
+
+@pytest.fixture
+def running(settings: Settings, job: Callable[[str], None]) -> Iterator[subprocess.Popen[bytes]]:
+    """A command whose job and its worker loop and ignore SIGTERM."""
+    job(STUBBORN)
+    command = subprocess.Popen([sys.executable, "-c", RUN], cwd=CLONE)
+    end = time.monotonic() + 20
+    while len(processes(settings)) < 3 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert len(processes(settings)) == 3
+    yield command
+    for run in job_run_files(settings):
+        job_process.end_processes(run)
+    command.kill()
+    command.wait()
+
+
+def processes(settings: Settings) -> list[psutil.Process]:
+    """Return the processes of all jobs."""
+    return [process for run in job_run_files(settings) for process in job_processes(run)]
+
+
+def assert_gone(processes: list[psutil.Process], within: float = GRACE + 5) -> None:
+    end = time.monotonic() + within
+    while left := [process for process in processes if is_running(process)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+
+
+def is_running(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_reports_of_the_job_are_passed_on(settings: Settings, job: Callable[[str], None]) -> None:
+    job("print('{\"done\": 1}'); print('no JSON'); print('[1]'); print('{\"built\": {}}')")
+    assert ran(settings) == ([{"done": 1}, {"built": {}}], {"built": {}})
+    assert job_run_files(settings) == []
+
+
+def test_reported_failure_is_the_result(settings: Settings, job: Callable[[str], None]) -> None:
+    job('print(\'{"failed": "no space"}\'); raise SystemExit(1)')
+    assert ran(settings)[1] == {"failed": "no space"}
 
 
 @pytest.mark.parametrize(
@@ -45,8 +104,64 @@ def test_reported_failure_is_the_result(settings: Settings, monkeypatch: pytest.
     [("import os; os.kill(os.getpid(), 9)", "ended with -9"), ("raise SystemExit(3)", "was stopped")],
 )
 def test_job_that_died_without_a_report_may_be_retried(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, script: str, how: str
+    settings: Settings, job: Callable[[str], None], script: str, how: str
 ) -> None:
+    job(script)
     with pytest.raises(JobDied, match=how) as died:
-        ran(settings, monkeypatch, script)
+        ran(settings)
     assert isinstance(died.value, Transient)
+
+
+def test_job_is_ended_at_its_time_limit(settings: Settings, job: Callable[[str], None]) -> None:
+    job(STUBBORN)
+    limited = settings.model_copy(update={"plan_timeout": 0.5})
+    with pytest.raises(JobTimedOut, match=rf"{NAME}: failed: timed out after 0.5 s") as error:
+        ran(limited)
+    assert isinstance(error.value, Terminal)
+    assert f"headrace plan apply {NAME} continues it" in error.value.remedy
+    assert processes(settings) == job_run_files(settings) == []
+
+
+def test_running_job_is_in_status_until_it_is_cancelled(settings: Settings, running: subprocess.Popen[bytes]) -> None:
+    (status,), before = observe_jobs(settings), processes(settings)
+    assert (status.name, status.state, status.facts["dataset"]) == (f"plan:{NAME}", ProcessState.RUNNING, "flights")
+    assert status.facts["limit_seconds"] == settings.plan_timeout
+    assert "some_job since" in status.detail
+    with pytest.raises(JobRunning):
+        refuse_running(settings, NAME)
+    end_plan_job(settings, NAME)
+    assert_gone(before)
+    assert running.wait(10) == 1
+    assert observe_jobs(settings) == []
+
+
+def test_down_ends_jobs(settings: Settings, running: subprocess.Popen[bytes]) -> None:
+    before, lines = processes(settings), list[str]()
+    end_jobs(settings, lines.append)
+    assert_gone(before)
+    assert f"plan:{NAME}: ended after" in lines[-1]
+    assert job_run_files(settings) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_job_ends_with_its_command(
+    settings: Settings, running: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    before = processes(settings)
+    running.send_signal(number)
+    assert_gone(before)
+    assert observe_jobs(settings) == []
+
+
+def test_processes_of_a_killed_guard_are_ended_by_the_next_start(
+    settings: Settings, running: subprocess.Popen[bytes], job: Callable[[str], None]
+) -> None:
+    guard, *_ = before = processes(settings)
+    guard.kill()
+    assert_gone(before[:2])
+    (status,) = observe_jobs(settings)
+    assert (status.state, status.pid) == (ProcessState.UNKNOWN, None)
+    running.kill()
+    job("pass")
+    ran(settings)
+    assert_gone(before)

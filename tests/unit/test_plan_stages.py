@@ -9,8 +9,10 @@ import pytest
 from plan_samples import advanced, plan_at, result_of
 
 from include.planning import plan_stages
+from include.planning.bounded_jobs import JobTimedOut
 from include.planning.explain_plan import explanation
 from include.planning.plan import BACKFILL, REINSTATE, RELEASE, REPLAY, PlanRecord, StageRefused
+from include.planning.plan_journal import last_failure
 from include.planning.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
 from include.planning.stage_results import Stage
 from include.settings import Settings
@@ -130,3 +132,19 @@ def test_each_kind_declares_the_stages_in_one_order(settings: Settings) -> None:
     for kind in KIND_NAMES:
         names = [stage.name for stage in stages_of(plan_at(settings, kind=kind).plan)]
         assert names == ["build", "compare", "approve", "apply"]
+
+
+def test_failure_of_a_job_stays_in_the_plan_until_a_stage_completes(
+    settings: Settings, stubbed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed_out(*_: Any) -> PlanRecord:
+        raise JobTimedOut(record.plan.id, 5.0, "headrace plan apply it")
+
+    record, build = plan_at(settings), plan_stages.build
+    monkeypatch.setattr(plan_stages, "build", timed_out)
+    with pytest.raises(JobTimedOut):
+        run_plan(settings, record, SilentReporter(), lambda _: "ann", "ann")
+    assert "failed: timed out after 5 s" in last_failure(settings, record.plan.id)
+    monkeypatch.setattr(plan_stages, "build", build)
+    run_plan(settings, record, SilentReporter(), lambda _: "ann", "ann")
+    assert last_failure(settings, record.plan.id) == ""

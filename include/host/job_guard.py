@@ -1,0 +1,78 @@
+"""Run a command that ends with its parent and within a time limit; nothing of it is left afterwards (Linux).
+
+    python -m include.host.job_guard PARENT LIMIT GRACE COMMAND ...
+
+Start it as the leader of a session. When the parent dies, on SIGTERM and after LIMIT seconds, the command gets SIGTERM;
+after GRACE seconds every process of the session is killed. The kernel kills the command if this process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from include.host.process_session import end_session
+from include.host.process_tether import PARENT_GONE, signal_with_parent
+
+TIMED_OUT = 124
+AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+
+
+def start_command(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the command so that the kernel kills it when this process dies."""
+
+    def prepare() -> None:
+        signal_with_parent(signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
+
+    return subprocess.Popen(command, preexec_fn=prepare)
+
+
+def await_end(job: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait until the job exits or SIGTERM arrives; return False when the limit passed first."""
+    end = time.monotonic() + limit
+    while job.poll() is None:
+        received = signal.sigtimedwait(AWAITED, max(0.0, end - time.monotonic()))
+        if received is None:
+            return False
+        if received.si_signo == signal.SIGTERM:
+            break
+    return True
+
+
+def end_command(job: subprocess.Popen[bytes], grace: float) -> None:
+    """Terminate the job; after `grace` seconds kill it and the rest of its session."""
+    with suppress(ProcessLookupError):
+        job.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        job.wait(grace)
+    end_session(os.getpid(), 0.0 if job.poll() is None else grace)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit code, or TIMED_OUT. A signal that killed it kills this process too."""
+    parent, limit, grace, *command = arguments
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal_with_parent(signal.SIGTERM)
+    if os.getppid() != int(parent):
+        return PARENT_GONE
+    job = start_command(command)
+    in_time = await_end(job, float(limit))
+    end_command(job, float(grace))
+    code = job.wait()
+    if not in_time:
+        return TIMED_OUT
+    if code < 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
