@@ -238,7 +238,7 @@ def restart_note(before: ProcessStatus) -> str:
 def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
     """Release all streams (or these `datasets`): they drain at their next batch boundary.
 
-    Without `datasets` the jobs of plans, the broker and the runner end too, in this order. Returns the processes before.
+    Without `datasets` jobs of plans, the broker and the runner end too. Returns the processes before.
     A process that does not exit is killed. Errors: DatasetUnknown, StateBusy.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})

@@ -1,4 +1,4 @@
-"""A build that never ends, in the driver or in a Python worker: cancelled, ended by `down`, and nothing of it is left."""
+"""A build that never ends, in the driver or in a Python worker: nothing of it is left after its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -50,14 +51,18 @@ def building(site: Site, request: pytest.FixtureRequest) -> Iterator[subprocess.
 
 
 def lines(site: Site) -> list[str]:
-    return [" ".join(process.cmdline()) for process in processes(site)]
+    found = []
+    for process in processes(site):
+        with suppress(psutil.Error):
+            found.append(" ".join(process.cmdline()))
+    return found
 
 
 def processes(site: Site) -> list[psutil.Process]:
     return [process for run in job_run_files(site.settings) for process in job_processes(run)]
 
 
-def test_endless_build_is_in_status_and_ends_when_it_is_cancelled(site: Site, building: subprocess.Popen[str]) -> None:
+def test_cancel_ends_endless_build(site: Site, building: subprocess.Popen[str]) -> None:
     plan, before = only_plan(site)["id"], processes(site)
     status = json.loads(site.command("status", "--json").stdout)
     (job,) = [process for process in status["processes"] if process["name"] == f"plan:{plan}"]
@@ -70,9 +75,7 @@ def test_endless_build_is_in_status_and_ends_when_it_is_cancelled(site: Site, bu
     assert building.wait(10) != 0
 
 
-def test_endless_build_ends_with_its_command_and_the_plan_can_be_cancelled(
-    site: Site, building: subprocess.Popen[str]
-) -> None:
+def test_endless_build_ends_with_command(site: Site, building: subprocess.Popen[str]) -> None:
     before = processes(site)
     building.kill()
     gone, alive = psutil.wait_procs(before, GRACE + 5)
