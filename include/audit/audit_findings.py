@@ -23,6 +23,8 @@ class FindingKind(StrEnum):
     """Rows of the layer before have no counterpart: silver and rejected against bronze, gold against silver."""
     different = "different"
     """The row exists with another value."""
+    damaged = "damaged"
+    """A file is missing, is not the one that was committed, or cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import duckdb
-import polars as pl
-import pyarrow as pa
-
+from include.audit.audit_findings import Finding, FindingKind
 from include.audit.balance import DatasetAudit, Progress, dataset_audit, unpublished_audit
 from include.audit.kafka_records import AuditUnavailable, Topic
-from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, released_dataset
+from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
+from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.kafka import BrokerUnreachable, TopicMissing
-from include.errors import Terminal
 from include.reading.amendments import amendments
 from include.reading.publication import find_publication, publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
-
-
-class TablesUnreadable(Terminal):
-    """A file of a published table is missing or damaged; `reason` is the reader's message."""
-
-    def __init__(self, dataset: str, reason: str) -> None:
-        super().__init__(
-            f"a published table of {dataset} cannot be read: {reason}; the dataset was not audited",
-            f"restore the file from a backup, or rebuild the tables: headrace release run --dataset {dataset}",
-        )
-        self.dataset = dataset
-        self.reason = reason
 
 
 def audited_datasets(settings: Settings, only: str | None) -> list[str]:
@@ -46,22 +31,26 @@ def audit_dataset(
 ) -> DatasetAudit:
     """Audit one dataset against its current publication.
 
-    Raises AuditUnavailable when no broker answers, TopicMissing when the topic of a published dataset is missing,
-    TablesUnreadable when a published file is missing or damaged. A gold table whose declaration DuckDB cannot evaluate
-    is listed in `unchecked`.
+    Raises AuditUnavailable when no broker answers. A damaged file, a missing topic or a missing snapshot of the
+    release is a finding. A gold table whose declaration DuckDB cannot evaluate is listed in `unchecked`.
     """
     publication = find_publication(settings, name)
     if publication is None:
         return unpublished_audit(name, _topic_if_any(open_topic, declared_dataset(settings, name).pipeline.topic))
-    dataset = released_dataset(settings, name, publication.release)
+    try:
+        dataset = released_dataset(settings, name, publication.release)
+    except (ReleaseUnknown, DeclarationRefused) as error:
+        why = Finding(FindingKind.missing, f"release.{name}", 0, f"{error.what}; the tables were not audited")
+        return DatasetAudit(name, publication.release, publication.batch, (), findings=(why,))
     tables = PinnedTables(tables_of(settings, publication))
     amended = amendments(settings, name).items()
     fixes = {record: amendment.payload for record, amendment in amended if amendment.payload is not None}
-    try:
-        topic = _topic(open_topic, dataset.pipeline.topic)
-        return dataset_audit(dataset, publication, tables, topic, fixes, progress)
-    except (duckdb.Error, pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
-        raise TablesUnreadable(name, str(error)) from error
+    topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
+    return dataset_audit(dataset, publication, tables, topic, fixes, progress)
+
+
+def _missing_topic(name: str) -> Topic:
+    return Topic(name, "none: the topic does not exist", {}, {}, lambda *_: iter(()))
 
 
 def _topic(open_topic: TopicOpener, name: str) -> Topic:

@@ -7,7 +7,7 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,16 @@ from include.audit.bronze_findings import (
     record_findings,
     topic_findings,
 )
+from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_records import Topic
-from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
+from include.audit.silver_findings import (
+    layer_counts,
+    orphan_findings,
+    register_fixes,
+    repeated_findings,
+    split_findings,
+)
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import Gold
 from include.reading.publication import Publication
@@ -36,6 +43,7 @@ from include.reading.published_tables import PinnedTables
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"
+LAYERS = ("bronze", "silver", "rejected")
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,9 @@ class PartitionBalance:
 class DatasetAudit:
     """The result for one dataset; `release` and `batch` are None when it has no publication.
 
-    `unchecked`: gold tables that DuckDB could not recompute. All others were checked. `lost`: offsets that Kafka
-    expired before they were read, accepted by `headrace repair`.
+    `unchecked`: tables that were not checked, because DuckDB could not recompute them or because a table that they are
+    compared with is damaged; all others were. `lost`: offsets that Kafka expired before they were read, accepted by
+    `headrace repair`. `files`: the files of each table, verified by checksum.
     """
 
     dataset: str
@@ -72,6 +81,7 @@ class DatasetAudit:
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[UncheckedTable, ...] = ()
     lost: tuple[CommittedRange, ...] = ()
+    files: tuple[FileCheck, ...] = ()
 
     @property
     def balanced(self) -> bool:
@@ -108,38 +118,85 @@ def dataset_audit(
     `fixes` are corrected payloads of rejected records by partition and offset. `progress`
     receives the name of each step. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
-    name, counted = dataset.name, _KafkaCounts()
-    with _database(tables, name) as database:
+    name, counted, audited = dataset.name, _KafkaCounts(), _AuditedTables(tables)
+    for table in tables.tables:
+        progress(f"{name}: files of {table}")
+        audited.check_files(table)
+    layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in LAYERS]
+    with _database(audited, layers) as database:
         register_fixes(database, fixes)
         progress(f"{name}: bronze against Kafka and its commits")
-        findings = list(_bronze_findings(database, publication, tables, topic, counted))
+        audited.check(bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted))
         progress(f"{name}: silver and rejected against bronze")
-        findings += split_findings(database, name, publication.batch)
-        findings += identity_findings(database, name, dataset.pipeline)
-        checks: list[GoldCheck | UncheckedTable] = []
+        audited.check(silver, layers, lambda: split_findings(database, name, publication.batch))
+        audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline))
+        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline))
         for gold in dataset.pipeline.gold:
             progress(f"{name}: gold.{gold.name} against silver")
-            check, wrong = _gold_findings(database, tables, gold)
-            checks.append(check)
-            findings += wrong
-        balances = _balances(layer_counts(database), publication, topic, counted)
+            _check_gold(audited, database, silver, gold)
+        readable = [table for table in layers if table not in audited.damaged]
+        balances = _balances(layer_counts(database, readable), publication, topic, counted)
     return DatasetAudit(
         name,
         publication.release,
         publication.batch,
         balances,
-        tuple(check for check in checks if isinstance(check, GoldCheck)),
-        tuple(merge_findings(findings)),
-        tuple(check for check in checks if isinstance(check, UncheckedTable)),
+        tuple(audited.gold),
+        tuple(merge_findings(audited.findings)),
+        tuple(audited.unchecked.values()),
         tuple(counted.lost),
+        tuple(audited.files),
     )
 
 
-def _database(tables: PinnedTables, dataset: str) -> Any:
+@dataclass
+class _AuditedTables:
+    """The result so far. `damaged`: tables that cannot be read; what needs them is not checked, all else is."""
+
+    tables: PinnedTables
+    findings: list[Finding] = field(default_factory=list)
+    gold: list[GoldCheck] = field(default_factory=list)
+    unchecked: dict[str, UncheckedTable] = field(default_factory=dict)
+    files: list[FileCheck] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+
+    def check_files(self, name: str) -> None:
+        """Verify a table's files; a table whose log cannot be read is damaged."""
+        try:
+            counted, wrong = file_check(self.tables.table(name))
+        except READ_ERRORS as error:
+            self.damaged.add(name)
+            self.findings.append(unreadable_table(self.tables.table(name), error))
+        else:
+            self.files.append(counted)
+            self.findings += wrong
+
+    def check(self, judged: str, needed: Sequence[str], findings: Callable[[], Iterable[Finding]]) -> None:
+        """Add the findings about `judged`; when a table of `needed` cannot be read, name its file and go on."""
+        if self.damaged.isdisjoint(needed):
+            try:
+                self.findings += list(findings())
+                return
+            except READ_ERRORS as error:
+                self._name_damage(judged, needed, error)
+        unreadable = ", ".join(name for name in needed if name in self.damaged)
+        if judged not in self.damaged:
+            self.unchecked[judged] = UncheckedTable(judged, "", f"{unreadable} cannot be read")
+
+    def _name_damage(self, judged: str, needed: Sequence[str], error: Exception) -> None:
+        found = [finding for name in needed for finding in unreadable_files(self.tables.table(name))]
+        found = found or [unreadable_table(self.tables.table(judged), error)]
+        self.damaged |= {finding.table for finding in found}
+        named = {finding.table for finding in self.findings if finding.kind == FindingKind.damaged}
+        self.findings += [finding for finding in found if finding.table not in named]
+
+
+def _database(audited: _AuditedTables, layers: Sequence[str]) -> Any:
     database = memory_database()
     database.execute(f"set memory_limit = '{MEMORY}'")
-    for layer in ("bronze", "silver", "rejected"):
-        database.register(layer, tables.arrow(f"{layer}.{dataset}"))
+    for table in layers:
+        if table not in audited.damaged:
+            database.register(table.partition(".")[0], audited.tables.arrow(table))
     return database
 
 
@@ -180,14 +237,23 @@ def _kafka_findings(
         yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
 
 
-def _gold_findings(database: Any, tables: PinnedTables, gold: Gold) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
+def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold) -> None:
     name = f"gold.{gold.name}"
-    if name not in tables.tables:
-        return GoldCheck(name, 0, 0), [
-            Finding(FindingKind.missing, name, 0, "declared by the release but not published")
-        ]
-    database.register("published", tables.arrow(name))
-    return gold_check(database, gold)
+    if name not in audited.tables.tables:
+        audited.gold.append(GoldCheck(name, 0, 0))
+        audited.findings.append(Finding(FindingKind.missing, name, 0, "declared by the release but not published"))
+        return
+
+    def findings() -> list[Finding]:
+        database.register("published", audited.tables.arrow(name))
+        check, wrong = gold_check(database, gold)
+        if isinstance(check, GoldCheck):
+            audited.gold.append(check)
+        else:
+            audited.unchecked[name] = check
+        return wrong
+
+    audited.check(name, [silver, name], findings)
 
 
 def _balances(
@@ -198,7 +264,7 @@ def _balances(
     for p in sorted(set(layers) | set(publication.offsets) | set(topic.ends)):
         end, row = publication.offsets.get(p, 0), layers.get(p, {})
         later = max(0, topic.ends.get(p, 0) - max(end, topic.starts.get(p, 0)))
-        bronze, silver, rejected = (int(row.get(layer, 0)) for layer in ("bronze", "silver", "rejected"))
+        bronze, silver, rejected = (int(row.get(layer, 0)) for layer in LAYERS)
         kafka, expired = counted.kafka.get(p, 0), counted.expired.get(p, 0)
         found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later))
     return tuple(found)

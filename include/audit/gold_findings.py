@@ -45,7 +45,7 @@ class GoldCheck:
 
 @dataclass(frozen=True)
 class UncheckedTable:
-    """A gold table that DuckDB cannot recompute: the declared `expression` that fails, and DuckDB's `reason`."""
+    """A table that was not checked, and why: DuckDB's `reason` for a declared `expression`, or a damaged table."""
 
     table: str
     expression: str

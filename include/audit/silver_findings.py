@@ -6,7 +6,7 @@ All functions query a DuckDB connection with the views `bronze`, `silver` and `r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -45,12 +45,8 @@ def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame
         yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
 
 
-def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield identities twice in silver within the horizon, and rejected duplicates without a winner in silver.
-
-    The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
-    identity is read from its fix, or else from its payload in bronze.
-    """
+def repeated_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield identities that are twice in silver within the horizon."""
     identity = ", ".join(sql_identifier(column) for column in pipeline.identity)
     same = " and ".join(
         f"earlier.{sql_identifier(column)} = later.{sql_identifier(column)}" for column in pipeline.identity
@@ -59,6 +55,14 @@ def identity_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
     repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
     yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
+
+
+def orphan_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield rejected duplicates without a winner in silver.
+
+    The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
+    identity is read from its fix, or else from its payload in bronze.
+    """
     orphans = database.sql(_orphans(database, pipeline)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
@@ -89,9 +93,12 @@ def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> Non
     database.register("fixes", pl.DataFrame(rows, schema=schema, orient="row").to_arrow())
 
 
-def layer_counts(database: Any) -> pl.DataFrame:
-    """Return the rows per partition: columns partition, bronze, silver, rejected."""
-    found: pl.DataFrame = database.sql(COUNTS).pl()
+def layer_counts(database: Any, tables: Sequence[str]) -> pl.DataFrame:
+    """Return the rows per partition: columns partition, bronze, silver, rejected; 0 for a layer not in `tables`."""
+    layers = [table.partition(".")[0] for table in tables]
+    rows = [f"select '{layer}' as layer, {PARTITION[layer]} as partition from {layer}" for layer in layers]
+    counted = " union all ".join(rows) or "select '' as layer, 0 as partition where false"
+    found: pl.DataFrame = database.sql(COUNTS.format(rows=counted)).pl()
     return found
 
 
@@ -160,19 +167,14 @@ anti join silver as s
 on {same} and (s._batch_id, s._partition, s._offset) < (d._batch_id, d.partition, d."offset")
 order by all
 """
+PARTITION = {"bronze": "partition", "silver": "_partition", "rejected": "_partition"}
 COUNTS = """
 select
     partition,
-    count(*) filter (layer = 0) as bronze,
-    count(*) filter (layer = 1) as silver,
-    count(*) filter (layer = 2) as rejected
-from (
-    select 0 as layer, partition from bronze
-    union all
-    select 1, _partition from silver
-    union all
-    select 2, _partition from rejected
-)
+    count(*) filter (layer = 'bronze') as bronze,
+    count(*) filter (layer = 'silver') as silver,
+    count(*) filter (layer = 'rejected') as rejected
+from ({rows})
 group by partition
 order by partition
 """

@@ -69,8 +69,13 @@ def print_audits(audits: list[DatasetAudit]) -> None:
             verdict = "[red]differs from silver[/]" if wrong else "equal to its recomputation from silver"
             console.print(f"  {check.table}: {check.rows:,} rows, {check.grains:,} grains, {verdict}", highlight=False)
         for skipped in each.unchecked:
-            text = f"  {skipped.table}: not checked, DuckDB cannot evaluate {skipped.expression!r}: {skipped.reason}"
+            evaluated = f"DuckDB cannot evaluate {skipped.expression!r}: " if skipped.expression else ""
+            text = f"  {skipped.table}: not checked, {evaluated}{skipped.reason}"
             console.print(text, style="yellow", highlight=False, markup=False)
+        if each.files:
+            verified, rest = sum(files.files for files in each.files), sum(files.unverifiable for files in each.files)
+            without = f"; {rest:,} not verifiable (written without a checksum)" if rest else ""
+            console.print(f"  files: {verified:,} verified by checksum{without}", highlight=False)
         for lost in each.lost:
             where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
             console.print(f"  {where}: never read, Kafka had expired them; accepted", style="yellow", markup=False)

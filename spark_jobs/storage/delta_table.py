@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.clients.delta_log import refuse_lost_commits
+from include.clients.file_checksum import name_by_checksum
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
@@ -182,8 +183,8 @@ class Table:
         return self.spec.path / f"{folder}-{self._writer}"
 
     def written_files(self, path: Path) -> list[DataFile]:
-        """Return the files below `path`, one folder per partition, without empty ones."""
-        found = (written_file(self.spec, file) for file in sorted(path.rglob("*.parquet")))
+        """Return the files below `path`, one folder per partition, without empty ones; rename each by its checksum."""
+        found = (written_file(self.spec, name_by_checksum(file)) for file in sorted(path.rglob("*.parquet")))
         return [file for file in found if file.rows > 0]
 
     def commit(

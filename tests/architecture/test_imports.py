@@ -95,7 +95,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.storage": (
         (
             *(*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
-            "include.state.json_file",
+            *("include.clients.file_checksum", "include.state.json_file"),
         ),
         "tables and leases; knows no layer or dataset",
     ),

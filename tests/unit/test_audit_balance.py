@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -14,14 +15,16 @@ import polars as pl
 import pytest
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_run import TablesUnreadable, audit_dataset, audited_datasets
+from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold_findings import ExpressionNotEvaluable
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
 from include.catalog.dataset import DatasetUnknown, snapshot_dataset
 from include.cli import audit_command
 from include.cli import main as command_line
+from include.clients.file_checksum import name_by_checksum
 from include.clients.kafka import BrokerUnreachable, TopicMissing
+from include.paths import snapshot_path
 from include.settings import Settings, load_settings
 
 CONTRACT = """
@@ -202,12 +205,81 @@ def test_dataset_without_a_publication_is_reported_without_an_error(settings: Se
     assert audit_dataset(settings, "sales", no_topic).partitions == ()
 
 
-def test_damaged_file_is_an_error(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
-    file = next(warehouse.names["silver.sales"].rglob("*.parquet"))
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(TablesUnreadable) as refused:
-        audit_dataset(settings, "sales", kafka.open_topic)
-    assert refused.value.dataset == "sales"
+def only_file(warehouse: SmallWarehouse, table: str) -> Path:
+    return next(warehouse.names[table].rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "rejected.sales", "gold.shop_days"])
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_damaged_file_is_named_and_the_other_tables_are_judged(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka, table: str, harm: str
+) -> None:
+    wrong_row = gold_row(sales=3) if table != "gold.shop_days" else None
+    if wrong_row:
+        warehouse.write("gold", [wrong_row])
+        warehouse.move(batch=1, offsets={0: 4, 1: 1})
+    file = only_file(warehouse, table)
+    if harm == "cut":
+        file.write_bytes(file.read_bytes()[:-20])
+    else:
+        file.unlink()
+    kafka.ends[0] = 3
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    damaged = [finding for finding in audit.findings if finding.kind.value == "damaged"]
+    assert [finding.table for finding in damaged] == [table]
+    assert str(file) in damaged[0].detail
+    assert "restore the file from a backup" in damaged[0].detail
+    others = {finding.table for finding in audit.findings} - {table}
+    gold = {"gold.shop_days"} if table in ("bronze.sales", "rejected.sales") else set()
+    assert others == gold | ({"bronze.sales"} - {table})
+    unchecked = {each.table for each in audit.unchecked}
+    assert ("gold.shop_days" in unchecked) is (table == "silver.sales")
+    assert ("silver.sales" in unchecked) is (table in ("bronze.sales", "rejected.sales"))
+
+
+def test_table_with_a_damaged_log_does_not_end_the_audit(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    log = warehouse.names["rejected.sales"] / "_delta_log" / f"{0:020d}.json"
+    log.write_bytes(b"")
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    assert found(audit) == [("damaged", "rejected.sales", None, None, None)]
+    assert str(log) in audit.findings[0].detail
+    assert [check.table for check in audit.gold] == ["gold.shop_days"]
+
+
+def test_flipped_byte_that_no_table_uses_is_found_by_the_checksum(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    unnamed = only_file(warehouse, "silver.sales")
+    named = name_by_checksum(unnamed)
+    log = warehouse.names["silver.sales"] / "_delta_log" / f"{0:020d}.json"
+    log.write_text(log.read_text().replace(unnamed.name, named.name))
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    assert audit.balanced
+    assert [(each.table, each.files, each.unverifiable) for each in audit.files if each.files] == [
+        ("silver.sales", 1, 0)
+    ]
+    data = bytearray(named.read_bytes())
+    data[data.index(b"_timestamp")] ^= 1
+    named.write_bytes(data)
+    (finding,) = audit_dataset(settings, "sales", kafka.open_topic).findings
+    assert (finding.kind.value, finding.table) == ("damaged", "silver.sales")
+    assert f"{named}: has checksum" in finding.detail
+
+
+def test_missing_topic_or_snapshot_is_a_finding(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    def no_topic(name: str) -> Topic:
+        raise TopicMissing(name, "here")
+
+    audit = audit_dataset(settings, "sales", no_topic)
+    assert found(audit) == [("different", "bronze.sales", None, None, None)]
+    assert "the topic does not exist" in audit.findings[0].detail
+    assert len(audit.gold) == 1
+    shutil.rmtree(snapshot_path(settings, "sales", warehouse.release))
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [("missing", "release.sales", None, None, None)]
 
 
 def test_declaration_that_duckdb_cannot_evaluate_leaves_the_other_tables_checked(

@@ -13,7 +13,13 @@ import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_findings import Finding, merge_findings
-from include.audit.silver_findings import identity_findings, layer_counts, register_fixes, split_findings
+from include.audit.silver_findings import (
+    layer_counts,
+    orphan_findings,
+    register_fixes,
+    repeated_findings,
+    split_findings,
+)
 from include.catalog.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
@@ -95,7 +101,10 @@ def test_same_offset_in_two_partitions_is_two_records(database: duckdb.DuckDBPyC
     bronze = [bronze_row(0, b"{}"), bronze_row(0, b"{}", partition=1)]
     silver = [silver_row(0, "a"), silver_row(0, "b", partition=1)]
     assert split(database, bronze, silver, []) == []
-    assert layer_counts(database).rows() == [(0, 1, 1, 0), (1, 1, 1, 0)]
+    assert layer_counts(database, ["bronze.sales", "silver.sales", "rejected.sales"]).rows() == [
+        (0, 1, 1, 0),
+        (1, 1, 1, 0),
+    ]
 
 
 def identities(
@@ -107,7 +116,7 @@ def identities(
 ) -> Found:
     fill(database, bronze, silver, rejected)
     register_fixes(database, fixes)
-    return found(identity_findings(database, "sales", PIPELINE))
+    return found([*repeated_findings(database, "sales", PIPELINE), *orphan_findings(database, "sales", PIPELINE)])
 
 
 def test_duplicate_with_an_earlier_winner_is_balanced(database: duckdb.DuckDBPyConnection) -> None:

@@ -12,7 +12,7 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 
 from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.audit.silver_findings import identity_findings, register_fixes
+from include.audit.silver_findings import orphan_findings, register_fixes, repeated_findings
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, Pipeline, QueryGold, Window
 from include.reading.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 
@@ -110,7 +110,8 @@ def test_identity_of_a_column_with_any_name(database: duckdb.DuckDBPyConnection,
     database.register("rejected", pa.Table.from_pylist(rejected, schema=REJECTED))
     register_fixes(database, {})
     pipeline = Pipeline("sales", 1, "sold_at", timedelta(days=1), (name,), timedelta(days=3), ())
-    (orphan,) = identity_findings(database, "sales", pipeline)
+    assert list(repeated_findings(database, "sales", pipeline)) == []
+    (orphan,) = orphan_findings(database, "sales", pipeline)
     assert (orphan.kind, orphan.partition, orphan.start, orphan.end) == ("different", 0, 2, 3)
 
 

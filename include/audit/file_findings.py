@@ -1,0 +1,113 @@
+"""Are the files of a table those that its commits added? Each file's size and checksum, and whether it can be read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from include.audit.audit_findings import Finding, FindingKind
+from include.clients.delta_log import LogDamaged, LogIncomplete
+from include.clients.file_checksum import file_checksum, named_checksum
+from include.reading.publication import PublishedTable
+from include.reading.published_tables import PublishedVersionGone, open_table
+
+READ_ERRORS = (
+    duckdb.Error,
+    pl.exceptions.PolarsError,
+    pa.ArrowException,
+    OSError,
+    PublishedVersionGone,
+    LogDamaged,
+    LogIncomplete,
+)
+AT_A_TIME = 2
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The files of one table: `files` verified by checksum; `unverifiable`: written by a version without checksums."""
+
+    table: str
+    files: int
+    unverifiable: int
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    size: int
+    rows: int
+
+
+def file_check(table: PublishedTable) -> tuple[FileCheck, list[Finding]]:
+    """Compare the files of a table with its log: presence, size, checksum. Raises PublishedVersionGone."""
+    files = _files(table)
+    with ThreadPoolExecutor(AT_A_TIME, "checksum") as pool:
+        wrong = pool.map(lambda file: _damage(table.path, file), files)
+        findings = [_finding(table, file, why) for file, why in zip(files, wrong, strict=True) if why]
+    unverifiable = sum(named_checksum(file.path) is None for file in files)
+    return FileCheck(table.name, len(files) - unverifiable, unverifiable), findings
+
+
+def unreadable_files(table: PublishedTable) -> list[Finding]:
+    """Return a finding for each file of a table that cannot be read, or for the table when its log cannot."""
+    found = []
+    try:
+        for file in _files(table):
+            try:
+                for _ in pq.ParquetFile(table.path / file.path).iter_batches():
+                    pass
+            except (pa.ArrowException, OSError) as error:
+                found.append(_finding(table, file, _first_line(error)))
+    except READ_ERRORS as error:
+        return [unreadable_table(table, error)]
+    return found
+
+
+def unreadable_table(table: PublishedTable, error: Exception) -> Finding:
+    """Return a finding for a table that cannot be read as a whole."""
+    return Finding(FindingKind.damaged, table.name, 0, f"cannot be read: {_first_line(error)}; next: {_remedy(table)}")
+
+
+def _files(table: PublishedTable) -> list[_File]:
+    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
+    log = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
+    columns = (log[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
+    return [_File(unquote(path), size, rows or 0) for path, size, rows in zip(*columns, strict=True)]
+
+
+def _damage(folder: Path, file: _File) -> str | None:
+    """Return how a file differs from what was committed; None when it does not, or has no checksum."""
+    path, committed = folder / file.path, named_checksum(file.path)
+    try:
+        size = path.stat().st_size
+        if size != file.size:
+            return f"has {size} bytes, {file.size} were committed"
+        if committed is not None and (found := file_checksum(path)) != committed:
+            return f"has checksum {found}, {committed} was committed"
+    except OSError as error:
+        return _first_line(error)
+    return None
+
+
+def _finding(table: PublishedTable, file: _File, why: str) -> Finding:
+    detail = f"file {table.path / file.path}: {why}; next: {_remedy(table)}"
+    return Finding(FindingKind.damaged, table.name, file.rows, detail)
+
+
+def _remedy(table: PublishedTable) -> str:
+    restore = "restore the file from a backup"
+    rebuild = f"{restore}, or rebuild the tables: headrace release run --dataset {table.dataset}"
+    return restore if table.name.startswith("bronze.") else rebuild
+
+
+def _first_line(error: Any) -> str:
+    return str(getattr(error, "what", error)).partition("\n")[0]
