@@ -14,6 +14,8 @@ from include.planning.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
+ENDED = (Stage.RETIRED, Stage.REJECTED, Stage.CANCELLED)
+"""Nothing follows these; a slice that was rolled back has ended too."""
 Transitions = Mapping[Stage, tuple[Stage, ...]]
 Result = TypeVar("Result", bound=StageResult)
 

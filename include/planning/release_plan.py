@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Self
 
@@ -20,8 +20,8 @@ from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
 from include.planning.confirm_applied import confirm_release
 from include.planning.owner_client import request_owner
-from include.planning.plan import RELEASE, Plan, PlanRecord
-from include.planning.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.planning.plan import ENDED, RELEASE, Plan, PlanRecord
+from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
@@ -191,18 +191,30 @@ def _start(start: ReleaseStart | None) -> tuple[str, int] | None:
 
 
 def retire_release(settings: Settings, record: PlanRecord) -> Retired:
-    """Have the stream stop maintaining the plan's unpublished release; a later rollback must catch up first.
+    """Have the stream stop maintaining the plan's unpublished releases, except those that another plan needs.
 
     Raises StreamNotRunning.
     """
     plan = record.plan
     if not is_expected(observe_stream(settings, plan.dataset)):
         raise StreamNotRunning(plan.id, plan.dataset)
-    published = read_publication(settings, plan.dataset).release
-    others = sorted({plan.base, plan.release} - {published})
+    publication = read_publication(settings, plan.dataset)
+    needed = {publication.release, *_needed_by_others(settings, plan, publication.release)}
+    others = sorted({plan.base, plan.release} - needed)
     requests = [OwnerRequest(plan.id, RequestKind.RETIRE, other) for other in others]
     batches = [request_owner(settings, plan.dataset, request).batch for request in requests]
-    return Retired(releases=others, batch=batches[-1])
+    return Retired(releases=others, batch=max(batches, default=publication.batch))
+
+
+def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterator[str]:
+    """Yield the releases of plans that may still be applied or rolled back: newer ones, and of the published release.
+
+    An older plan of other releases can be rolled back only after this one, which is not possible any more.
+    """
+    for other in (record.plan for record in all_plans(settings) if record.stage not in ENDED):
+        is_other = other.dataset == plan.dataset and other.kind == RELEASE and other.id != plan.id
+        if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
+            yield from (other.base, other.release)
 
 
 def _build_job(plan: Plan) -> tuple[str, ...]:

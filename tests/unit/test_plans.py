@@ -14,7 +14,7 @@ import typer
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_samples import advanced, result_of
+from plan_samples import TO_APPLIED, advanced, result_of
 from rich.console import Console
 
 from include.catalog.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
@@ -22,7 +22,7 @@ from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.catalog.release_diff import TableChange, release_changes
 from include.cli import plan_command as cli
 from include.paths import plan_path, silver_path
-from include.planning import plan_stages
+from include.planning import plan_stages, release_plan
 from include.planning.plan import (
     OPEN,
     REINSTATE,
@@ -45,7 +45,7 @@ from include.planning.plan_journal import (
 from include.planning.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
 from include.planning.reinstate_plan import restore_discards
 from include.planning.release_plan import StreamNotRunning
-from include.planning.stage_results import ReleaseBuilt, Stage
+from include.planning.stage_results import ReleaseBuilt, Retired, Stage
 from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
 from include.reading.publication import Publication, publish
 from include.settings import CLONE, Settings
@@ -270,6 +270,27 @@ def test_retiring_without_a_running_stream_submits_no_request(settings: Settings
     with pytest.raises(StreamNotRunning, match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert pending_request(settings, "flights") is None
+
+
+@pytest.mark.parametrize(("published", "retired"), [("ccc", ["aaa"]), ("bbb", ["aaa"]), ("aaa", [])])
+def test_retiring_keeps_the_releases_that_another_plan_needs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, published: str, retired: list[str]
+) -> None:
+    """F35: plan 2 replaced bbb, which plan 1 had published; rolling plan 2 back needs bbb and ccc."""
+    requested: list[str] = []
+
+    def respond_at_once(_: Settings, __: str, request: OwnerRequest) -> OwnerResponse:
+        requested.append(request.release)
+        return OwnerResponse(request.plan, request.kind, request.release, "", 7)
+
+    monkeypatch.setattr(release_plan, "is_expected", lambda _: True)
+    monkeypatch.setattr(release_plan, "request_owner", respond_at_once)
+    old = advanced(settings, save_plan(settings, plan(settings)), *TO_APPLIED)
+    newer = replace(plan(settings), base="bbb", release="ccc", planned_at=NOON + timedelta(hours=1))
+    advanced(settings, save_plan(settings, newer), *TO_APPLIED)
+    publish(settings, Publication("flights", published, 3, NOON, {0: 1}, {}))
+    assert plan_stages.retire(settings, old, "ann").last(Retired).releases == retired
+    assert requested == retired
 
 
 def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
