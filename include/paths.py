@@ -178,6 +178,11 @@ def log_path(settings: Settings, process: str) -> Path:
     return settings.state / "logs" / f"{process.replace(':', '-')}.log"
 
 
+def spill_path(settings: Settings, process: int) -> Path:
+    """Temporary files of a process; they do not outlive it."""
+    return settings.state / "spill" / str(process)
+
+
 def kafka_path(settings: Settings) -> Path:
     """The embedded broker's data and configuration."""
     return settings.state / "kafka"

@@ -37,8 +37,8 @@ from include.audit.silver_findings import (
 )
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import Gold
+from include.reading.memory_database import memory_database
 from include.reading.publication import Publication
-from include.reading.published_sql import memory_database
 from include.reading.published_tables import PinnedTables
 
 Progress = Callable[[str], None]
@@ -192,8 +192,7 @@ class _AuditedTables:
 
 
 def _database(audited: _AuditedTables, layers: Sequence[str]) -> Any:
-    database = memory_database()
-    database.execute(f"set memory_limit = '{MEMORY}'")
+    database = memory_database(MEMORY)
     for table in layers:
         if table not in audited.damaged:
             database.register(table.partition(".")[0], audited.tables.arrow(table))

@@ -13,7 +13,7 @@ from typing import Any
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold, grain_columns
 from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
-from include.reading.published_sql import memory_database
+from include.reading.memory_database import memory_database
 from include.reading.sql_quoting import sql_identifier
 
 SAMPLES = 5

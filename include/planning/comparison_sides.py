@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from os import getpid
+from uuid import uuid4
 
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
 from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows
 from include.planning.plan import Plan
+from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
-from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset
-from include.reading.sql_quoting import sql_identifier
+from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
 
 RECORD = ("_partition", "_offset")
@@ -67,7 +69,11 @@ def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], c
     names = ", ".join(map(sql_identifier, columns))
     unchanged = f"select {names} from published anti join before on {same}"
     try:
-        return pd.dataset(database.execute(f"{unchanged} union all select {names} from after").to_arrow_table())
+        folder = spill_folder(getpid()) / uuid4().hex
+        folder.mkdir(parents=True)
+        result = f"{unchanged} union all select {names} from after"
+        database.execute(f"copy ({result}) to {sql_literal(str(folder / 'rows.parquet'))} (format parquet)")
+        return pd.dataset(folder)
     finally:
         database.close()
 

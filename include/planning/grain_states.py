@@ -15,8 +15,8 @@ from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
 from include.ledger.ledger_reader import Verification, open_reader
 from include.ledger.watermark import Watermark, watermarks
 from include.planning.plan_preconditions import refuse_unknown_dataset
+from include.reading.memory_database import memory_database
 from include.reading.publication import read_publication, tables_of
-from include.reading.published_sql import memory_database
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
 

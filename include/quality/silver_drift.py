@@ -14,7 +14,7 @@ from typing import Any
 
 from include.catalog.contract import Column, Contract
 from include.errors import Terminal
-from include.reading.published_sql import memory_database
+from include.reading.memory_database import memory_database
 from include.reading.published_tables import PinnedTables
 
 BINS, FEW = 10, 50

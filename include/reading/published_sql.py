@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from include.errors import Terminal
+from include.reading.memory_database import memory_database
 from include.reading.published_tables import PinnedTables
 
 LAYERS = ("bronze", "silver", "rejected", "gold")
@@ -42,20 +39,6 @@ class QueryResult:
     columns: tuple[str, ...]
     types: tuple[Any, ...]
     rows: Iterator[tuple[Any, ...]]
-
-
-def memory_database() -> Any:
-    """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable."""
-    import duckdb
-
-    # Two connections that spill into one folder take and remove each other's files.
-    spill = Path(tempfile.gettempdir()) / f"headrace-duckdb-{os.getpid()}-{uuid4().hex[:8]}"
-    connection = duckdb.connect(":memory:")
-    connection.execute("set TimeZone = 'UTC'")
-    connection.execute("set temp_directory = ?", [str(spill)])
-    connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
-    connection.execute("set python_enable_replacements = false")
-    return connection
 
 
 def tables_mentioned(sql: str, known: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.reading.published_sql import memory_database
+from include.reading.memory_database import memory_database
 from include.reading.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
@@ -108,9 +108,7 @@ class DuckSession:
 @cache
 def _database() -> Any:
     """Return this process's database. Opening one takes longer than most queries of a run; views are per session."""
-    database = memory_database()
-    database.execute(f"set memory_limit = '{MEMORY}'")
-    return database
+    return memory_database(MEMORY)
 
 
 @contextmanager

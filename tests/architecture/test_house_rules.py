@@ -128,3 +128,13 @@ def test_no_file_contains_a_path_of_a_machine() -> None:
         if MACHINE_PATHS.search(line)
     ]
     assert found == []
+
+
+def test_databases_are_opened_with_a_memory_limit() -> None:
+    opening = re.compile(r"duckdb\.connect|\bconnect\(\":memory:")
+    found = [
+        path
+        for path in texts()
+        if path.startswith(("include/", "spark_jobs/")) and opening.search((ROOT / path).read_text())
+    ]
+    assert found == ["include/reading/memory_database.py"], "use memory_database(): it has a limit and a place to spill"

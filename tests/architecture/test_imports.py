@@ -94,7 +94,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.storage": (
         (
-            *(*GROUND, "include.clients.delta_log", "include.reading.published_sql", "include.reading.sql_quoting"),
+            *(*GROUND, "include.clients.delta_log", "include.reading.memory_database", "include.reading.sql_quoting"),
             *("include.clients.file_checksum", "include.state.json_file"),
         ),
         "tables and leases; knows no layer or dataset",

@@ -1,0 +1,55 @@
+"""The only way to open DuckDB: in memory, with a memory limit, spilling into a folder of this process.
+
+Writes: `spill/<pid>/` in the state folder, while a query needs more memory than its limit.
+After a crash: the next process that opens a database removes the folders of dead processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+from contextlib import suppress
+from functools import cache
+from os import getpid
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+from include.paths import spill_path
+from include.settings import load_settings
+
+MEMORY = "2GB"
+
+
+def memory_database(memory: str = MEMORY) -> Any:
+    """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable.
+
+    Beyond `memory` it spills to the disk; what cannot be spilled fails with DuckDB's OutOfMemoryException.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    connection.execute("set TimeZone = 'UTC'")
+    connection.execute("set memory_limit = ?", [memory])
+    # Two connections that spill into one folder take and remove each other's files.
+    connection.execute("set temp_directory = ?", [str(spill_folder(getpid()) / uuid4().hex[:8])])
+    connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
+    connection.execute("set python_enable_replacements = false")
+    return connection
+
+
+@cache
+def spill_folder(process: int) -> Path:
+    """Return this process's folder for temporary files, removed at its exit; remove those of dead processes."""
+    folder = spill_path(load_settings(), process)
+    for left in folder.parent.glob("*"):
+        if not (left.name.isdecimal() and psutil.pid_exists(int(left.name))) or left == folder:
+            shutil.rmtree(left, ignore_errors=True)
+    if folder.parent.parent.is_dir():
+        with suppress(OSError):
+            # DuckDB creates only the last folder of the path.
+            folder.mkdir(parents=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
