@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-rules bench-identities lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -70,6 +70,9 @@ bench-demo: setup-runtime ## measure throughput and latency from topic to gold: 
 
 bench-change: setup-runtime ## measure changing history: rebuild, stream latency meanwhile, promotion, rollback
 	@.venv/bin/headrace bench change $(ARGS)
+
+bench-growth: setup-dev ## measure how the platform's own costs grow with 100,000 commits of history
+	@PYTHONPATH=tests .venv/bin/python tests/speed/growth_speed.py $(ARGS)
 
 bench-identities: setup-dev ## measure how long a run takes to find its duplicates among 100 million identities
 	@PYTHONPATH=tests .venv/bin/python tests/speed/identity_speed.py $(ARGS)

@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,15 +81,71 @@ def amendments_size(settings: Settings, dataset: str) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def amendments(settings: Settings, dataset: str, until: int | None = None) -> dict[Coordinates, Amendment]:
-    """Return what is decided about each record that anything is decided about; AmendmentsUnreadable.
+def amendments(settings: Settings, dataset: str) -> dict[Coordinates, Amendment]:
+    """Return what is decided about each record that anything is decided about. Raises AmendmentsUnreadable."""
+    reader = AmendmentsReader(amendments_path(settings, dataset))
+    reader.advance(amendments_size(settings, dataset))
+    return reader.of_batches(-sys.maxsize, sys.maxsize)
 
-    With `until` only what was when the list reached so far (`decided_until`).
+
+class AmendmentsReader:
+    """Reads a list of decisions up to a size; later only what was appended since.
+
+    `end`: where the last whole line ends. An editor may leave it without its line feed: `is_line_open`.
     """
-    found: dict[Coordinates, list[Decision]] = defaultdict(list)
-    for decision in _decisions(amendments_path(settings, dataset), until):
-        found[decision.partition, decision.offset].append(decision)
-    return {place: Amendment(decisions) for place, decisions in found.items()}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._clear()
+
+    def _clear(self) -> None:
+        self.end, self.is_line_open, self._lines = 0, False, 0
+        self._decisions: dict[Coordinates, list[Decision]] = {}
+        self._of_batch: dict[int, list[Coordinates]] = defaultdict(list)
+
+    def advance(self, until: int) -> None:
+        """Read the list up to `until` bytes, again from its beginning if that is less than what was read.
+
+        Raises AmendmentsUnreadable.
+        """
+        if until < self.end:
+            self._clear()
+        if until == self.end or not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self.end)
+            for line in file:
+                if not self._read_line(line[: until - self.end]):
+                    return
+
+    def of_batches(self, first: int, last: int) -> dict[Coordinates, Amendment]:
+        """Return what is decided about records of batches [first, last]; looks at no decision about others."""
+        known = self._of_batch
+        batches = range(first, last + 1) if last - first < len(known) else [b for b in known if first <= b <= last]
+        places = (place for batch in batches for place in known.get(batch, ()))
+        return {place: Amendment(tuple(self._decisions[place])) for place in places}
+
+    def _read_line(self, line: bytes) -> bool:
+        """Take in a line; return whether it was whole: one that a crash cut off is no JSON."""
+        is_ended = line.endswith(b"\n")
+        if not (is_ended or _is_whole(line)):
+            return False
+        if not (self.is_line_open and not line.strip()):
+            self._add(line)
+        self.end, self.is_line_open = self.end + len(line), not is_ended
+        return True
+
+    def _add(self, line: bytes) -> None:
+        try:
+            decision = _decision(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise AmendmentsUnreadable(self._path, self._lines + 1, f"{type(error).__name__}: {error}") from error
+        self._lines += 1
+        place = decision.partition, decision.offset
+        if place not in self._decisions:
+            self._decisions[place] = []
+            self._of_batch[decision.batch].append(place)
+        self._decisions[place].append(decision)
 
 
 def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> int:
@@ -99,24 +156,20 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
     path = amendments_path(settings, dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path), path.open("ab") as file:
-        known = {place: amendment.decisions[-1] for place, amendment in amendments(settings, dataset).items()}
-        fresh = [
-            decision
-            for decision in decisions
-            if not _is_same(known.get((decision.partition, decision.offset)), decision)
-        ]
-        text = path.read_bytes()
-        kept = text.rfind(b"\n") + 1
-        whole = bool(text[kept:]) and _is_whole(text[kept:])
-        file.truncate(len(text) if whole else kept)
-        file.write(b"\n" if whole else b"")
+        reader = AmendmentsReader(path)
+        reader.advance(path.stat().st_size)
+        known = reader.of_batches(-sys.maxsize, sys.maxsize)
+        fresh = [each for each in decisions if not _is_same(known.get((each.partition, each.offset)), each)]
+        file.truncate(reader.end)
+        file.write(b"\n" if reader.is_line_open else b"")
         file.write("".join(f"{_line(decision)}\n" for decision in fresh).encode())
         file.flush()
         os.fsync(file.fileno())
     return len(fresh)
 
 
-def _is_same(last: Decision | None, decision: Decision) -> bool:
+def _is_same(known: Amendment | None, decision: Decision) -> bool:
+    last = known.decisions[-1] if known else None
     return last is not None and (last.act, last.payload) == (decision.act, decision.payload)
 
 
@@ -130,18 +183,6 @@ def _alone(path: Path) -> Iterator[None]:
 def _line(decision: Decision) -> str:
     payload = None if decision.payload is None else base64.b64encode(decision.payload).decode("ascii")
     return json.dumps({**decision.__dict__, "at": decision.at.isoformat(), "payload": payload})
-
-
-def _decisions(path: Path, until: int | None) -> Iterator[Decision]:
-    if not path.exists():
-        return
-    for number, line in enumerate(path.read_bytes()[:until].splitlines(keepends=True), 1):
-        # An editor may leave the last line without its end; one that a crash cut off is no JSON.
-        if line.endswith(b"\n") or _is_whole(line):
-            try:
-                yield _decision(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise AmendmentsUnreadable(path, number, f"{type(error).__name__}: {error}") from error
 
 
 def _is_whole(line: bytes) -> bool:

@@ -208,7 +208,7 @@ def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Relea
 def refuse_incomplete(release: Release, last: int) -> None:
     """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`."""
     writer = release.writer
-    rows = sum(file.rows for table in (writer.silver, writer.rejected) for file in table.files())
+    rows = writer.silver.rows + writer.rejected.rows
     expected = count_rows(writer.bronze, 0, last)
     if rows != expected:
         raise ReleaseIncomplete(release.dataset.release, rows, expected)

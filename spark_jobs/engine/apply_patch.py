@@ -9,6 +9,7 @@ Does not: publish, or remove anything from bronze: what bronze lacked is filled 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def _refuse_later_records(release: Release, patch: Patch) -> None:
 
 
 def _later_files(table: Table, batch: int) -> list[DataFile]:
-    return [file for file in table.files() if file.overlaps("_batch_id", batch + 1, 2**62)]
+    return table.batch_files(batch + 1, sys.maxsize)
 
 
 def _files_at(table: Table, patch: Patch) -> list[DataFile]:
@@ -225,7 +226,7 @@ def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str,
 
 
 def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:
-    return sum(f.rows for f in table.files()) - sum(f.rows for f in old) + sum(f.rows for f in added)
+    return table.rows - sum(f.rows for f in old) + sum(f.rows for f in added)
 
 
 REPLACED = """

@@ -17,7 +17,6 @@ from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.layers.bronze_layer import batch_files
 
 READABLE_AFTER = 30.0
 """Seconds without a batch after which the driver checks whether an open transaction holds the records back."""
@@ -58,10 +57,9 @@ def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: f
 
     0 when all of Kafka is published, None while Kafka has records that bronze lacks and no others wait.
     """
-    unpublished = batch_files(ingest.bronze, refined + 1, sys.maxsize)
-    times: list[Any] = [file.low["timestamp"] for file in unpublished]
+    times: list[Any] = [file.low["timestamp"] for file in ingest.bronze.batch_files(refined + 1, sys.maxsize)]
     if times:
-        return float(round(max(0.0, now - min(time.timestamp() for time in times)), 3))
+        return float(round(max(0.0, now - min(times).timestamp()), 3))
     if all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()):
         return 0.0
     return None

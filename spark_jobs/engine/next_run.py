@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from include.errors import Terminal
-from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import batch_rows, first_batch
 from spark_jobs.storage.delta_table import Table
@@ -76,7 +75,7 @@ def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[
     rows: Counter[int] = Counter()
     unsettled: dict[int, int] = {}
     settled = 0
-    for file in sorted(batch_files(bronze, first, last), key=first_batch):
+    for file in sorted(bronze.batch_files(first, last), key=first_batch):
         # No later file has rows of a batch before this file's first.
         for batch in [batch for batch in unsettled if batch < first_batch(file)]:
             settled += unsettled.pop(batch)

@@ -152,7 +152,7 @@ def _validate_closure(
     if not count:
         return ValidatedFiles((), ())
     records = folder.staging("closure_records")
-    files = [file for file in writer.bronze.files() if file.overlaps("_batch_id", first, last)]
+    files = writer.bronze.batch_files(first, last)
     with duckdb_session() as duck:
         duck.view_folder("closure", places, PLACES)
         duck.view_table("bronze", writer.bronze, files)

@@ -74,7 +74,7 @@ def commit_bronze(
     has committed under this app id.
     """
     if table.committed(batch.app_id) >= batch.transaction:
-        return batch_files(table, batch.number, batch.number)
+        return table.batch_files(batch.number, batch.number)
     pass_step(Step.BRONZE_STARTED, batch.number)
     files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
     validate_ranges(table.spec.name, files, batch)
@@ -100,11 +100,6 @@ def fill_gaps(
         dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
         added += table.write(dated, f"fill-b{batch:08d}-p{partition}")
     table.commit(app_id, 1, {**facts, "table": table.spec.name, "rows_added": sum(f.rows for f in added)}, added)
-
-
-def batch_files(table: Table, first: int, last: int) -> list[DataFile]:
-    """Return the files that may hold rows of bronze batches [first, last]; compacted ones also hold others."""
-    return [file for file in table.files() if file.overlaps("_batch_id", first, last)]
 
 
 def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> None:

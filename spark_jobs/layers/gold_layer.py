@@ -150,7 +150,7 @@ def _metadata(
 ) -> dict[str, Any]:
     table = target.table
     rows = sum(file.rows for file in added)
-    total = sum(file.rows for file in table.files()) - sum(file.rows for file in removed) + rows
+    total = table.rows - sum(file.rows for file in removed) + rows
     changed = sum(_changed_rows(table, file, batch) for file in added)
     return {
         **facts,

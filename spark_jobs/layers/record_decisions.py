@@ -6,12 +6,13 @@ Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.reading.amendments import Amendment, Coordinates, amendments, amendments_size
+from include.paths import amendments_path
+from include.reading.amendments import Amendment, AmendmentsReader, Coordinates, amendments_size
 from include.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator
 
@@ -21,11 +22,13 @@ DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cas
 
 @dataclass
 class RecordDecisions:
-    """What is decided about a dataset's records, read again only when the list has grown."""
+    """What is decided about a dataset's records. A run reads the decisions since the last run."""
 
     settings: Settings
     dataset: str
-    _known: dict[int, Mapping[Coordinates, Amendment]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._reader = AmendmentsReader(amendments_path(self.settings, self.dataset))
 
     def until(self) -> int:
         """How far the list of decisions reaches now."""
@@ -33,9 +36,8 @@ class RecordDecisions:
 
     def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
         """Return what was decided about records of these batches when the list reached `until`."""
-        if until not in self._known:
-            self._known = {until: amendments(self.settings, self.dataset, until) if until else {}}
-        return of_batches(self._known[until], *batches)
+        self._reader.advance(until)
+        return self._reader.of_batches(*batches)
 
 
 def validate_with_decisions(
@@ -61,8 +63,3 @@ def without_decisions(records: DataFrame, decisions: Mapping[Coordinates, Amendm
         return records
     places = records.sparkSession.createDataFrame(list(decisions), "partition int, offset long")
     return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
-
-
-def of_batches(decisions: Mapping[Coordinates, Amendment], first: int, last: int) -> dict[Coordinates, Amendment]:
-    """Return what is decided about records of these batches: about those of a fresh batch nothing can be yet."""
-    return {place: one for place, one in decisions.items() if first <= one.batch <= last}

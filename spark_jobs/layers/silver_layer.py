@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze_layer import batch_files
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
@@ -74,7 +73,7 @@ def commit_silver(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
 
 
 def _files_of_run(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
-    return [file for file in writer.silver.files() if file.overlaps("_batch_id", *run.batches)]
+    return writer.silver.batch_files(*run.batches)
 
 
 def _validated_batch(
@@ -110,7 +109,7 @@ def _validated(
 
 def _records(writer: SilverWriter, run: RefineRun) -> list[Path]:
     """Return files with exactly the bronze rows of the run; rows of files that have other batches too are copied."""
-    bronze, files = writer.bronze, batch_files(writer.bronze, *run.batches)
+    bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
     mixed = [file for file in files if not file.lies_within("_batch_id", *run.batches)]
     paths = [bronze.spec.path / file.path for file in files if file not in mixed]
     if not mixed:
@@ -153,7 +152,7 @@ def _inherited(
 def _inherited_rows(
     writer: SilverWriter, source: Table, target: Table, time: str, batches: tuple[int, int], folder: str
 ) -> list[DataFile]:
-    files = [file for file in source.files() if file.overlaps("_batch_id", *batches)]
+    files = source.batch_files(*batches)
     if not files:
         return []
     rows, known = source.read_batches(writer.spark, files, *batches), source.spec.schema.fieldNames()

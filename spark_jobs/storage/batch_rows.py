@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
-
-BATCH = "_batch_id"
+from spark_jobs.storage.file_index import BATCH
 
 
 def first_batch(file: DataFile) -> int:
@@ -52,7 +51,7 @@ def _column_counts(path: Path) -> Mapping[int, int]:
 
 def count_rows(table: Table, first: int, last: int) -> int:
     """Return how many rows of batches [first, last] a table has; reads only files that have other batches too."""
-    files = [file for file in table.files() if file.overlaps(BATCH, first, last)]
+    files = table.batch_files(first, last)
     whole = [file for file in files if file.lies_within(BATCH, first, last)]
     mixed = [file for file in files if not file.lies_within(BATCH, first, last)]
     return sum(file.rows for file in whole) + batch_rows(table, mixed, first, last).total()

@@ -28,6 +28,7 @@ from include.clients.delta_log import refuse_lost_commits
 from include.clients.file_checksum import name_by_checksum
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
+from spark_jobs.storage.file_index import FileIndex
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
 
 # delta-rs never cleans the log (adr-0002). The owner deletes old files as `retention` of pipeline.yaml says; a log
@@ -101,7 +102,7 @@ class Table:
 
     def _load(self) -> None:
         """Copy the log's state from `_delta`."""
-        self._files = {file.path: file for file in files_of(self._delta, self.spec)}
+        self._files = FileIndex(files_of(self._delta, self.spec))
         self._committed: dict[str, int] = {}
         self._stale = False
 
@@ -148,7 +149,20 @@ class Table:
         """Return the table's current files."""
         with self._lock:
             self._refresh()
-            return list(self._files.values())
+            return list(self._files)
+
+    def batch_files(self, first: int, last: int) -> list[DataFile]:
+        """Return the current files that may hold rows of batches [first, last]; compacted ones also hold others."""
+        with self._lock:
+            self._refresh()
+            return self._files.of_batches(first, last)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the table's current files."""
+        with self._lock:
+            self._refresh()
+            return self._files.rows
 
     @property
     def file_count(self) -> int:
@@ -261,8 +275,9 @@ class Table:
 
     def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         for file in removed:
-            self._files.pop(file.path, None)
-        self._files |= {file.path: file for file in added}
+            self._files.remove(file.path)
+        for file in added:
+            self._files.add(file)
 
     def _create(self, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
         self._delta.create_write_transaction(

@@ -1,0 +1,212 @@
+"""A dataset's history as its owner makes it, fast: real small files and commits, compaction, publication, ledger.
+
+No Kafka and no Spark: rows come from pyarrow; everything else is the product's own code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+
+from include.catalog.dataset import Dataset, declared_dataset
+from include.catalog.pipeline import AdditiveGold
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import project_dataset
+from include.paths import gold_path, rejected_path, silver_path
+from include.reading.publication import publish
+from include.settings import Settings
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.driver_progress import lag_seconds
+from spark_jobs.engine.next_run import next_run
+from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec
+from spark_jobs.layers.bronze_layer import _metadata as bronze_metadata
+from spark_jobs.layers.gold_layer import GoldTable
+from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
+from spark_jobs.storage.delta_table import Table
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RECORDS = 20
+TIME = pa.timestamp("us", tz="UTC")
+SILVER = (
+    StructType().add("event_id", StringType()).add("occurred_at", TimestampType())
+    .add("_topic", StringType()).add("_partition", IntegerType()).add("_offset", LongType())
+    .add("_timestamp", TimestampType()).add("_batch_id", LongType()).add("_month", StringType())
+)  # fmt: skip
+SILVER_FILE = pa.schema(
+    [
+        ("event_id", pa.string()),
+        ("occurred_at", TIME),
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", TIME),
+        ("_batch_id", pa.int64()),
+    ]
+)
+BRONZE_FILE = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIME),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("_batch_id", pa.int64()),
+    ]
+)
+HOUR = StructType().add("hour", TimestampType()).add("events", LongType()).add("_month", StringType())
+
+
+@dataclass
+class GrownHistory:
+    """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch."""
+
+    settings: Settings
+    dataset: Dataset = field(init=False)
+    release: Release = field(init=False)
+    seconds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.dataset = declared_dataset(self.settings, "flights")
+        names = self.settings, self.dataset.name, self.dataset.release
+        gold = next(each for each in self.dataset.pipeline.gold if isinstance(each, AdditiveGold))
+        silver_is = TableSpec("silver.flights", silver_path(*names), SILVER, "_month", ("occurred_at", "_batch_id"))
+        rejected_is = TableSpec("rejected.flights", rejected_path(*names), SILVER, "_month", ("_batch_id",))
+        gold_is = TableSpec(f"gold.{gold.name}", gold_path(*names, gold.name), HOUR, "_month", ("hour",))
+        tables = [Table(spec) for spec in (bronze_spec(self.settings, "flights"), silver_is, rejected_is)]
+        nothing: Any = None
+        writer = SilverWriter(
+            nothing, self.dataset, nothing, SILVER, nothing, nothing, *tables, nothing, Path(), nothing, nothing
+        )
+        app_id = f"{self.dataset.name}/{self.dataset.release}/gold/{gold.name}"
+        self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),))
+        self.ledger = open_writer(self.settings)
+        self.compaction = AutomaticCompaction()
+
+    @property
+    def commits(self) -> int:
+        """The number of commits of batches in all tables, compaction apart."""
+        return self.batches * 4
+
+    @property
+    def files(self) -> int:
+        """The number of current files in all tables."""
+        writer = self.release.writer
+        return sum(t.file_count for t in (writer.bronze, writer.silver, writer.rejected, self.release.gold[0].table))
+
+    def add_batch(self, *, published: bool = True) -> None:
+        """Ingest and refine one batch, compact what is due; then publish it and project it into the ledger."""
+        writer, number = self.release.writer, self.batches
+        with self._timed("commit"):
+            self._commit_bronze(number)
+        with self._timed("plan"):
+            assert next_run(self.release, number, 100_000) == (number, number)
+        with self._timed("lag"):
+            assert lag_seconds(self._ingest(number), number - 1, {0: 1}, time.time()) is not None
+        with self._timed("commit"):
+            self._commit_refined(RefineRun(number, number, 1))
+        if published:
+            self._publish(number)
+        self.compaction.note_run()
+        with self._timed("compact"):
+            while self.compaction.step([self.release]):
+                pass
+        assert writer.silver.rows == writer.bronze.rows
+        self.batches += 1
+
+    def _publish(self, number: int) -> None:
+        with self._timed("publish"):
+            publish(self.settings, publication_of(self.settings, self.release, number))
+        with self._timed("project"):
+            project_dataset(self.ledger, self.settings, self.dataset.name)
+
+    def _ingest(self, number: int) -> Any:
+        return SimpleNamespace(bronze=self.release.writer.bronze, ingested={0: (number + 1) * RECORDS})
+
+    def _commit_bronze(self, number: int) -> None:
+        bronze, at = self.release.writer.bronze, START + timedelta(seconds=number)
+        span = number * RECORDS, (number + 1) * RECORDS
+        columns = {
+            "topic": ["flights"] * RECORDS,
+            "partition": [0] * RECORDS,
+            "offset": list(range(*span)),
+            "timestamp": [at] * RECORDS,
+            "timestamp_type": [0] * RECORDS,
+            "key": [None] * RECORDS,
+            "value": [b"{}"] * RECORDS,
+            "headers": [None] * RECORDS,
+            "_batch_id": [number] * RECORDS,
+        }
+        files = [_write(bronze, number, f"{at:%Y-%m-%d}", pa.table(columns, BRONZE_FILE))]
+        facts = {"dataset": "flights", "topic": "flights", "topic_id": "t", "query_id": "q", "epoch": 1, "code": "c"}
+        batch = BronzeBatch(number, "flights/bronze/g1", number, {0: span}, facts)
+        bronze.commit(batch.app_id, number, bronze_metadata(bronze, files, batch), files)
+
+    def _commit_refined(self, run: RefineRun) -> None:
+        writer, number, at = self.release.writer, run.last, START + timedelta(seconds=run.last)
+        columns = {
+            "event_id": [f"{number}-{row}" for row in range(RECORDS)],
+            "occurred_at": [at] * RECORDS,
+            "_topic": ["flights"] * RECORDS,
+            "_partition": [0] * RECORDS,
+            "_offset": list(range(number * RECORDS, (number + 1) * RECORDS)),
+            "_timestamp": [at] * RECORDS,
+            "_batch_id": [number] * RECORDS,
+        }
+        added = [_write(writer.silver, number, f"{at:%Y-%m}", pa.table(columns, SILVER_FILE))]
+        times = {"0": at.isoformat().replace("+00:00", "Z")}
+        facts = {"rows": RECORDS, "rows_in": RECORDS, "event_time_max": times}
+        self._commit(writer.silver, writer.app_id("silver"), run, facts, added)
+        nothing: dict[str, Any] = {"rows": 0, "reasons": {}, "dispositions": {}, "warnings": {}}
+        self._commit(writer.rejected, writer.app_id("rejected"), run, nothing, [])
+        target, hour = self.release.gold[0], at.replace(minute=0, second=0)
+        old = [file for file in target.table.files() if file.overlaps("hour", hour, hour)]
+        rows = pa.table({"hour": pa.array([hour], TIME), "events": [number]})
+        merged = [_write(target.table, number, f"{at:%Y-%m}", rows)]
+        total = target.table.rows + 1 - len(old)
+        gold_facts = {"rows": 1, "grains": 1, "total": total}
+        self._commit(target.table, target.app_id, run, gold_facts, merged, old)
+
+    def _commit(
+        self,
+        table: Table,
+        app_id: str,
+        run: RefineRun,
+        facts: dict[str, Any],
+        added: list[DataFile],
+        removed: list[DataFile] | None = None,
+    ) -> None:
+        metadata = run.facts(self.dataset) | {"table": table.spec.name, "app_id": app_id} | facts
+        table.commit(app_id, run.last, metadata, added, removed or [])
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        before = time.process_time()
+        yield
+        by_batch = self.seconds[step]
+        by_batch[self.batches] = by_batch.get(self.batches, 0.0) + time.process_time() - before
+
+
+def _write(table: Table, number: int, partition: str, rows: pa.Table) -> DataFile:
+    path = table.attempt_folder(f"b{number:08d}") / f"{table.spec.partition}={partition}" / "part.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(rows, path)
+    return written_file(table.spec, path)

@@ -1,0 +1,98 @@
+"""Decisions about rejected records: a driver reads each line once, and a cut-off line counts as not written."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from include.paths import amendments_path
+from include.reading import amendments as module
+from include.reading.amendments import (
+    DISCARD,
+    FIX,
+    REINSTATE,
+    AmendmentsUnreadable,
+    Decision,
+    amendments,
+    amendments_size,
+    append_decisions,
+)
+from include.settings import Settings
+from spark_jobs.layers.record_decisions import RecordDecisions
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def decide(settings: Settings, act: str, *offsets: int, payload: bytes | None = None) -> int:
+    made = [Decision(act, 0, offset, offset // 10, NOON, "ann", "noise", payload) for offset in offsets]
+    return append_decisions(settings, "flights", made)
+
+
+def test_run_reads_only_the_lines_since_the_last_run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[bytes] = []
+    loads = json.loads
+
+    def noted(line: Any) -> Any:
+        lines.append(line)
+        return loads(line)
+
+    for length in (50, 500):
+        decide(settings, DISCARD, *range(length))
+        decisions = RecordDecisions(settings, "flights")
+        decisions.for_batches((0, 0), decisions.until())
+        decide(settings, REINSTATE, 3)
+        with monkeypatch.context() as spied:
+            spied.setattr(module.json, "loads", noted)
+            lines.clear()
+            assert decisions.for_batches((1000, 1000), decisions.until()) == {}
+            found = decisions.for_batches((0, 0), decisions.until())
+        assert len(lines) == 1
+        assert {offset for _, offset in found} == set(range(10))
+        assert not found[0, 3].is_discarded
+        decide(settings, DISCARD, 3)
+
+
+def test_reader_advanced_in_steps_finds_what_one_reading_finds(settings: Settings) -> None:
+    decide(settings, DISCARD, 1, 2, 30)
+    earlier = amendments_size(settings, "flights")
+    decide(settings, FIX, 2, payload=b"{}")
+    path, whole = amendments_path(settings, "flights"), amendments(settings, "flights")
+    text = path.read_bytes()
+    decisions = RecordDecisions(settings, "flights")
+    for size in range(len(text) + 1):
+        path.write_bytes(text[:size])
+        assert decisions.for_batches((0, 9), size) == RecordDecisions(settings, "flights").for_batches((0, 9), size)
+    assert decisions.for_batches((0, 9), len(text)) == whole
+    assert decisions.for_batches((0, 9), earlier)[0, 2].payload is None, "a repeated run uses the decisions of its time"
+    assert decisions.for_batches((0, 9), len(text)) == whole
+    assert decisions.for_batches((3, 9), len(text)) == {(0, 30): whole[0, 30]}
+
+
+@pytest.mark.parametrize("cut", [b"", b'{"act": "disc'])
+def test_appended_decision_follows_the_last_whole_line(settings: Settings, cut: bytes) -> None:
+    decide(settings, DISCARD, 1, 2)
+    path = amendments_path(settings, "flights")
+    whole = path.read_bytes()
+    path.write_bytes(whole + cut if cut else whole.removesuffix(b"\n"))
+    decisions = RecordDecisions(settings, "flights")
+    assert len(decisions.for_batches((0, 0), decisions.until())) == 2
+    assert decide(settings, DISCARD, 1, 3) == 1
+    assert path.read_bytes().startswith(whole)
+    assert set(amendments(settings, "flights")) == {(0, 1), (0, 2), (0, 3)}
+
+
+def test_damaged_line_is_named_and_read_once_it_is_corrected(settings: Settings) -> None:
+    decide(settings, DISCARD, 1, 2)
+    path = amendments_path(settings, "flights")
+    good, decisions = path.read_bytes(), RecordDecisions(settings, "flights")
+    decisions.for_batches((0, 0), len(good))
+    path.write_bytes(good + b"{}\n")
+    for _ in range(2):
+        with pytest.raises(AmendmentsUnreadable, match="line 3"):
+            decisions.for_batches((0, 0), decisions.until())
+    path.write_bytes(good)
+    decide(settings, DISCARD, 3)
+    assert len(decisions.for_batches((0, 0), decisions.until())) == 3

@@ -1,0 +1,73 @@
+"""Files are found by batch as a pass over all files finds them, and a run does not pass over the others."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.settings import Settings
+from spark_jobs.engine.driver_progress import lag_seconds
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.storage.data_files import Bounds, DataFile
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.file_index import BATCH, FileIndex
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def file(path: str, first: int, last: int, rows: int = 1, low: Bounds | None = None) -> DataFile:
+    return DataFile(path, "2026-01-01", rows, 100, {BATCH: first, **(low or {})}, {BATCH: last})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_files_of_batches_equal_a_pass_over_all_files(seed: int) -> None:
+    chance = random.Random(seed)
+    expected: dict[str, DataFile] = {}
+    index = FileIndex([])
+    for _ in range(300):
+        name, first = f"f{chance.randrange(40)}", chance.randrange(50)
+        if chance.random() < 0.3:
+            index.remove(name)
+            expected.pop(name, None)
+        else:
+            known = file(name, first, first + chance.randrange(9), chance.randrange(99))
+            added = known if chance.random() < 0.9 else DataFile(name, "2026-01-01", 5, 1)
+            index.add(added)
+            expected[name] = added
+        low = chance.randrange(60)
+        bounds = low, low + chance.randrange(20)
+        found = {each.path for each in index.of_batches(*bounds)}
+        assert found == {path for path, each in expected.items() if each.overlaps(BATCH, *bounds)}
+        assert index.rows == sum(each.rows for each in expected.values())
+        assert (len(index), {each.path for each in index}) == (len(expected), set(expected))
+
+
+def test_newest_batches_are_found_without_a_look_at_older_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    overlaps = DataFile.overlaps
+
+    def noted(self: DataFile, *bounds: Any) -> bool:
+        looks.append(self.path)
+        return overlaps(self, *bounds)
+
+    monkeypatch.setattr(DataFile, "overlaps", noted)
+    for files in (50, 500):
+        index = FileIndex(file(f"f{number}", number, number) for number in range(files))
+        looks.clear()
+        assert [each.path for each in index.of_batches(files - 3, files)] == [f"f{files - n}" for n in (3, 2, 1)]
+        assert len(looks) == 3
+
+
+def test_lag_is_the_age_of_the_oldest_record_that_is_not_published(settings: Settings) -> None:
+    bronze = Table(bronze_spec(settings, "flights"))
+    for batch, minute in enumerate((1, 7, 5, 9)):
+        low = {"timestamp": NOON + timedelta(minutes=minute)}
+        bronze.commit("app", batch, {}, [file(f"b{batch}/_date=2026-01-01/part.parquet", batch, batch, low=low)])
+    ingest: Any = SimpleNamespace(bronze=bronze, ingested={0: 10})
+    now = (NOON + timedelta(minutes=10)).timestamp()
+    assert [lag_seconds(ingest, refined, {0: 10}, now) for refined in (-1, 0, 1, 2, 3)] == [540, 300, 300, 60, 0]
+    assert lag_seconds(ingest, 3, {0: 11}, now) is None
