@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -76,6 +76,9 @@ bench-growth: setup-dev ## measure how the platform's own costs grow with 100,00
 
 bench-identities: setup-dev ## measure how long a run takes to find its duplicates among 100 million identities
 	@PYTHONPATH=tests .venv/bin/python tests/speed/identity_speed.py $(ARGS)
+
+bench-gold-keys: setup-dev ## measure what runs of few changed rows write to a gold table of 1,000,000 random keys
+	@PYTHONPATH=tests .venv/bin/python tests/speed/gold_keys_speed.py $(ARGS)
 
 bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py

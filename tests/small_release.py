@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.storage.delta_table import Table
 
@@ -80,6 +81,12 @@ class SmallRelease:
         self.epoch += 1
         self.bronze = Table(bronze_spec(self.settings, self.dataset.name))
         self.release: Release = open_release(self.spark, self.settings, self.dataset, self.bronze)
+
+    def cut_gold(self) -> None:
+        """From now on, until a restart, cut each gold file into pieces, however small it is."""
+        eager = PiecePolicy(smallest=1_500, uncut=0, rewritten=0)
+        gold = tuple(replace(target, pieces=eager) for target in self.release.gold)
+        self.release = replace(self.release, gold=gold)
 
     def ingest(self, records: Sequence[Record]) -> int:
         """Commit the records as the next bronze batch, at the partitions' ends; return its number."""

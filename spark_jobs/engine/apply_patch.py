@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import functions as F
-
 from include.errors import Terminal
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
-from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldTable
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.row_coordinates import PLACE
-from spark_jobs.layers.silver_writer import MONTH, MONTH_IN_SQL
+from spark_jobs.layers.silver_writer import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
@@ -219,8 +218,7 @@ def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str,
         return
     grains = read_folder(spark, place, grains_schema(target))
     rows, old = patched_rows(target, silver, grains, parquet_files(place), facts["batch"])
-    dated = rows.withColumn(MONTH, F.expr(target.gold.partition))
-    added = table.write(dated, f"{patch.plan}-{patch.way}")
+    added, _ = write_gold(target, rows, f"{patch.plan}-{patch.way}", old, facts["batch"])
     metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
     table.commit(facts["app_id"], patch.way, metadata, added, old)
 

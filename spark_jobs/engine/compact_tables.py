@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from include.catalog.pipeline import grain_columns
 from include.paths import warehouse
 from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
@@ -32,6 +34,7 @@ from spark_jobs.engine.compaction_groups import (
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import delete_obsolete_files, obsolete_files
+from spark_jobs.layers.gold_files import old_neighbours
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
@@ -48,8 +51,9 @@ SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 class CompactedTable:
     """A table and how it is compacted.
 
-    `place`: files of one place may become one file. `order`: columns that its rows are sorted by. `day`: column whose
-    days get a file each, when there are enough rows. `before`: only files of batches before this one; None for all.
+    `place`: files of one place may become one file. `places`: the same by path; other files stay as they are.
+    `order`: columns that its rows are sorted by. `day`: column whose days get a file each, when there are enough rows.
+    `before`: only files of batches before this one; None for all.
     """
 
     table: Table
@@ -57,10 +61,15 @@ class CompactedTable:
     order: tuple[str, ...] = ()
     day: str = ""
     before: int | None = None
+    places: Callable[[], Mapping[str, Hashable]] | None = None
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
         files = self.table.files()
+        if self.places is not None:
+            found = self.places()
+            chosen = [file for file in files if file.path in found]
+            return compaction_groups(chosen, policy, lambda file: found[file.path])
         if self.before is not None:
             files = [file for file in files if last_batch(file) < self.before]
         return compaction_groups(files, policy, self.place)
@@ -105,7 +114,8 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         yield CompactedTable(writer.rejected, order=SILVER_ORDER)
         yield CompactedTable(writer.silver, event_day_of(time_column), SILVER_ORDER, time_column, batch)
         for target in release.gold:
-            yield CompactedTable(target.table)
+            places = partial(old_neighbours, target, batch)
+            yield CompactedTable(target.table, order=grain_columns(target.gold), places=places)
     batch = refined_batch(releases[0])
     yield CompactedTable(releases[0].writer.bronze, kafka_partition_of, ("_batch_id", "partition", "offset"), "", batch)
 

@@ -15,16 +15,14 @@ from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
 from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.layers.gold_layer import GoldTable, gold_rows
+from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
+from spark_jobs.layers.gold_layer import gold_rows
 from spark_jobs.layers.gold_windows import window_end, window_start
 from spark_jobs.layers.row_coordinates import PLACE
 from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains, with_grains_replaced
-from spark_jobs.storage.data_files import Bound, DataFile, bounds_of
+from spark_jobs.storage.data_files import Bound, DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, read_folder, rows_in_folder, write_folder
-
-Spans = Sequence[tuple[Bound, Bound]] | None
-"""None: the bounds are not known, so every file may be concerned."""
 
 
 def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
@@ -45,21 +43,6 @@ def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int)
     rows = gold_rows(gold, chosen, batch).drop(*PROVENANCE)
     # A query may give rows of a grain that no row touches any more.
     return rows_in_grains(rows, touched_grains(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
-
-
-def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
-    """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
-    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.name
-    found = [bounds for path in written for bounds in bounds_of(path, (column,))]
-    known = [(low[column], high[column]) for low, high in found if column in low]
-    return column, known if len(known) == len(found) else None
-
-
-def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
-    """Return the files that may hold a row with `column` in one of the spans."""
-    if spans is None:
-        return table.files()
-    return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
 
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
@@ -111,7 +94,7 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     write_folder(touched_grains(gold, moved), folder.staging("moved") / name)
     columns = ", ".join(f'"{column}"' for column in grain_columns(gold))
     with duckdb_session() as duck:
-        duck.view_table("there", table, files_within(table, *grain_spans(gold, files)))
+        duck.view_table("there", table, touched_files(target, grains_in(gold, files)))
         duck.view_folder("touched", written, grains_schema(target))
         names = ", ".join(f'"{column}"' for column in shown.fieldNames())
         same = " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
@@ -145,7 +128,7 @@ def patched_rows(
     Also return the files of the table that they replace.
     """
     spark, gold, table = target.spark, target.gold, target.table
-    old = files_within(table, *grain_spans(gold, written))
+    old = touched_files(target, grains_in(gold, written))
     whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
     fresh = rows_of_grains(gold, whole, grains, batch)
     return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch), old

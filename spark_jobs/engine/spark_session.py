@@ -43,6 +43,8 @@ TUNED = {
     # The local file system with checksums runs chmod twice per file and writes a checksum file that nobody reads.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.shuffle.partitions": "2",
+    # A file of gold is sorted in memory when it is cut.
+    "spark.sql.files.maxRecordsPerFile": "1000000",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "snappy",

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import Dataset
@@ -25,6 +24,13 @@ from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window, gra
 from include.paths import gold_path
 from include.settings import Settings
 from spark_jobs.layers.additive_gold import additive_rows, merged_additive
+from spark_jobs.layers.gold_files import (
+    GoldTable,
+    cut_files,
+    files_within,
+    grains_of_silver,
+    touched_files,
+)
 from spark_jobs.layers.gold_windows import window_end, window_of
 from spark_jobs.layers.latest_gold import latest_rows, merged_latest
 from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
@@ -36,16 +42,6 @@ from spark_jobs.storage.failpoints import Step, pass_step
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
-
-
-@dataclass(frozen=True)
-class GoldTable:
-    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
-
-    gold: Gold
-    table: Table
-    spark: SparkSession
-    app_id: str
 
 
 def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
@@ -79,20 +75,23 @@ def _commit_table(
     table = target.table
     if table.committed(target.app_id) >= batch:
         return
-    old = _touched(target.gold, table, fresh) if fresh else []
-    added = _written(target, silver, fresh, old, batch, f"b{batch:08d}-{facts['epoch']}") if fresh else []
+    old, added, grains = list[DataFile](), list[DataFile](), 0
+    if fresh:
+        old = touched_files(target, grains_of_silver(target.gold, silver, fresh))
+        rows = _merged(target, silver, silver.read(target.spark, fresh), table.read(target.spark, old), fresh, batch)
+        added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)
     pass_step(Step.GOLD_WRITTEN, batch)
-    table.commit(target.app_id, batch, _metadata(target, added, old, batch, facts), added, old)
+    table.commit(target.app_id, batch, _metadata(target, added, old, grains, facts), added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
 
 
-def _written(
-    target: GoldTable, silver: Table, fresh: Sequence[DataFile], old: Sequence[DataFile], batch: int, folder: str
-) -> list[DataFile]:
-    """Write the new files that take the place of `old`."""
-    before = target.table.read(target.spark, old)
-    result = _merged(target, silver, silver.read(target.spark, fresh), before, fresh, batch)
-    return target.table.write(result.withColumn(MONTH, F.expr(target.gold.partition)), folder)
+def write_gold(
+    target: GoldTable, rows: DataFrame, folder: str, old: Sequence[DataFile], batch: int
+) -> tuple[list[DataFile], int]:
+    """Write the files that take the place of `old`; return them and how many of their rows `batch` changed."""
+    added = target.table.write(rows.withColumn(MONTH, F.expr(target.gold.partition)), folder)
+    changed = sum(_changed_rows(target.table, file, batch) for file in added)
+    return cut_files(target, added, old, changed, batch), changed
 
 
 def _merged(
@@ -103,26 +102,9 @@ def _merged(
         return merged_additive(gold, old, additive_rows(gold, rows, batch))
     if isinstance(gold, LatestGold):
         return merged_latest(gold, old, rows, batch)
-    sources = [file for file in silver.files() if _overlaps_any(file, gold.window.column, _moments(gold.window, fresh))]
+    sources = files_within(silver, gold.window.column, _moments(gold.window, fresh))
     whole = silver.read_batches(target.spark, sources, 0, batch)
     return merged_query(gold, old, whole, affected_grains(gold, rows), batch)
-
-
-def _touched(gold: Gold, table: Table, fresh: Sequence[DataFile]) -> list[DataFile]:
-    """Return the gold files that may hold a grain of the fresh silver rows, by bounds on window or key."""
-    if isinstance(gold, LatestGold) and any(gold.keys[0] not in file.low for file in fresh):
-        return table.files()
-    column, spans = _grain_spans(gold, fresh)
-    return [file for file in table.files() if _overlaps_any(file, column, spans)]
-
-
-def _grain_spans(gold: Gold, fresh: Sequence[DataFile]) -> tuple[str, list[tuple[Bound, Bound]]]:
-    if isinstance(gold, LatestGold):
-        key = gold.keys[0]
-        return key, [(file.low[key], file.high[key]) for file in fresh]
-    window = gold.window
-    times = [(_moment(file.low[window.column]), _moment(file.high[window.column])) for file in fresh]
-    return window.name, [(window_of(window, low), window_of(window, high)) for low, high in times]
 
 
 def _moments(window: Window, fresh: Sequence[DataFile]) -> list[tuple[Bound, Bound]]:
@@ -141,23 +123,18 @@ def _moment(bound: Bound) -> datetime:
     return bound
 
 
-def _overlaps_any(file: DataFile, column: str, spans: Sequence[tuple[Bound, Bound]]) -> bool:
-    return any(file.overlaps(column, low, high) for low, high in spans)
-
-
 def _metadata(
-    target: GoldTable, added: Sequence[DataFile], removed: Sequence[DataFile], batch: int, facts: Mapping[str, Any]
+    target: GoldTable, added: Sequence[DataFile], removed: Sequence[DataFile], grains: int, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     table = target.table
     rows = sum(file.rows for file in added)
     total = table.rows - sum(file.rows for file in removed) + rows
-    changed = sum(_changed_rows(table, file, batch) for file in added)
     return {
         **facts,
         "table": table.spec.name,
         "app_id": target.app_id,
         "rows": rows,
-        "grains": changed,
+        "grains": grains,
         "total": total,
     }
 

@@ -13,7 +13,8 @@ from include.paths import silver_path
 from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.layers.gold_layer import GoldTable, gold_spec
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
 from spark_jobs.layers.silver_writer import Inheritance, SilverWriter, open_silver_writer, silver_of_nothing

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ Bounds = Mapping[str, Bound]
 
 @dataclass(frozen=True)
 class DataFile:
-    """One Parquet file of a table: path relative to it, rows, and the bounds of the declared columns."""
+    """One Parquet file of a table: path relative to it, rows, bounds and numbers of nulls of the declared columns."""
 
     path: str
     partition: str
@@ -35,6 +35,7 @@ class DataFile:
     size: int
     low: Mapping[str, Bound] = field(default_factory=dict)
     high: Mapping[str, Bound] = field(default_factory=dict)
+    nulls: Mapping[str, int] = field(default_factory=dict)
 
     def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether the file may have rows with `column` in [low, high]; true when its bounds are unknown."""
@@ -75,9 +76,9 @@ def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
 def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
     low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
     high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
-    return DataFile(
-        unquote(row["path"]), row[f"partition.{spec.partition}"], row["num_records"], row["size_bytes"], low, high
-    )
+    nulls = {c: row[f"null_count.{c}"] for c in spec.bounded if row.get(f"null_count.{c}") is not None}
+    path, partition = unquote(row["path"]), row[f"partition.{spec.partition}"]
+    return DataFile(path, partition, row["num_records"], row["size_bytes"], low, high, nulls)
 
 
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
@@ -96,8 +97,10 @@ def written_file(spec: TableSpec, path: Path) -> DataFile:
     footer = pq.read_metadata(path)
     value = unquote(path.parent.name.partition("=")[2])
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
-    low, high = _bounds(groups, _column_numbers(footer, spec.bounded))
-    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high)
+    columns = _column_numbers(footer, spec.bounded)
+    low, high = _bounds(groups, columns)
+    nulls = dict(_nulls(groups, columns)) if groups else {}
+    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high, nulls)
 
 
 def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:
@@ -124,6 +127,14 @@ def _bounds(groups: Sequence[Any], columns: Sequence[int]) -> tuple[dict[str, Bo
     return low, high
 
 
+def _nulls(groups: Sequence[Any], columns: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yield the number of nulls of each column of which all groups have it."""
+    for number in columns:
+        found = [group.column(number).statistics for group in groups]
+        if all(statistics is not None and statistics.has_null_count for statistics in found):
+            yield groups[0].column(number).path_in_schema, sum(statistics.null_count for statistics in found)
+
+
 def actions(
     spec: TableSpec, added: Sequence[DataFile], removed: Sequence[DataFile], *, data_change: bool = True
 ) -> list[AddAction | RemoveAction]:
@@ -137,7 +148,7 @@ def _add(spec: TableSpec, file: DataFile, data_change: bool) -> AddAction:
         "numRecords": file.rows,
         "minValues": {name: _stat(value, timedelta()) for name, value in file.low.items()},
         "maxValues": {name: _stat(value, timedelta(microseconds=999)) for name, value in file.high.items()},
-        "nullCount": {},
+        "nullCount": dict(file.nulls),
     }
     partition = None if file.partition == HIVE_NULL else file.partition
     now = int(time.time() * 1000)

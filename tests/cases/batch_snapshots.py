@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import polars as pl
 from small_release import Record, SmallRelease
@@ -25,4 +26,7 @@ class BatchSnapshots:
         return self._tables[batch][table]
 
 
-TakeBatches = Callable[[str, Sequence[Sequence[Record]]], BatchSnapshots]
+class TakeBatches(Protocol):
+    """Refines batches of a dataset in a new release."""
+
+    def __call__(self, dataset: str, batches: Sequence[Sequence[Record]], cut_gold: bool = False) -> BatchSnapshots: ...

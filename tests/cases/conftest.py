@@ -16,8 +16,10 @@ from include.settings import Settings
 def take_batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> TakeBatches:
     """Return a function that refines batches of a dataset, one run per batch, in a new release."""
 
-    def taken(dataset: str, batches: Sequence[Sequence[Record]]) -> BatchSnapshots:
+    def taken(dataset: str, batches: Sequence[Sequence[Record]], cut_gold: bool = False) -> BatchSnapshots:
         snapshots = BatchSnapshots(small_release(spark, Settings(state=tmp_path_factory.mktemp("a state")), dataset))
+        if cut_gold:
+            snapshots.release.cut_gold()
         for records in batches:
             snapshots.take(records)
         return snapshots

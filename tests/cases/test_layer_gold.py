@@ -1,4 +1,4 @@
-"""Golden cases of gold: each kind of table after each batch."""
+"""Golden cases of gold: each kind of table after each batch, with files cut into pieces (adr-0007)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from batch_snapshots import BatchSnapshots, TakeBatches
 from small_events import EVENING, departed, flight_event
 from small_release import Record
+
+from spark_jobs.layers.gold_files import is_piece
 
 MIDNIGHT = "2013-04-01T00:00:00Z"
 LAST_MINUTE = "2013-03-31T23:59:59Z"
@@ -64,7 +66,10 @@ BATCHES: list[list[Record]] = [
 
 @pytest.fixture(scope="module")
 def snapshots(take_batches: TakeBatches) -> BatchSnapshots:
-    return take_batches("flights", BATCHES)
+    taken = take_batches("flights", BATCHES, cut_gold=True)
+    files = {t.table.spec.name: t.table.files() for t in taken.release.release.gold}
+    assert all(is_piece(file) for found in files.values() for file in found)
+    return taken
 
 
 def carrier_hour(snapshots: BatchSnapshots, batch: int) -> dict[str, Any]:

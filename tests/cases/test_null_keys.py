@@ -56,6 +56,7 @@ def patcher(spark: SparkSession, tmp_path: Path) -> SlicePatcher:
     placed = 'placed = accepted.selectExpr("*", "nullif(device, \'d1\') as place")\n    return placed'
     (folder / "silver.py").write_text(silver.replace("return accepted", placed))
     release = small_release(spark, Settings(state=tmp_path / "production"), "meter", folder)
+    release.cut_gold()
     release.take([reading("d1", 10, 1), reading("d2", 10, 2)])
     release.take([reading("d1", 20, 4), reading("d2", 20, 8)])
     return SlicePatcher(release, tmp_path)

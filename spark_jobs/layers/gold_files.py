@@ -1,0 +1,266 @@
+"""Which files of a gold table a change rewrites, and how its new files are cut (adr-0007).
+
+A *piece* is a small file of one range of grains. A large partition of which a run changes few rows is cut into pieces,
+so that the next run rewrites those that may hold its grains and no others.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.types import AtomicType
+
+from include.catalog.pipeline import Gold, LatestGold, grain_columns
+from spark_jobs.layers.gold_windows import window_of
+from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, written_file
+from spark_jobs.storage.delta_table import Table
+
+Spans = Sequence[tuple[Bound, Bound]] | None
+"""None: the bounds are not known, so every file may be concerned."""
+Grain = tuple[Any, ...]
+# (0, None) for null, (1, value), (2, None) above every value: Python cannot compare null with a value.
+Key = tuple[tuple[int, Any], ...]
+PIECE = re.compile(r"piece-(\d+)-[^/]*$")
+"""The name of a piece, with the batch after which it was cut."""
+MOST_GRAINS = 10_000
+"""A larger change touches most pieces anyway: spans select its files."""
+MOST_ROWS = 1_000_000
+"""Rows sorted in memory at once; Spark writes no larger files."""
+YOUNG = 10_000
+"""Batches after which neighbouring pieces that were not cut again may be compacted."""
+
+
+@dataclass(frozen=True)
+class PiecePolicy:
+    """When the files of a partition are cut, and into pieces of which size.
+
+    They are cut when they have more than `uncut` bytes, or replace pieces, and `rewritten` rows for each changed one.
+    The size of a piece grows with the square root of the table's: what a run rewrites and what its commit costs, which
+    is proportional to the number of files, grow alike. The least is `smallest` bytes.
+    """
+
+    smallest: int = 32 << 10
+    uncut: int = 512 << 10
+    rewritten: int = 32
+
+    def piece_size(self, table_size: int) -> int:
+        """Return the size of a piece in a table of `table_size` bytes."""
+        return max(self.smallest, int(4 * table_size**0.5))
+
+
+PIECES = PiecePolicy()
+
+
+@dataclass(frozen=True)
+class GoldTable:
+    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
+
+    gold: Gold
+    table: Table
+    spark: SparkSession
+    app_id: str
+    pieces: PiecePolicy = PIECES
+
+
+@dataclass(frozen=True)
+class Grains:
+    """The grains of a change: `spans` of `column` hold them all; `exact` returns each, None when they are too many."""
+
+    column: str
+    spans: Spans
+    exact: Callable[[], set[Grain] | None]
+
+
+def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:
+    """Return the grains of all rows in these files of silver."""
+    paths = [silver.spec.path / file.path for file in fresh]
+    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.column
+    bounded = [file for file in fresh if file.nulls.get(column) == 0 and column in file.low]
+    known = [(file.low[column], file.high[column]) for file in bounded]
+    spans = known if len(known) == len(fresh) else None
+    if isinstance(gold, LatestGold):
+        return Grains(column, spans, lambda: _rows_of(paths, gold.keys))
+    window = gold.window
+
+    def exact() -> set[Grain] | None:
+        rows = _rows_of(paths, (column, *gold.keys))
+        return None if rows is None else {(window_of(window, moment), *keys) for moment, *keys in rows}
+
+    starts = None if spans is None else [(window_of(window, low), window_of(window, high)) for low, high in spans]  # type: ignore[arg-type]
+    return Grains(window.name, starts, exact)
+
+
+def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
+    """Return the grains that stand in these files."""
+    return Grains(*grain_spans(gold, written), lambda: _rows_of(written, grain_columns(gold)))
+
+
+def _rows_of(paths: Sequence[Path], columns: Sequence[str]) -> set[Grain] | None:
+    if sum(int(pq.read_metadata(path).num_rows) for path in paths) > MOST_GRAINS:
+        return None
+    tables = [pq.read_table(path, columns=list(columns), partitioning=None) for path in paths]
+    return {row for table in tables for row in zip(*(table[name].to_pylist() for name in columns), strict=True)}
+
+
+def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
+    """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
+    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.name
+    found = [bounds for path in written for bounds in bounds_of(path, (column,))]
+    known = [(low[column], high[column]) for low, high in found if column in low]
+    return column, known if len(known) == len(found) else None
+
+
+def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
+    """Return the files that may hold a row with `column` in one of the spans."""
+    if spans is None:
+        return table.files()
+    return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
+
+
+def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
+    """Return the files that may hold one of the grains.
+
+    Of a table with pieces also the file that precedes a new grain, so that the grain enlarges it and gets no own file.
+    """
+    files = files_within(target.table, grains.column, grains.spans)
+    is_small = sum(file.size for file in files) <= target.pieces.uncut and not any(is_piece(file) for file in files)
+    if is_small or not _is_ordered(target):
+        return files
+    exact = grains.exact()
+    # A NaN has no place in an order, and bounds leave it out.
+    if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
+        return files
+    return _holding(target.table.files(), grain_columns(target.gold), exact)
+
+
+def _holding(files: Sequence[DataFile], columns: Sequence[str], grains: set[Grain]) -> list[DataFile]:
+    keys = sorted(_key(grain) for grain in grains)
+    ranges = sorted(((*_range(file, columns), file) for file in files), key=lambda each: each[0])
+    lowest = [low for low, _, _ in ranges]
+    before = {max(bisect_right(lowest, key) - 1, 0) for key in keys}
+    return [file for n, (*bounds, file) in enumerate(ranges) if n in before or _has_one_of(keys, *bounds)]
+
+
+def _has_one_of(keys: Sequence[Key], low: Key, high: Key) -> bool:
+    between = keys[bisect_left(keys, low) : bisect_right(keys, high)]
+    return any(all(a <= b <= c for a, b, c in zip(low, key, high, strict=True)) for key in between)
+
+
+def _key(grain: Grain) -> Key:
+    return tuple((0, None) if value is None else (1, value) for value in grain)
+
+
+def _range(file: DataFile, columns: Sequence[str]) -> tuple[Key, Key]:
+    """Return a lower and an upper bound of each column of a file: a text may be too long for a bound in the log."""
+    low, high = list[tuple[int, Any]](), list[tuple[int, Any]]()
+    for name in columns:
+        is_known = name in file.low and name in file.high
+        low.append((1, file.low[name]) if is_known and file.nulls.get(name) == 0 else (0, None))
+        only_nulls = file.nulls.get(name) == file.rows
+        high.append((1, file.high[name]) if is_known else (0, None) if only_nulls else (2, None))
+    return tuple(low), tuple(high)
+
+
+def is_piece(file: DataFile) -> bool:
+    """Whether the file was cut to be small."""
+    return PIECE.search(file.path) is not None
+
+
+def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
+    """Return a place for each file that may be compacted: those between the same two young pieces have the same one.
+
+    A piece is young when one of the `YOUNG` batches before `batch` cut it.
+    """
+    columns, places, number = grain_columns(target.gold), dict[str, tuple[str, int]](), 0
+    for file in sorted(target.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
+        piece = PIECE.search(file.path)
+        if piece and batch - int(piece[1]) < YOUNG:
+            number += 1
+        else:
+            places[file.path] = file.partition, number
+    return places
+
+
+def cut_files(
+    target: GoldTable, added: Sequence[DataFile], old: Sequence[DataFile], changed: int, batch: int
+) -> list[DataFile]:
+    """Cut uncommitted files, which replace `old` and have `changed` rows of `batch`, where that pays.
+
+    Return the files to commit.
+    """
+    table, columns, policy = target.table, grain_columns(target.gold), target.pieces
+    if sum(file.rows for file in added) < policy.rewritten * changed or not _is_ordered(target):
+        return list(added)
+    size = policy.piece_size(sum(file.size for file in table.files()))
+    months, result = defaultdict[str, list[DataFile]](list), list[DataFile]()
+    for file in added:
+        months[file.partition].append(file)
+    for month, files in months.items():
+        replaced = [file for file in old if (file.partition or HIVE_NULL) == month]
+        if sum(file.size for file in files) <= policy.uncut and not any(is_piece(file) for file in replaced):
+            result += files
+            continue
+        # A piece that is replaced keeps its range: between two of them lie pieces that are not.
+        edges = sorted(_range(file, columns)[0] for file in replaced)[1:]
+        for number, group in enumerate(_groups(files)):
+            result += _cut(table.spec, columns, group, edges, size, f"piece-{batch}-{number}")
+    return result
+
+
+def _is_ordered(target: GoldTable) -> bool:
+    """Whether the grains can be sorted: a key may be a list or a struct."""
+    schema = target.table.spec.schema
+    return all(isinstance(schema[name].dataType, AtomicType) for name in grain_columns(target.gold))
+
+
+def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    group: list[DataFile] = []
+    for file in files:
+        if group and sum(each.rows for each in group) + file.rows > MOST_ROWS:
+            yield group
+            group = []
+        group.append(file)
+    yield group
+
+
+def _cut(
+    spec: TableSpec, columns: Sequence[str], files: Sequence[DataFile], edges: Sequence[Key], size: int, name: str
+) -> list[DataFile]:
+    """Replace files of one partition by pieces of about `size` bytes that begin at the `edges`, or between two."""
+    paths = [spec.path / file.path for file in files]
+    rows = pa.concat_tables([pq.read_table(path, partitioning=None) for path in paths]).replace_schema_metadata(None)
+    order = pc.sort_indices(rows, [(name, "ascending", "at_start") for name in columns])
+    rows = rows.take(order).combine_chunks()
+
+    def key(number: int) -> Key:
+        return _key(tuple(rows[name][number].as_py() for name in columns))
+
+    starts = [bisect_left(range(len(rows)), edge, key=key) for edge in edges]
+    most = max(1, size * len(rows) // sum(file.size for file in files))
+    bounds = [0, *starts, len(rows)]
+    cuts = sorted({cut for low, high in pairwise(bounds) for cut in _evenly(low, high, most)} | {len(rows)})
+    written = []
+    for number, (low, high) in enumerate(pairwise(cuts)):
+        path = paths[0].with_name(f"{name}-{number:05}.parquet")
+        pq.write_table(rows.slice(low, high - low), path, compression="zstd", store_schema=False)
+        written.append(written_file(spec, path))
+    for path in paths:
+        path.unlink()
+    return written
+
+
+def _evenly(low: int, high: int, most: int) -> Iterator[int]:
+    """Yield where the parts of rows [low, high) begin; a part has at most one and a half times `most` rows."""
+    parts = max(1, round((high - low) / most))
+    yield from (low + (high - low) * part // parts for part in range(parts) if high > low)
