@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ SAME_START = 2.0
 
 @dataclass(frozen=True)
 class RunFile:
-    """Record of a started process. `started` is psutil's create_time (epoch seconds); `extra` is the process's own."""
+    """Record of a started process. `started` is psutil's create_time (epoch seconds); `extra` is the process's own.
+
+    `identity` does not depend on the clock; run files of earlier versions have none.
+    """
 
     name: str
     pid: int
     started: float
     argv: list[str]
     extra: dict[str, Any] = field(default_factory=dict)
+    identity: str = field(default="", compare=False)
 
 
 def run_file(path: Path) -> JsonFile[RunFile]:
@@ -51,12 +55,12 @@ def read_run_file(settings: Settings, name: str) -> RunFile | None:
 
 def write_run_file(settings: Settings, run: RunFile) -> None:
     """Write the record of a process. Raises OSError; no partial file is left."""
-    run_file(run_path(settings, run.name)).write(run)
+    run_file(run_path(settings, run.name)).write(replace(run, identity=identity_of(run.pid)))
 
 
 def _nested_extra(content: dict[str, Any]) -> dict[str, Any]:
     """Earlier versions wrote the extra facts next to the others."""
-    known = ("name", "pid", "started", "argv")
+    known = ("name", "pid", "started", "argv", "identity")
     extra = {key: value for key, value in content.items() if key not in (*known, "extra")}
     return {**{key: content[key] for key in known if key in content}, "extra": {**content.get("extra", {}), **extra}}
 
@@ -70,10 +74,24 @@ def is_alive(run: RunFile) -> bool:
     """Return whether this process still runs; a zombie or another process with the same pid does not count."""
     try:
         process = psutil.Process(run.pid)
-        same = abs(process.create_time() - run.started) < SAME_START
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return _is_same(run, process) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _is_same(run: RunFile, process: psutil.Process) -> bool:
+    if run.identity:
+        return run.identity == identity_of(run.pid)
+    return bool(abs(process.create_time() - run.started) < SAME_START)
+
+
+def identity_of(pid: int) -> str:
+    """Return boot and start of a process in clock ticks since then, which no change of the clock moves; "" if gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{fields[19]}"
+    except OSError:
+        return ""
 
 
 def is_suspended(run: RunFile) -> bool:
@@ -93,7 +111,7 @@ def job_run_files(settings: Settings) -> list[RunFile]:
 def job_processes(run: RunFile) -> list[psutil.Process]:
     """Return the running processes of a job, which is the leader of a session; also those that outlived the leader."""
     with suppress(psutil.NoSuchProcess):
-        if abs(psutil.Process(run.pid).create_time() - run.started) >= SAME_START:
+        if not _is_same(run, psutil.Process(run.pid)):
             return []
     return session_processes(run.pid)
 

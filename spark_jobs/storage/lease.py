@@ -9,11 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from include.errors import Transient
+
+TRIES, PAUSE = 5, 0.05
 
 
 class LeaseHeld(Transient):
@@ -68,16 +72,24 @@ def take_lease(path: Path, dataset: str, now: datetime) -> Lease:
     """Take the dataset's lease with the next epoch. Raises LeaseHeld when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not _locked(descriptor):
         holder = _read(descriptor)
         os.close(descriptor)
-        raise LeaseHeld(dataset, holder) from error
+        raise LeaseHeld(dataset, holder)
     before = _read(descriptor).get("epoch", 0)
     epoch = (before if isinstance(before, int) else 0) + 1
     _write(descriptor, {"pid": os.getpid(), "epoch": epoch, "since": now.isoformat()})
     return Lease(path, epoch, descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock; a runner that tests whether it is free (`file_locks.is_free`) holds it for a moment."""
+    for _ in range(TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(PAUSE)
+    return False
 
 
 def _read(descriptor: int) -> dict[str, object]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -280,3 +283,14 @@ def test_stale_owner_is_refused_by_the_table(scene: Scene) -> None:
         Scene(scene.settings, scene.dataset, stale, scene.kafka).commit(BATCHES)
     assert issubclass(OwnershipLost, Terminal)
     assert Table(scene.bronze.spec).version == scene.bronze.version
+
+
+def test_lease_is_taken_although_a_runner_tests_it_at_that_moment(settings: Settings) -> None:
+    path = lease_path(settings, "flights")
+    path.parent.mkdir(parents=True)
+    with path.open("a+") as file, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        taken = pool.submit(take_lease, path, "flights", NOW)
+        time.sleep(0.02)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        assert taken.result(5).epoch == 1

@@ -80,6 +80,15 @@ def test_reused_pid_is_not_signalled(settings: Settings) -> None:
     send(run, signal.SIGKILL)
 
 
+def test_process_is_recognised_after_a_step_of_the_clock(settings: Settings) -> None:
+    spawned = sleeper(settings)
+    run = read_run_file(settings, spawned.name)
+    assert run is not None
+    assert is_alive(replace(run, started=run.started - 3600)), "psutil derives it from the clock"
+    assert not is_alive(replace(run, identity=f"{run.identity}0")), "another process, or another boot"
+    send(spawned, signal.SIGKILL)
+
+
 def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings) -> None:
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); exit(3)"
