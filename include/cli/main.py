@@ -92,6 +92,10 @@ COMMANDS = {
         "include.cli.maintain_command:maintain",
         "Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.",
     ),
+    "storage": LazyCommand(
+        "include.cli.storage_command:storage",
+        "Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.",
+    ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",
         "Roll back tables that lost commits; replace a damaged or lost checkpoint by a new one at bronze's end.",

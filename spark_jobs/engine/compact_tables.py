@@ -33,9 +33,8 @@ from spark_jobs.engine.compaction_groups import (
     partition_of,
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.engine.obsolete_files import delete_obsolete_files, obsolete_files
+from spark_jobs.engine.obsolete_files import delete_obsolete_files, files_to_delete
 from spark_jobs.layers.gold_files import old_neighbours
-from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -95,7 +94,7 @@ def compact_tables(
         groups = compactable[path].groups(policy) if path in compactable else []
         while groups and time.monotonic() < end and is_owner():
             compact_group(compactable[path], groups.pop(0))
-        obsolete = obsolete_files(settings, releases, table, sweep=True) if is_owner() else []
+        obsolete = files_to_delete(settings, releases, table, sweep=True) if is_owner() else []
         removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
         facts = {"files": before, "now": len(table.files()), "removed": removed, "left": len(groups)}
         done[str(path.relative_to(root))] = facts

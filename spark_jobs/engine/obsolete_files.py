@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from include.catalog.dataset import load_release_start
+from include.clients import table_files
 from include.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -26,6 +27,8 @@ from spark_jobs.storage.delta_table import Table
 
 SECONDS_AT_ONCE = 1.0
 LOOKS_PER_RETENTION = 12
+FIRST_LOOK = 60.0
+"""Seconds after the driver's start."""
 LONGEST_BUILD = timedelta(days=7)
 """From the plan of a release until it has inherited the rows of another."""
 
@@ -54,7 +57,9 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
             yield rejected_path(settings, dataset, start.base), start.rejected
 
 
-def obsolete_files(settings: Settings, releases: Sequence[Release], table: Table, *, sweep: bool = False) -> list[Path]:
+def files_to_delete(
+    settings: Settings, releases: Sequence[Release], table: Table, *, sweep: bool = False
+) -> list[Path]:
     """Return the files of a table to delete; none while a job reads tables. `releases`: the published one first.
 
     `sweep` lists the table's folder too, to find what crashed writers left.
@@ -63,7 +68,9 @@ def obsolete_files(settings: Settings, releases: Sequence[Release], table: Table
         return []
     kept = protected_versions(settings, releases).get(table.spec.path, ())
     retention = releases[0].dataset.pipeline.retention.versions
-    return [table.spec.path / path for path in table.obsolete_files(sorted(kept), retention, sweep=sweep)]
+    return [
+        table.spec.path / path for path in table_files.obsolete_files(table.spec.path, kept, retention, sweep=sweep)
+    ]
 
 
 def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
@@ -84,7 +91,7 @@ class AutomaticDeletion:
     """Looks at each table twelve times per retention, and deletes for a second between two runs."""
 
     clock: Callable[[], float] = time.monotonic
-    _next_look: float = 0.0
+    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
 
@@ -99,13 +106,13 @@ class AutomaticDeletion:
 
     def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         if not self._tables:
-            if self.clock() < self._next_look:
+            if self.clock() < self.next_look:
                 return False
             retention = releases[0].dataset.pipeline.retention.versions
-            self._next_look = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+            self.next_look = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
             self._tables = list(tables_of(releases))
         if not self._files:
-            self._files = obsolete_files(settings, releases, self._tables[0])
+            self._files = files_to_delete(settings, releases, self._tables[0])
         delete_obsolete_files(self._tables[0], self._files, time.monotonic() + SECONDS_AT_ONCE)
         if not self._files:
             self._tables.pop(0)

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 from deltalake import DeltaTable, Schema
@@ -251,21 +250,6 @@ class Table:
                 raise OwnershipLost(self.spec.name, "maintenance", str(error)) from error
             self._replace(added, removed)
             self._stale = False
-
-    def obsolete_files(self, keep_versions: Sequence[int], retention: timedelta, *, sweep: bool = False) -> list[str]:
-        """Return the files, below the table's folder, that no version needs: neither `keep_versions`, nor the newest,
-        nor one that was the newest within `retention`. `sweep`: also uncommitted files that are older.
-        """
-        # A state of its own, since another thread may commit meanwhile.
-        delta = DeltaTable(str(self.spec.path))
-        found = delta.vacuum(
-            retention_hours=int(retention / timedelta(hours=1)),
-            dry_run=True,
-            full=sweep,
-            enforce_retention_duration=False,
-            keep_versions=sorted({delta.version(), *keep_versions}),
-        )
-        return [unquote(path) for path in found]
 
     def _update(self) -> None:
         """Advance `_delta` to a commit of this process."""

@@ -20,6 +20,7 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.dataset import RELEASE_START, ReleaseStart, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
+from include.clients import table_files
 from include.clients.delta_log import commits
 from include.ledger.ledger_rebuild import rebuild
 from include.paths import reading_lock_path, snapshot_path
@@ -29,6 +30,7 @@ from include.reading.publication import read_publication
 from include.reading.publication import tables_of as tables_of_publication
 from include.settings import Settings
 from include.state.file_locks import shared_lock
+from include.status.disk_use import disk_use
 from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine import compact_tables as compact_tables_module
 from spark_jobs.engine.active_releases import refuse_incomplete
@@ -177,13 +179,13 @@ OLD_VERSION = 4
 def without_retention(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let no version stay for its age; return the list that collects the names of the tables that are looked at."""
     found: list[str] = []
-    original = Table.obsolete_files
+    original = table_files.obsolete_files
 
-    def obsolete_files(table: Table, keep_versions: list[int], retention: timedelta, *, sweep: bool) -> list[str]:
-        found.append(table.spec.name)
-        return original(table, keep_versions, timedelta(), sweep=sweep)
+    def obsolete_files(table: Path, keep: list[int], retention: timedelta, *, sweep: bool = False) -> list[str]:
+        found.append(table.name)
+        return original(table, keep, timedelta(), sweep=sweep)
 
-    monkeypatch.setattr(Table, "obsolete_files", obsolete_files)
+    monkeypatch.setattr(table_files, "obsolete_files", obsolete_files)
     return found
 
 
@@ -201,7 +203,7 @@ def test_recently_replaced_files_are_kept(patcher: SlicePatcher) -> None:
 
 def delete_obsolete(release: SmallRelease) -> None:
     """Do what the driver does between two runs, until nothing is left to do."""
-    deletion = AutomaticDeletion()
+    deletion = AutomaticDeletion(next_look=0)
     while deletion.step(release.settings, [release.release]):
         pass
 
@@ -228,6 +230,30 @@ def test_owner_deletes_replaced_files_without_a_commit(patcher: SlicePatcher, mo
     release.restart()
     release.take([reading(60, 1)])
     assert_same_rows(head_rows(release), published_rows(release))
+
+
+def test_storage_counts_each_byte_once(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = patcher.production
+    settings, silver = release.settings, release.release.writer.silver
+    compact_tables(settings, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    (settings.state / "logs").mkdir(exist_ok=True)
+    (settings.state / "logs" / "runner.log").write_bytes(b"x" * 77)
+    parts = disk_use(settings)
+    assert sum(use.total for use in parts) == sum(p.lstat().st_size for p in settings.state.rglob("*") if p.is_file())
+    by_name = {use.part.name: use for use in parts}
+    assert by_name["logs"].total == 77
+    assert by_name["silver.meter"].current == sum(file.size for file in silver.files())
+    replaced = parquet_files(silver) - {silver.spec.path / file.path for file in silver.files()}
+    assert by_name["silver.meter"].replaced == sum(path.stat().st_size for path in replaced) > 0
+    assert not any(use.deletable for use in parts), "files are deletable within the retention"
+    without_retention(monkeypatch)
+    before = {use.part: use for use in disk_use(settings, "meter")}
+    delete_obsolete(release)
+    after = {use.part: use for use in disk_use(settings, "meter")}
+    freed = {part: use.replaced - after[part].replaced for part, use in before.items()}
+    assert freed == {part: use.deletable for part, use in before.items()}
+    assert sum(freed.values()) > 0
 
 
 def test_no_file_is_deleted_while_a_job_reads(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""`headrace storage`: bytes on disk by dataset, release and table, and what the next clean-up frees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from include.catalog.dataset import DatasetUnknown, dataset_names
+from include.paths import folder_name, warehouse
+from include.settings import load_settings
+from include.status.disk_use import PartUse, disk_use
+
+COUNTS = ("current", "replaced", "log", "deletable")
+
+
+def storage(
+    dataset: Annotated[str | None, typer.Argument(help="Only this dataset. [default: the whole state folder]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object; bytes.")] = False,
+) -> None:
+    """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
+
+    Files of replaced versions stay for `retention.versions` of pipeline.yaml; then the stream deletes them.
+    """
+
+    settings = load_settings()
+    if dataset is not None and not (warehouse(settings) / folder_name("dataset", dataset)).is_dir():
+        raise DatasetUnknown(dataset, dataset_names(settings))
+    parts = disk_use(settings, dataset)
+    if as_json:
+        rows = [asdict(use.part) | {name: getattr(use, name) for name in COUNTS} for use in parts]
+        for row in rows:
+            row.pop("table")
+        typer.echo(json.dumps({"parts": rows, "total": sum(use.total for use in parts)}))
+        return
+    Console().print(storage_table(parts))
+
+
+def storage_table(parts: Sequence[PartUse]) -> Table:
+    """Return the parts as a table in megabytes, with a line of totals."""
+    shown = Table(header_style="bold", box=None)
+    for name in ("dataset", "release", "part", "current MB", "replaced MB", "log MB", "deleted next MB"):
+        shown.add_column(name, justify="right" if name.endswith("MB") else "left", overflow="fold")
+    for use in parts:
+        names = (escape(text) for text in (use.part.dataset or "–", use.part.release, use.part.name))
+        shown.add_row(*names, *(_megabytes(getattr(use, name)) for name in COUNTS))
+    totals = (sum(getattr(use, name) for use in parts) for name in COUNTS)
+    shown.add_section()
+    shown.add_row("all", "", "", *map(_megabytes, totals), style="bold")
+    return shown
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f}" if count else ""

@@ -1,0 +1,143 @@
+"""Disk use of the state folder: every file counts once, in one part; and what the owners of tables will delete next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from include.catalog.dataset import released_dataset
+from include.clients import table_files
+from include.clients.delta_log import LOG
+from include.errors import HeadraceError
+from include.paths import warehouse
+from include.reading.publication import find_publication
+from include.settings import Settings
+from include.state.release_files import active_releases_file
+
+SHARED = "all"
+"""Instead of a release: for what all releases of a dataset share."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the state folder: a table, or another `name`; outside the warehouse without dataset and release."""
+
+    dataset: str
+    release: str
+    name: str
+    table: Path | None = None
+
+
+@dataclass(frozen=True)
+class PartUse:
+    """Bytes of a part: `current` files, `replaced` files of earlier versions and of crashed writers, Delta's `log`.
+
+    `deletable` of the replaced ones no version needs any more: the owner deletes them next.
+    """
+
+    part: Part
+    current: int = 0
+    replaced: int = 0
+    log: int = 0
+    deletable: int = 0
+
+    @property
+    def total(self) -> int:
+        """All bytes of the part."""
+        return self.current + self.replaced + self.log
+
+
+def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
+    """Return the use of each part of the state folder, or of those of one dataset, ordered by name."""
+    found: dict[Part, PartUse] = {}
+    active: dict[Part, dict[str, int]] = {}
+    for path, size in _files(settings.state if dataset is None else warehouse(settings) / dataset):
+        part = _part_of(settings, path)
+        if part not in active:
+            active[part] = _current(part)
+        use = found.get(part, PartUse(part))
+        if part.table is not None and LOG in path.relative_to(part.table).parts:
+            found[part] = replace(use, log=use.log + size)
+        elif part.table is not None and str(path.relative_to(part.table)) not in active[part]:
+            found[part] = replace(use, replaced=use.replaced + size)
+        else:
+            found[part] = replace(use, current=use.current + size)
+    ordered = sorted(found.values(), key=lambda use: (use.part.dataset, use.part.release != SHARED, *_names(use)))
+    return [replace(use, deletable=_deletable(settings, use.part)) for use in ordered]
+
+
+def _names(use: PartUse) -> tuple[str, str]:
+    return use.part.release, use.part.name
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield path and bytes of all files below a folder; those that are deleted meanwhile do not count."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            try:
+                yield path, path.lstat().st_size
+            except FileNotFoundError:
+                continue
+
+
+def _part_of(settings: Settings, path: Path) -> Part:
+    root = warehouse(settings)
+    if not path.is_relative_to(root):
+        return Part("", "", path.relative_to(settings.state).parts[0])
+    dataset, *rest = path.relative_to(root).parts
+    folder = root / dataset
+    match rest:
+        case ["bronze", _, *_]:
+            return Part(dataset, SHARED, f"bronze.{dataset}", folder / "bronze")
+        case ["reference", name, _, *_]:
+            return Part(dataset, SHARED, f"reference {name}", folder / "reference" / name)
+        case [release, "silver" | "rejected" as layer, _, *_]:
+            return Part(dataset, release, f"{layer}.{dataset}", folder / release / layer)
+        case [release, "gold", name, _, *_]:
+            return Part(dataset, release, f"gold.{name}", folder / release / "gold" / name)
+        case [release, "identities", *_]:
+            return Part(dataset, release, "index of identities")
+        case [release, "plans", *_]:
+            return Part(dataset, release, "rows of plans")
+        case [release, _, *_]:
+            return Part(dataset, release, "other")
+    return Part(dataset, SHARED, "other")
+
+
+def _current(part: Part) -> dict[str, int]:
+    """Return the files of a table's newest version; all files count as replaced when its log cannot be read."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return {} if part.table is None else table_files.current_files(part.table)
+    except DeltaError:
+        return {}
+
+
+def _deletable(settings: Settings, part: Part) -> int:
+    """Return the bytes that the owner deletes next: of tables of active releases alone."""
+    if part.table is None or part.name.startswith("reference "):
+        return 0
+    publication = find_publication(settings, part.dataset)
+    if publication is None:
+        return 0
+    active = {publication.release, *(active_releases_file(settings, part.dataset).read() or ())}
+    if part.release not in (SHARED, *active):
+        return 0
+    named = {warehouse(settings) / table.path: table.version for table in publication.tables.values()}
+    try:
+        retention = released_dataset(settings, part.dataset, publication.release).pipeline.retention.versions
+    except HeadraceError:
+        return 0
+    kept = [named[part.table]] if part.table in named else []
+    return sum(_size(part.table / path) for path in table_files.obsolete_files(part.table, kept, retention))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
