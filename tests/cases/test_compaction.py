@@ -237,6 +237,8 @@ def test_storage_counts_each_byte_once(patcher: SlicePatcher, monkeypatch: pytes
     settings, silver = release.settings, release.release.writer.silver
     compact_tables(settings, [release.release], 600, EARLY)
     release.take([reading(50, 1), reading(51, "one")])
+    dataset = release.release.dataset
+    shutil.copytree(dataset.folder, snapshot_path(settings, "meter", dataset.release), dirs_exist_ok=True)
     (settings.state / "logs").mkdir(exist_ok=True)
     (settings.state / "logs" / "runner.log").write_bytes(b"x" * 77)
     parts = disk_use(settings)
