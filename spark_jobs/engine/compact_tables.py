@@ -35,6 +35,7 @@ from spark_jobs.engine.compaction_groups import (
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import delete_obsolete_files, files_to_delete
 from spark_jobs.layers.gold_files import old_neighbours
+from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
