@@ -128,6 +128,11 @@ def removed_commits_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "removed" / folder_name("dataset", dataset)
 
 
+def removed_tables_path(settings: Settings, dataset: str) -> Path:
+    """Folder to which the tables of ended releases are moved, to be deleted there; one folder for each release."""
+    return removed_commits_path(settings, dataset) / "tables"
+
+
 def lease_path(settings: Settings, dataset: str) -> Path:
     """The file whose OS lock makes a process the owner of a dataset's tables."""
     return settings.state / "leases" / f"{dataset}.lock"

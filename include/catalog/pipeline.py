@@ -131,9 +131,12 @@ class ReferenceTable:
 
 @dataclass(frozen=True, config=CONFIG)
 class Retention:
-    """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced."""
+    """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced;
+    `releases`, tables of retired, cancelled and rejected releases; `plans`, rows of ended backfills and the like."""
 
     versions: Duration = timedelta(hours=6)
+    releases: Duration = timedelta(days=7)
+    plans: Duration = timedelta(days=7)
 
 
 @dataclass(frozen=True, config=CONFIG)

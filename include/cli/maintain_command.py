@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from include.errors import HeadraceError, Terminal, Transient
+from include.maintenance.ended_plans import EndedData, remove_ended
 from include.maintenance.log_trimming import trim_logs
 from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
 from include.reading.publication import publications
@@ -26,15 +27,20 @@ def maintain(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.
+    """Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.
 
     The stream does it between two runs; without a stream a separate job does. Skipped while a plan is open.
     """
 
     settings = load_settings()
     done: list[TableMaintenance] = []
+    ended: list[EndedData] = []
     skipped: dict[str, HeadraceError] = {}
     for name in [dataset] if dataset else publications(settings):
+        try:
+            ended += remove_ended(settings, name, datetime.now(UTC))
+        except HeadraceError as error:
+            skipped[name] = error
         try:
             done += maintain_tables(settings, name)
         except Transient as error:
@@ -46,10 +52,15 @@ def maintain(
     logs = trim_logs(settings, datetime.now(UTC))
     if as_json:
         why = {name: error.what for name, error in skipped.items()}
-        typer.echo(json.dumps({"tables": [asdict(each) for each in done], "logs": asdict(logs), "left_alone": why}))
+        removed = [{"policy": each.policy, "path": each.path, "bytes": each.bytes} for each in ended]
+        found = {"tables": [asdict(each) for each in done], "removed": removed, "logs": asdict(logs)}
+        typer.echo(json.dumps({**found, "left_alone": why}))
     else:
         console = Console()
         console.print(maintained_table(done))
+        for each in ended:
+            line = f"removed {escape(each.path)}: ended {each.ended:%Y-%m-%d %H:%M} UTC, {each.bytes:,} bytes"
+            console.print(f"{line} (retention.{each.policy})", highlight=False, soft_wrap=True)
         console.print(f"logs: {logs.trimmed} trimmed, {logs.removed} removed", highlight=False)
         for refused in skipped.values():
             console.print(f"[yellow]skipped[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)

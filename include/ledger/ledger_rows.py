@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from include.clients.delta_log import Commit
 from include.ledger.commit_rows import Row, Values, rows_of_commit
 from include.ledger.ledger_errors import LedgerBehind
-from include.ledger.ledger_schema import projected
+from include.ledger.ledger_schema import FACTS, projected
 from include.ledger.row_totals import add_to_totals
 
 
@@ -41,6 +41,14 @@ def last_projected(connection: Connection, path: str) -> tuple[int, int] | None:
     query = select(projected.c.version, projected.c.committed_at_ms).where(projected.c.path == path)
     found = connection.execute(query).first()
     return None if found is None else (int(found[0]), int(found[1]))
+
+
+def delete_release(connection: Connection, dataset: str, release: str) -> None:
+    """Delete the rows of a release without tables, as a rebuild has none; tables of the same name may follow."""
+    for table in (table for table in FACTS if "release" in table.c):
+        connection.execute(table.delete().where(table.c.dataset == dataset, table.c.release == release))
+    inside = projected.c.path.startswith(f"{dataset}/{release}/", autoescape=True)
+    connection.execute(projected.delete().where(inside))
 
 
 def upsert(connection: Connection, rows: Iterable[Row]) -> None:

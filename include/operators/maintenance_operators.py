@@ -19,7 +19,10 @@ from include.settings import load_settings
 
 
 class MaintainTables(BaseOperator):
-    """Request compaction and removal of old files from the tables' owner; returns its result by table."""
+    """Remove data of ended plans; request compaction and removal of old files from the tables' owner.
+
+    Returns the owner's result by table.
+    """
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -27,11 +30,14 @@ class MaintainTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, dict[str, int]]:
         """Maintain; skipped before the first publication, and while a plan is open."""
+        from include.maintenance.ended_plans import remove_ended
         from include.maintenance.table_maintenance import PlanOpen, maintain_tables
         from include.reading.publication import NothingPublished
 
         with airflow_errors():
             try:
+                for removed in remove_ended(load_settings(), self.dataset, datetime.now(UTC)):
+                    self.log.info("removed %s", removed)
                 done = maintain_tables(load_settings(), self.dataset)
             except (NothingPublished, PlanOpen) as error:
                 raise AirflowSkipException(error.what) from error

@@ -66,7 +66,7 @@ def test_maintain_command_without_a_publication_succeeds(settings: Settings, mon
     load_settings.cache_clear()
     done = CliRunner().invoke(app, ["maintain", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (
-        0, {"tables": [], "logs": {"trimmed": 0, "removed": 0}, "left_alone": {}}
+        0, {"tables": [], "removed": [], "logs": {"trimmed": 0, "removed": 0}, "left_alone": {}}
     )  # fmt: skip
     plain = CliRunner().invoke(app, ["maintain"])
     assert (plain.exit_code, "logs: 0 trimmed, 0 removed" in plain.stdout) == (0, True)
