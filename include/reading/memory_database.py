@@ -26,7 +26,7 @@ MEMORY = "2GB"
 def memory_database(memory: str = MEMORY) -> Any:
     """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable.
 
-    Beyond `memory` it spills to the disk; what cannot be spilled fails with DuckDB's OutOfMemoryException.
+    Beyond `memory` it spills to the disk; what cannot be spilled fails the query.
     """
     import duckdb
 

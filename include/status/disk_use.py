@@ -21,7 +21,7 @@ SHARED = "all"
 
 
 @dataclass(frozen=True)
-class Part:
+class StoragePart:
     """A part of the state folder: a table, or another `name`; outside the warehouse without dataset and release."""
 
     dataset: str
@@ -37,7 +37,7 @@ class PartUse:
     `deletable` of the replaced ones no version needs any more: the owner deletes them next.
     """
 
-    part: Part
+    part: StoragePart
     current: int = 0
     replaced: int = 0
     log: int = 0
@@ -51,8 +51,8 @@ class PartUse:
 
 def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
     """Return the use of each part of the state folder, or of those of one dataset, ordered by name."""
-    found: dict[Part, PartUse] = {}
-    active: dict[Part, dict[str, int]] = {}
+    found: dict[StoragePart, PartUse] = {}
+    active: dict[StoragePart, dict[str, int]] = {}
     for path, size in _files(settings.state if dataset is None else warehouse(settings) / dataset):
         part = _part_of(settings, path)
         if part not in active:
@@ -83,31 +83,31 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
                 continue
 
 
-def _part_of(settings: Settings, path: Path) -> Part:
+def _part_of(settings: Settings, path: Path) -> StoragePart:
     root = warehouse(settings)
     if not path.is_relative_to(root):
-        return Part("", "", path.relative_to(settings.state).parts[0])
+        return StoragePart("", "", path.relative_to(settings.state).parts[0])
     dataset, *rest = path.relative_to(root).parts
     folder = root / dataset
     match rest:
         case ["bronze", _, *_]:
-            return Part(dataset, SHARED, f"bronze.{dataset}", folder / "bronze")
+            return StoragePart(dataset, SHARED, f"bronze.{dataset}", folder / "bronze")
         case ["reference", name, _, *_]:
-            return Part(dataset, SHARED, f"reference {name}", folder / "reference" / name)
+            return StoragePart(dataset, SHARED, f"reference {name}", folder / "reference" / name)
         case [release, "silver" | "rejected" as layer, _, *_]:
-            return Part(dataset, release, f"{layer}.{dataset}", folder / release / layer)
+            return StoragePart(dataset, release, f"{layer}.{dataset}", folder / release / layer)
         case [release, "gold", name, _, *_]:
-            return Part(dataset, release, f"gold.{name}", folder / release / "gold" / name)
+            return StoragePart(dataset, release, f"gold.{name}", folder / release / "gold" / name)
         case [release, "identities", *_]:
-            return Part(dataset, release, "index of identities")
+            return StoragePart(dataset, release, "index of identities")
         case [release, "plans", *_]:
-            return Part(dataset, release, "rows of plans")
+            return StoragePart(dataset, release, "rows of plans")
         case [release, _, *_]:
-            return Part(dataset, release, "other")
-    return Part(dataset, SHARED, "other")
+            return StoragePart(dataset, release, "other")
+    return StoragePart(dataset, SHARED, "other")
 
 
-def _current(part: Part) -> dict[str, int]:
+def _current(part: StoragePart) -> dict[str, int]:
     """Return the files of a table's newest version; all files count as replaced when its log cannot be read."""
     from deltalake.exceptions import DeltaError
 
@@ -117,7 +117,7 @@ def _current(part: Part) -> dict[str, int]:
         return {}
 
 
-def _deletable(settings: Settings, part: Part) -> int:
+def _deletable(settings: Settings, part: StoragePart) -> int:
     """Return the bytes that the owner deletes next: of tables of active releases alone."""
     if part.table is None or part.name.startswith("reference "):
         return 0
