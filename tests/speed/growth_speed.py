@@ -25,7 +25,7 @@ from include.status.stream_progress import observe_progress
 GOAL = 1.2
 WINDOW = 25
 """Batches that are measured."""
-REPEATS = 9
+REPEATS = 40
 STEPS = ("plan", "commit", "publish", "project", "lag")
 Figures = dict[str, float]
 
