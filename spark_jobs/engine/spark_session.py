@@ -48,6 +48,10 @@ TUNED = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "snappy",
+    # A task holds one row group in memory, also when it reads: the vectorised batches end with their row group.
+    "spark.hadoop.parquet.block.size": str(32 << 20),
+    # The default of 100 makes pages of at least 100 records: 30 MB if a record has 300 KB, and a page is copied thrice.
+    "spark.hadoop.parquet.page.size.row.check.min": "10",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
