@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from batch_snapshots import BatchSnapshots, TakeBatches
+from compactable_release import compactable_release
 from pyspark.sql import SparkSession
-from small_release import Record, small_release
+from slice_patcher import SlicePatcher, copy_release
+from small_release import Record, SmallRelease, small_release
 
 from include.settings import Settings
 
@@ -25,3 +28,15 @@ def take_batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         return snapshots
 
     return taken
+
+
+@pytest.fixture(scope="module")
+def compactable(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    """Return a release with five batches, each with a file in every table."""
+    return compactable_release(spark, tmp_path_factory.mktemp("compaction"))
+
+
+@pytest.fixture
+def patcher(compactable: SmallRelease, tmp_path: Path) -> SlicePatcher:
+    """Return a patcher on the test's own copy of that release."""
+    return SlicePatcher(copy_release(compactable, tmp_path / "production"), tmp_path)
