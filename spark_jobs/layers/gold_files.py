@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
@@ -240,8 +239,7 @@ def _cut(
     """Replace files of one partition by pieces of about `size` bytes that begin at the `edges`, or between two."""
     paths = [spec.path / file.path for file in files]
     rows = pa.concat_tables([pq.read_table(path, partitioning=None) for path in paths]).replace_schema_metadata(None)
-    order = pc.sort_indices(rows, [(name, "ascending", "at_start") for name in columns])
-    rows = rows.take(order).combine_chunks()
+    rows = rows.sort_by([(name, "ascending", "at_start") for name in columns]).combine_chunks()
 
     def key(number: int) -> Key:
         return _key(tuple(rows[name][number].as_py() for name in columns))
