@@ -26,6 +26,17 @@ from include.catalog.yaml_declarations import Document, Finding, Key, Problem, s
 WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
+# What Spark and DuckDB evaluate alike over the same types. Casts, division, multiplication, and functions of text and
+# time differ in some of their results.
+SAME_IN_DUCKDB = (
+    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Star, exp.Paren, exp.Alias, exp.Tuple),
+    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is),
+    *(exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Add, exp.Sub, exp.Neg, exp.Abs),
+    *(exp.Select, exp.From, exp.Table, exp.TableAlias, exp.Subquery, exp.With, exp.CTE, exp.Where, exp.Group),
+    *(exp.Having, exp.Qualify, exp.Distinct, exp.Order, exp.Ordered, exp.Window, exp.RowNumber, exp.Rank),
+    *(exp.DenseRank, exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter),
+)
+
 
 def silver_code_problems(path: Path, reference: Iterable[str]) -> Iterator[Problem]:
     """Yield what is wrong with `silver.py` that shows without running it."""
@@ -123,6 +134,14 @@ def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[
     aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
     known = None if silver is None else silver | {gold.window.name} | aliases
     yield from ((1, why) for why in _unknown_columns(query, known))
+
+
+def unproven_constructs(sql: str) -> list[str]:
+    """Return the functions and operators of an SQL text that Spark and DuckDB may evaluate differently, sorted."""
+    nodes = [node for tree in _parsed(sql) for node in tree.walk() if not isinstance(node, SAME_IN_DUCKDB)]
+    # sqlglot reads a cast of Spark as a "trycast", with its type as a node below it.
+    unproven = {node.key.removeprefix("try") for node in nodes if not isinstance(node, exp.DataType)}
+    return sorted(unproven)
 
 
 def _parsed(sql: str) -> list[Any]:

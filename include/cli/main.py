@@ -90,7 +90,7 @@ COMMANDS = {
     ),
     "maintain": LazyCommand(
         "include.cli.maintain_command:maintain",
-        "Compact all tables, delete old files, trim logs; exit 1 when a dataset was skipped.",
+        "Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.",
     ),
     "storage": LazyCommand(
         "include.cli.storage_command:storage",

@@ -10,6 +10,7 @@ import logging
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,18 @@ SITE = "headrace"
 # Great Expectations names the page of a table `<source>-<table>`.
 SOURCE = "tables"
 EXACT_IN_DOUBLE = 2**53
+# Decimals of 15 digits are distinct as doubles.
+EXACT_DIGITS = 10**15
+
+
+class ExactDecimal(Decimal):
+    """A decimal that equals the float of its shortest text: 0.1 of a rule's set is a float, and no decimal's value."""
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(Decimal(repr(other)) if isinstance(other, float) else other)
+
+    def __hash__(self) -> int:
+        return hash(float(self))
 
 
 def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[RuleResult]:
@@ -110,8 +123,8 @@ def _observed(result: Any) -> str:
 def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
     """Return these columns of a pyarrow Dataset as a pandas frame; the first column when it has none of them.
 
-    Decimals become floats, and integers too if each of them is exact as a float, because pandas has no null for them
-    (NaN here). Larger integers stay integers, with None. Strings and booleans keep None; times are in UTC.
+    Integers and decimals become floats if each of them is exact as a float, because pandas has no null for them (NaN
+    here). Columns with larger ones stay as they are, with None. Strings and booleans keep None; times are in UTC.
     """
     import pyarrow as pa
 
@@ -119,14 +132,22 @@ def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
     selected = [name for name in names if name in set(columns)] or names[:1]
     table = rows.to_table(columns=selected)
     for place, field in enumerate(table.schema):
-        if pa.types.is_decimal(field.type) or (pa.types.is_integer(field.type) and _exact_as_floats(table[place])):
+        if _exact_as_floats(table[place], EXACT_DIGITS if pa.types.is_decimal(field.type) else EXACT_IN_DOUBLE):
             table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))
-    return table.to_pandas(integer_object_nulls=True)
+    frame = table.to_pandas(integer_object_nulls=True)
+    for field in table.schema:
+        if pa.types.is_decimal(field.type):
+            frame[field.name] = frame[field.name].map(ExactDecimal, na_action="ignore")
+    return frame
 
 
-def _exact_as_floats(integers: Any) -> bool:
-    """Return whether every integer of the column lies between -2^53 and 2^53, where doubles have each integer."""
+def _exact_as_floats(numbers: Any, limit: int) -> bool:
+    """Return whether a column is of integers or decimals that are all, as integers of its scale, within ±`limit`."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    least, most = pc.min_max(integers).as_py().values()
-    return least is None or bool(least > -EXACT_IN_DOUBLE and most < EXACT_IN_DOUBLE)
+    if not (pa.types.is_integer(numbers.type) or pa.types.is_decimal(numbers.type)):
+        return False
+    least, most = pc.min_max(numbers).as_py().values()
+    scale = numbers.type.scale if pa.types.is_decimal(numbers.type) else 0
+    return least is None or bool(max(-least, most).scaleb(scale) < limit if scale else max(-least, most) < limit)

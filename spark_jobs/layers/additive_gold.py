@@ -2,6 +2,8 @@
 
 Every measure keeps what it needs to merge: an average its sum and count, a distinct count its sketch, in columns
 that begin with `_`. Sums of integers are long, of decimals decimal; sums and averages of nothing are null, as in SQL.
+Every value is the same whatever the batches were and in whatever order they came: sums of doubles are refused
+(`silver_code.py`), and a distinct count is estimated from a union of sketches.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def _value(measure: Measure) -> Column:
     if measure.function == "avg":
         return F.try_divide(F.col(f"_{measure.name}_sum"), F.col(f"_{measure.name}_count"))
     if measure.function == "approx_distinct":
-        return F.hll_sketch_estimate(f"_{measure.name}_sketch")
+        # A sketch that was never merged is estimated in another way; a union with itself makes both alike.
+        return F.hll_sketch_estimate(F.hll_union(f"_{measure.name}_sketch", f"_{measure.name}_sketch"))
     return F.col(measure.name)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType
+from pyspark.sql.types import DoubleType, NullType
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, grain_columns, time_columns
@@ -148,9 +148,20 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
         found = list(_query_problems(pipeline, gold, silver))
     elif not found and (error := _analysis_error(lambda: _rows(gold, silver))):
         found = [_at(pipeline, place, error)]
+    elif not found and isinstance(gold, AdditiveGold):
+        found = list(_inexact_sums(pipeline, gold, _rows(gold, silver)))
     if not found and (error := _analysis_error(lambda: _rows(gold, silver).select(F.expr(gold.partition)))):
         found = [_at(pipeline, (*place, "partition"), error)]
     yield from found
+
+
+def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
+    """Yield the measures that add up doubles: the last digits depend on the order of the rows, so no rebuild agrees."""
+    for measure in gold.measures:
+        column = {"sum": measure.name, "avg": f"_{measure.name}_sum"}.get(measure.function)
+        if column is not None and isinstance(rows.schema[column].dataType, DoubleType):
+            why = f"adds up doubles; write cast({measure.expression} as decimal(p, s)), whose sum is exact in any order"
+            yield _at(pipeline, ("gold", gold.name, "measures", measure.name, measure.function), why)
 
 
 def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:

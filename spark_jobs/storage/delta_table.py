@@ -9,6 +9,7 @@ deletes them.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -189,7 +190,10 @@ class Table:
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
         chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(path))
-        return self.written_files(path)
+        files = self.written_files(path)
+        if not files:
+            shutil.rmtree(path)
+        return files
 
     def attempt_folder(self, folder: str) -> Path:
         """Return the path of `folder` for this process's files."""

@@ -116,7 +116,8 @@ def test_owner_deletes_replaced_files_without_a_commit(patcher: SlicePatcher, mo
     without_retention(monkeypatch)
     delete_obsolete(release)
     assert parquet_files(table) == current
-    assert not [folder for folder in table.spec.path.rglob("*") if folder.is_dir() and not any(folder.iterdir())]
+    for each in tables_of([release.release]):
+        assert not [folder for folder in each.spec.path.rglob("*") if folder.is_dir() and not any(folder.iterdir())]
     assert [each.version for each in tables_of([release.release])] == versions
     assert_same_rows(published_rows(release), before)
     release.restart()

@@ -45,6 +45,13 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "weather_days.partition: [UNRESOLVED_ROUTINE]",
     ),
     "unknown measure": ("pipeline.yaml", "{max: temp}", "{max: tempo}", "measures.warmest.max: [UNRESOLVED_COLUMN"),
+    "sum of doubles": (
+        "pipeline.yaml",
+        "{sum: precip}",
+        '{sum: "cast(precip as double)"}',
+        "measures.rain.sum: adds up doubles; write cast(cast(precip as double) as decimal(p, s))",
+    ),
+    "average of floats": ("pipeline.yaml", "{avg: temp}", '{avg: "float(temp)"}', "measures.mean_temp.avg: adds up"),
     "window over a silver column": (
         "silver.py",
         BODY,

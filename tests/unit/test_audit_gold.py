@@ -188,3 +188,43 @@ def test_missing_declared_column_is_found(database: duckdb.DuckDBPyConnection) -
     schema = SHOP_DAYS.remove(SHOP_DAYS.get_field_index("kinds"))
     _, wrong, detail = check(database, SHOP_DAYS_GOLD, RIGHT, schema)
     assert (wrong, detail) == ([("missing", 0)], "has no column kinds")
+
+
+@pytest.mark.parametrize(
+    ("expression", "construct"), [("cast(amount as int)", "cast"), ("amount / 3", "div"), ("amount % 2", "mod")]
+)
+def test_difference_that_may_be_of_the_dialects_leaves_the_table_unchecked(
+    database: duckdb.DuckDBPyConnection, expression: str, construct: str
+) -> None:
+    measures = (Measure("sales", "count", "*"), Measure("turnover", "max", expression))
+    gold = AdditiveGold("shop_days", "", DAY, ("shop",), measures)
+    rows = [shop_day(1, "north", 3, "99", None, 0), shop_day(2, "south", 7, None, None, 0)]
+    checked, wrong, detail = check(database, gold, rows, SHOP_DAYS)
+    assert isinstance(checked, UncheckedTable)
+    assert checked.expression == expression
+    assert f"may evaluate {construct}" in checked.reason
+    # A wrong count has no such excuse.
+    assert wrong == [("different", 1)]
+    assert "rows with a wrong sales" in detail
+
+
+def test_nulls_come_in_sparks_order_in_a_recomputed_query(database: duckdb.DuckDBPyConnection) -> None:
+    first_by_amount = "row_number() over (partition by shop order by amount) = 1"
+    query = f"select day, shop, event_id, amount from silver qualify {first_by_amount}"
+    unpriced = silver_row(9, "x", sold_at=at(1), amount=None)
+    database.register("silver", pa.Table.from_pylist([*SALES, unpriced], schema=SILVER))
+    first = {"day": date(2026, 3, 1), "shop": "north", "event_id": "x", "amount": None}
+    other = {"day": date(2026, 3, 2), "shop": "south", "event_id": "d", "amount": None}
+    gold = QueryGold("best_sales", "", query, DAY, ("shop",))
+    assert check(database, gold, [first, other], BEST_SCHEMA)[1] == []
+
+
+def test_sums_of_doubles_are_equal_within_the_declared_tolerance(database: duckdb.DuckDBPyConnection) -> None:
+    schema = pa.schema([("day", pa.date32()), ("shop", pa.string()), ("total", pa.float64())])
+    gold = AdditiveGold("shop_days", "", DAY, ("shop",), (Measure("total", "sum", "price"),))
+    prices = pa.array([0.1, 0.2, 0.3, None], pa.float64())
+    database.register("silver", pa.Table.from_pylist(SALES, schema=SILVER).append_column("price", prices))
+    south = {"day": date(2026, 3, 2), "shop": "south", "total": None}
+    for total, right in ((0.6, True), (0.6000000000000001, True), (0.600001, False)):
+        rows = [{"day": date(2026, 3, 1), "shop": "north", "total": total}, south]
+        assert (check(database, gold, rows, schema)[1] == []) is right

@@ -168,3 +168,19 @@ def test_integer_at_the_limit_of_doubles_is_not_taken_for_its_neighbour() -> Non
     ids = pa.table({"rows": pa.array([BEYOND_FLOATS], pa.int64())})
     (found,) = validate_tables({"gold.days": (pd.dataset(ids), [limit])})
     assert not found.passed
+
+
+@pytest.mark.parametrize("missing", [[], [None]])
+def test_large_decimals_are_compared_exactly(missing: list[None]) -> None:
+    texts = ["90071992547409.92", "90071992547409.93", "-0.10"]
+    litres = pa.array([*map(Decimal, texts), *missing], pa.decimal128(18, 2))
+    rules = [
+        rule("expect_column_values_to_be_unique", column="litres", name="unique"),
+        rule("expect_column_values_to_be_in_set", column="litres", value_set=[90071992547409.92, -0.1], name="in_set"),
+        rule("expect_column_values_to_be_between", column="litres", min_value=-0.1, name="between"),
+        rule("expect_column_max_to_be_between", column="litres", max_value=1, name="max"),
+    ]
+    found = validate_tables({"gold.days": (pd.dataset(pa.table({"litres": litres})), rules)})
+    verdicts = [(check.rule, check.passed) for check in found]
+    assert verdicts == [("unique", True), ("in_set", False), ("between", True), ("max", False)]
+    assert found[1].observed == f"1 of {len(litres)} rows"
