@@ -26,8 +26,10 @@ AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 def start_command(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start the command so that the kernel kills it when this process dies."""
 
+    guard = os.getpid()
+
     def prepare() -> None:
-        signal_with_parent(signal.SIGKILL)
+        signal_with_parent(signal.SIGKILL, guard)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
 
     return subprocess.Popen(command, preexec_fn=prepare)

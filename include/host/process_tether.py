@@ -18,9 +18,14 @@ PR_SET_PDEATHSIG = 1
 PARENT_GONE = 3
 
 
-def signal_with_parent(number: signal.Signals) -> None:
-    """Have the kernel send a signal to this process when its parent dies; inherited by exec, not by fork."""
+def signal_with_parent(number: signal.Signals, parent: int | None = None) -> None:
+    """Have the kernel send a signal to this process when its parent dies; inherited by exec, not by fork.
+
+    With `parent`, exit at once when that process has died already: the kernel would send nothing.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if parent is not None and os.getppid() != parent:
+        os._exit(PARENT_GONE)
 
 
 def main(arguments: Sequence[str]) -> int:

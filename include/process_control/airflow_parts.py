@@ -56,7 +56,7 @@ def airflow(*arguments: str) -> list[str]:
 def start_part(name: str) -> Part:
     """Start a part; the kernel sends it SIGTERM when this process exits."""
     log_line(f"{name}: starting")
-    tie = partial(signal_with_parent, signal.SIGTERM)
+    tie = partial(signal_with_parent, signal.SIGTERM, os.getpid())
     process = subprocess.Popen(airflow(*PARTS[name]), stdin=subprocess.DEVNULL, preexec_fn=tie)
     return Part(name, process, time.monotonic())
 
