@@ -26,7 +26,7 @@ def storage(
 ) -> None:
     """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
 
-    Files of replaced versions stay for `retention.versions` of pipeline.yaml; then the stream deletes them.
+    Files of replaced versions stay for `retention.versions` of pipeline.yaml; then the stream deletes them (`next`).
     """
 
     settings = load_settings()
@@ -44,9 +44,11 @@ def storage(
 
 def storage_table(parts: Sequence[PartUse]) -> Table:
     """Return the parts as a table in megabytes, with a line of totals."""
-    shown = Table(header_style="bold", box=None)
-    for name in ("dataset", "release", "part", "current MB", "replaced MB", "log MB", "deleted next MB"):
-        shown.add_column(name, justify="right" if name.endswith("MB") else "left", overflow="fold")
+    shown = Table(header_style="bold", box=None, caption="megabytes", caption_justify="left")
+    for name in ("dataset", "release", "part"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("current", "replaced", "log", "next"):
+        shown.add_column(name, justify="right")
     for use in parts:
         names = (escape(text) for text in (use.part.dataset or "–", use.part.release, use.part.name))
         shown.add_row(*names, *(_megabytes(getattr(use, name)) for name in COUNTS))
