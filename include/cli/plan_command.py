@@ -131,7 +131,9 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
 def cancel(plan: Annotated[str, ID]) -> None:
     """Drop a plan that is not applied, and end its job; nothing of it was ever published."""
 
-    end_plan_job(load_settings(), load_plan(load_settings(), plan).plan.id)
+    settings = load_settings()
+    validate_stage(load_plan(settings, plan), Stage.CANCELLED)
+    end_plan_job(settings, plan)
     with _work(plan, LOCK_WITHIN) as (console, settings, record):
         _print_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
 

@@ -2,7 +2,7 @@
 
 Reads / Writes: run files `plan-<job>.json`; a job's log.
 Guarantee: when a job ends, for whatever reason, none of its processes is left (include/host/job_guard.py).
-After a crash: the kernel tells the guard, which ends the job. Its run file stays until the next start or `down`.
+After a crash: the kernel signals the guard, which ends the job. Its run file stays until the next start or `down`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pyspark.sql.types import AtomicType
 
 from include.catalog.pipeline import Gold, LatestGold, grain_columns
 from spark_jobs.layers.gold_windows import window_of
-from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, written_file
+from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, chunks_by_rows, written_file
 from spark_jobs.storage.delta_table import Table
 
 Spans = Sequence[tuple[Bound, Bound]] | None
@@ -212,7 +212,7 @@ def cut_files(
             continue
         # A piece that is replaced keeps its range: between two of them lie pieces that are not.
         edges = sorted(_range(file, columns)[0] for file in replaced)[1:]
-        for number, group in enumerate(_groups(files)):
+        for number, group in enumerate(chunks_by_rows(files, MOST_ROWS)):
             result += _cut(table.spec, columns, group, edges, size, f"piece-{batch}-{number}")
     return result
 
@@ -221,16 +221,6 @@ def _is_ordered(target: GoldTable) -> bool:
     """Whether the grains can be sorted: a key may be a list or a struct."""
     schema = target.table.spec.schema
     return all(isinstance(schema[name].dataType, AtomicType) for name in grain_columns(target.gold))
-
-
-def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    group: list[DataFile] = []
-    for file in files:
-        if group and sum(each.rows for each in group) + file.rows > MOST_ROWS:
-            yield group
-            group = []
-        group.append(file)
-    yield group
 
 
 def _cut(

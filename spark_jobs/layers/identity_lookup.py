@@ -27,7 +27,7 @@ from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import LOG, commit_name, read_commit
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.row_coordinates import PLACE, RANK
-from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, group_bounds
+from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows, group_bounds
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.identity_index import (
@@ -135,7 +135,7 @@ class IdentityLookup:
         segments = list(self._segments)
         version = self._silver.version
         built = version if self._record is None else self._record.built
-        for some in _chunks(files):
+        for some in chunks_by_rows(files, ROWS_AT_ONCE):
             with duckdb_session() as duck:
                 duck.view_table("added", self._silver, some)
                 segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
@@ -178,16 +178,6 @@ def _added_files(silver: Table, after: int) -> list[DataFile]:
     """Return the files with new rows since a version. Raises FileNotFoundError when one was replaced and deleted."""
     paths = [path for path, data_change in _added_paths(silver, after) if data_change]
     return [DataFile(path, "", pq.read_metadata(silver.spec.path / path).num_rows, 0) for path in paths]
-
-
-def _chunks(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    chunk: list[DataFile] = []
-    for file in files:
-        if chunk and sum(f.rows for f in chunk) + file.rows > ROWS_AT_ONCE:
-            yield chunk
-            chunk = []
-        chunk.append(file)
-    yield chunk
 
 
 def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:

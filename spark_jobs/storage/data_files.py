@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -101,6 +101,18 @@ def written_file(spec: TableSpec, path: Path) -> DataFile:
     low, high = _bounds(groups, columns)
     nulls = dict(_nulls(groups, columns)) if groups else {}
     return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high, nulls)
+
+
+def chunks_by_rows(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
+    """Yield the files in order, in lists of at most `most` rows; a file that has more rows is alone in its list."""
+    chunk: list[DataFile] = []
+    for file in files:
+        if chunk and sum(each.rows for each in chunk) + file.rows > most:
+            yield chunk
+            chunk = []
+        chunk.append(file)
+    if chunk:
+        yield chunk
 
 
 def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:

@@ -192,7 +192,7 @@ class Table:
         chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(path))
         files = self.written_files(path)
         if not files:
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         return files
 
     def attempt_folder(self, folder: str) -> Path:

@@ -124,11 +124,11 @@ def test_totals_read_no_history(engine: Engine) -> None:
             insert_commits(connection, path, commits)
     statements.clear()
     LedgerReader(engine).totals()
-    asked = [each for each in statements if each[0].lower().startswith("select")]
+    queries = [each for each in statements if each[0].lower().startswith("select")]
     with engine.begin() as connection:
         plans = [
             line.detail
-            for statement, values in asked
+            for statement, values in queries
             for line in connection.exec_driver_sql(f"explain query plan {statement}", values)
         ]
         scanned = {plan for plan in plans if plan.startswith("SCAN")}
