@@ -98,7 +98,7 @@ COMMANDS = {
     ),
     "repair": LazyCommand(
         "include.cli.repair_command:repair",
-        "Roll back tables that lost commits; replace a damaged or lost checkpoint by a new one at bronze's end.",
+        "Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.",
     ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",
@@ -117,7 +117,7 @@ app = typer.Typer(cls=Headrace, no_args_is_help=True, add_completion=False, pret
 
 
 # They read files that have other names in earlier versions; `up` renames them too.
-NEEDS_CURRENT_STATE = {"backfill", "demo-change", "maintain", "plan", "rejected", "release", "replay"}
+NEEDS_CURRENT_STATE = {"backfill", "demo-change", "maintain", "plan", "rejected", "release", "repair", "replay"}
 
 
 @app.callback()

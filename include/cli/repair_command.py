@@ -1,4 +1,4 @@
-"""`headrace repair`: what a driver cannot start from, after a power cut or with a lost or damaged checkpoint."""
+"""`headrace repair`: what a driver cannot start from, and the index of identities."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from include.planning.owner_client import request_owner
 from include.process_control.job_process import finish_job, refuse_running, start_job
-from include.settings import load_settings
+from include.reading.publication import read_publication
+from include.settings import Settings, load_settings
+from include.state.owner_requests import OwnerRequest, RequestKind
 
 
 def repair(
@@ -17,22 +20,40 @@ def repair(
         bool, typer.Option("--accept-loss", help="continue without records that Kafka expired before they were read")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show the diagnosis and the repair")] = False,
+    identities: Annotated[
+        bool, typer.Option("--identities", help="only rebuild the index of identities from silver; a stream may run")
+    ] = False,
 ) -> None:
-    """Roll back tables that lost commits; replace a damaged or lost checkpoint by a new one at bronze's end.
+    """Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.
 
-    No record is skipped or duplicated; what is removed or replaced is kept. Exit 0: sound or repaired, 1: damaged and
-    not repaired, 2: refused. The offsets of an accepted loss stay in the commits of bronze; audit and status show them.
+    A new checkpoint starts at bronze's end. No record is skipped or duplicated; what is removed or replaced is kept. Exit 0:
+    sound or repaired, 1: damaged and not repaired, 2: refused. The offsets of an accepted loss stay in the commits of
+    bronze; audit and status show them. --identities is executed by the stream between two runs, or by a job without one.
     """
 
     if yes and dry_run:
         raise typer.BadParameter("--yes and --dry-run exclude each other")
+    settings = load_settings()
+    if identities:
+        if yes or dry_run or accept_loss:
+            raise typer.BadParameter("--identities excludes the other options")
+        rebuild_identities(settings, dataset)
+        return
     answer = "dry-run" if dry_run else "yes" if yes else "ask"
     # Checkpoints are checked by the data plane, which the control plane must not import: run it as a process.
     module = ["spark_jobs.jobs.repair_job", dataset, answer, *["accept-loss"] * accept_loss]
-    settings, name = load_settings(), f"repair-{dataset}"
+    name = f"repair-{dataset}"
     refuse_running(settings, name)
     process = start_job(settings, name, module, dataset, stdin=None, stderr=None)
     try:
         raise typer.Exit(process.wait())
     finally:
         finish_job(settings, name, process)
+
+
+def rebuild_identities(settings: Settings, dataset: str) -> None:
+    """Request the rebuild from the owner of the tables; print the entries of each active release."""
+    published = read_publication(settings, dataset).release
+    response = request_owner(settings, dataset, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, published))
+    for release, entries in response.done.items():
+        typer.echo(f"{dataset}: release {release}: {entries:,} identities indexed")

@@ -63,7 +63,7 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest) -> Ow
 
 
 def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
-    name, again = request.plan or f"maintain-{dataset}", "" if request.plan else "headrace maintain"
+    name, again = request.plan or f"maintain-{dataset}", "" if request.plan else request.requester
     done = run_job(settings, name, dataset, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
     response = find_response(settings, dataset, request)
     project_now(settings, dataset)

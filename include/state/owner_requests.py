@@ -1,4 +1,4 @@
-"""Owner requests: what a plan, or `headrace maintain`, requests from the process that owns a dataset's tables.
+"""Owner requests: what a plan or a command requests from the process that owns a dataset's tables.
 
 Reads / Writes: one request file and one response file for each dataset.
 Guarantee: a request stays until the owner has responded; executing it twice has the effect of executing it once.
@@ -34,6 +34,8 @@ class RequestKind(StrEnum):
     """Put back the rows that the plan's patch replaced."""
     COMPACT = "compact"
     """Compact small files and remove obsolete ones."""
+    REBUILD_IDENTITIES = "rebuild_identities"
+    """Build the identity indexes of the active releases again."""
 
     @classmethod
     def _missing_(cls, value: object) -> RequestKind | None:
@@ -55,7 +57,7 @@ class RequestPending(Transient):
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OwnerRequest:
-    """A request about `release`; `plan` is the plan that submitted it, "" for maintenance."""
+    """A request about `release`; `plan` is the plan that submitted it, "" for a command."""
 
     plan: str
     kind: RequestKind
@@ -66,7 +68,8 @@ class OwnerRequest:
     @property
     def requester(self) -> str:
         """Name of the requester in messages."""
-        return f"plan {self.plan}" if self.plan else "headrace maintain"
+        command = "repair --identities" if self.kind is RequestKind.REBUILD_IDENTITIES else "maintain"
+        return f"plan {self.plan}" if self.plan else f"headrace {command}"
 
 
 @dataclass(frozen=True)

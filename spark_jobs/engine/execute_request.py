@@ -63,6 +63,10 @@ def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
     return compact_tables(active.settings, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
 
 
+def _rebuild_identities(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
+    return {each.name: each.release.writer.identities.rebuild() for each in active.all_releases}
+
+
 def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
     _refuse_outdated(active, request)
     published, settings = active.published, active.settings
@@ -102,4 +106,5 @@ EXECUTE: Mapping[RequestKind, Callable[[ActiveReleases, OwnerRequest], Mapping[s
     RequestKind.APPLY_PATCH: _patch,
     RequestKind.REVERT_PATCH: _patch,
     RequestKind.COMPACT: _compact,
+    RequestKind.REBUILD_IDENTITIES: _rebuild_identities,
 }

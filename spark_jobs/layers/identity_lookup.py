@@ -78,6 +78,11 @@ class IdentityLookup:
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
 
+    def rebuild(self) -> int:
+        """Build the index again from silver's files, as its owner; return the number of its entries."""
+        self._build()
+        return sum(segment.record.rows for segment in self._segments)
+
     def _places(self, identities: Identities) -> tuple[Words, set[str]]:
         """Return the candidates' places, and the files of silver that the index does not cover."""
         unindexed = self._advance() if self._owns else self._open()

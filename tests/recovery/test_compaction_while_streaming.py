@@ -73,6 +73,8 @@ def test_compaction_loses_nothing_while_streaming_and_after_kills(site: Site) ->
     again = maintained(site)
     assert any(table["now"] < table["files"] for table in again.values())
     assert driver.process.poll() is None
+    rebuilt = site.command("repair", site.dataset, "--identities")
+    assert (rebuilt.returncode, "identities indexed" in rebuilt.stdout) == (0, True), rebuilt.stderr
     site.send(20)
     site.wait_published(driver)
     site.assert_nothing_lost()

@@ -7,15 +7,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+from typer.testing import CliRunner
 
 from include.catalog.dataset import declared_dataset
+from include.cli import repair_command
+from include.cli.main import app
 from include.paths import identities_path
 from include.settings import Settings
+from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
+from spark_jobs.engine.execute_request import execute
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage import identity_index
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
@@ -223,6 +231,37 @@ def test_building_takes_some_files_at_a_time(silver: IndexedSilver, monkeypatch:
     monkeypatch.setattr(identity_index, "SMALLEST", 1)
     assert silver.candidates([3, 49]) == ["e3", "e49"]
     assert [segment.rows for segment in segments(silver)] == [10] * 5
+
+
+def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: IndexedSilver) -> None:
+    """A segment of the right length is not checked at each look-up."""
+    silver.candidates([1])
+    for path in silver.index.glob("*.hashes"):
+        path.write_bytes(bytes(path.stat().st_size))
+    silver.restart()
+    assert silver.candidates([1, 48]) == []
+    owner: Any = SimpleNamespace(writer=SimpleNamespace(identities=silver.lookup))
+    active: Any = Mock(all_releases=[SimpleNamespace(name="aaa", release=owner)])
+    with patch("spark_jobs.engine.execute_request.refined_batch", lambda _: 9):
+        response = execute(active, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
+    assert (response.refused, response.done) == ("", {"aaa": 50})
+    assert silver.candidates([1, 48]) == ["e1", "e48"]
+
+
+def test_command_requests_the_index_from_the_owner(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[OwnerRequest] = []
+
+    def respond(_: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
+        requested.append(request)
+        return OwnerResponse("", request.kind, request.release, "", 9, done={request.release: 1_050})
+
+    monkeypatch.setattr(repair_command, "load_settings", lambda: settings)
+    monkeypatch.setattr(repair_command, "read_publication", lambda *_: Mock(release="aaa"))
+    monkeypatch.setattr(repair_command, "request_owner", respond)
+    shown = CliRunner().invoke(app, ["repair", "flights", "--identities"])
+    assert (shown.exit_code, requested[0].requester) == (0, "headrace repair --identities")
+    assert "release aaa: 1,050 identities indexed" in shown.stdout
+    assert CliRunner().invoke(app, ["repair", "flights", "--identities", "--yes"]).exit_code == 2
 
 
 def reader_at(silver: IndexedSilver, version: int) -> IdentityLookup:
