@@ -26,8 +26,8 @@ def repair(
 ) -> None:
     """Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.
 
-    A new checkpoint starts at bronze's end. No record is skipped or duplicated; what is removed or replaced is kept. Exit
-    0: sound or repaired, 1: damaged and not repaired, 2: refused. Bronze keeps the offsets of an accepted loss for audit
+    A new checkpoint starts at bronze's end. No record is skipped or duplicated; what is replaced is kept. Exit
+    0: sound or repaired, 1: damaged and not repaired, 2: refused. Bronze has the offsets of accepted losses for audit
     and status. --identities is executed by the stream between two runs, or by a job without one.
     """
 
