@@ -26,12 +26,12 @@ from include.catalog.yaml_declarations import Document, Finding, Key, Problem, s
 WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# What Spark and DuckDB evaluate alike over the same types. Casts, division, multiplication, and functions of text and
-# time differ in some of their results.
+# What Spark and DuckDB evaluate alike over the same types (tests/cases/test_sql_in_both_engines.py). Casts, arithmetic
+# of wide decimals, and functions of text and time differ in some of their results.
 SAME_IN_DUCKDB = (
     *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Star, exp.Paren, exp.Alias, exp.Tuple),
     *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is),
-    *(exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Add, exp.Sub, exp.Neg, exp.Abs),
+    *(exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Neg, exp.Abs),
     *(exp.Select, exp.From, exp.Table, exp.TableAlias, exp.Subquery, exp.With, exp.CTE, exp.Where, exp.Group),
     *(exp.Having, exp.Qualify, exp.Distinct, exp.Order, exp.Ordered, exp.Window, exp.RowNumber, exp.Rank),
     *(exp.DenseRank, exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter),
@@ -98,7 +98,7 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
 def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:
     """Yield why a text is no SQL expression over these columns; `known` is None where they cannot be known."""
     try:
-        trees = _parsed(expression)
+        trees = parsed_statements(expression)
     except SqlglotError as error:
         yield key, f"is not an SQL expression of Spark: {_reason(error)}, is {shown(expression)}"
         return
@@ -113,7 +113,7 @@ def _expression_findings(key: Key, expression: str, known: set[str] | None) -> I
 def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[int, str]]:
     """Yield line and reason where a query cannot be the query of a gold table."""
     try:
-        trees = _parsed(gold.query)
+        trees = parsed_statements(gold.query)
     except SqlglotError as error:
         line = error.errors[0].get("line") if isinstance(error, ParseError) and error.errors else 1
         yield int(line or 1), f"is not SQL of Spark: {_reason(error)}"
@@ -138,13 +138,14 @@ def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[
 
 def unproven_constructs(sql: str) -> list[str]:
     """Return the functions and operators of an SQL text that Spark and DuckDB may evaluate differently, sorted."""
-    nodes = [node for tree in _parsed(sql) for node in tree.walk() if not isinstance(node, SAME_IN_DUCKDB)]
+    nodes = [node for tree in parsed_statements(sql) for node in tree.walk() if not isinstance(node, SAME_IN_DUCKDB)]
     # sqlglot reads a cast of Spark as a "trycast", with its type as a node below it.
     unproven = {node.key.removeprefix("try") for node in nodes if not isinstance(node, exp.DataType)}
-    return sorted(unproven)
+    # To Spark a backslash escapes and double quotes hold a text; to DuckDB they are a character and a name.
+    return sorted(unproven | {name for mark, name in (("\\", "backslash"), ('"', "double quotes")) if mark in sql})
 
 
-def _parsed(sql: str) -> list[Any]:
+def parsed_statements(sql: str) -> list[Any]:
     """Return the statements of a text; raises SqlglotError."""
     kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
     # The parser forgives a parenthesis that some functions leave open.
