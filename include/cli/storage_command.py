@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from include.catalog.dataset import DatasetUnknown, dataset_names
-from include.paths import folder_name, warehouse
 from include.settings import load_settings
 from include.status.disk_use import PartUse, disk_use
 
@@ -29,10 +28,7 @@ def storage(
     Files of replaced versions stay for `retention.versions` of pipeline.yaml; then the stream deletes them (`next`).
     """
 
-    settings = load_settings()
-    if dataset is not None and not (warehouse(settings) / folder_name("dataset", dataset)).is_dir():
-        raise DatasetUnknown(dataset, dataset_names(settings))
-    parts = disk_use(settings, dataset)
+    parts = disk_use(load_settings(), dataset)
     if as_json:
         rows = [asdict(use.part) | {name: getattr(use, name) for name in COUNTS} for use in parts]
         for row in rows:
@@ -43,20 +39,20 @@ def storage(
 
 
 def storage_table(parts: Sequence[PartUse]) -> Table:
-    """Return the parts as a table in megabytes, with a line of totals."""
-    shown = Table(header_style="bold", box=None, caption="megabytes", caption_justify="left")
+    """Return the parts as a table, with a line of totals."""
+    shown = Table(header_style="bold", box=None, pad_edge=False, collapse_padding=True)
     for name in ("dataset", "release", "part"):
         shown.add_column(name, no_wrap=True)
     for name in ("current", "replaced", "log", "next"):
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True, min_width=8)
     for use in parts:
         names = (escape(text) for text in (use.part.dataset or "–", use.part.release, use.part.name))
-        shown.add_row(*names, *(_megabytes(getattr(use, name)) for name in COUNTS))
+        shown.add_row(*names, *(_size(getattr(use, name)) for name in COUNTS))
     totals = (sum(getattr(use, name) for use in parts) for name in COUNTS)
     shown.add_section()
-    shown.add_row("all", "", "", *map(_megabytes, totals), style="bold")
+    shown.add_row("all", "", "", *map(_size, totals), style="bold")
     return shown
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f}" if count else ""
+def _size(count: int) -> str:
+    return decimal(count).replace(" bytes", " B").replace(" byte", " B") if count else ""

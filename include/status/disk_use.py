@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from include.catalog.dataset import released_dataset
 from include.clients import table_files
 from include.clients.delta_log import LOG
-from include.errors import HeadraceError
+from include.errors import HeadraceError, Terminal
 from include.paths import warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
@@ -18,6 +19,20 @@ from include.state.release_files import active_releases_file
 
 SHARED = "all"
 """Instead of a release: for what all releases of a dataset share."""
+BY_DATASET = {"checkpoints": "checkpoint", "quality": "validation results"}
+PLAN_FOLDER = re.compile(r"[a-z]+-(.+)-[0-9]+")
+
+
+class NothingStored(Terminal):
+    """The state folder is missing or has no file, or none of `dataset`."""
+
+    def __init__(self, state: Path, dataset: str | None) -> None:
+        what, missing = f"of dataset {dataset!r} " if dataset else "", "" if state.is_dir() else " (no such folder)"
+        super().__init__(
+            f"nothing {what}is stored in {state}{missing}",
+            f"headrace up{f' {dataset}' if dataset else ''}, or set HEADRACE_STATE to another state folder",
+        )
+        self.state, self.dataset = state, dataset
 
 
 @dataclass(frozen=True)
@@ -50,11 +65,16 @@ class PartUse:
 
 
 def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
-    """Return the use of each part of the state folder, or of those of one dataset, ordered by name."""
+    """Return the use of each part of the state folder, or of those of one dataset, ordered by name.
+
+    Raises NothingStored when there is none.
+    """
     found: dict[StoragePart, PartUse] = {}
     active: dict[StoragePart, dict[str, int]] = {}
-    for path, size in _files(settings.state if dataset is None else warehouse(settings) / dataset):
+    for path, size in _files(settings.state):
         part = _part_of(settings, path)
+        if dataset not in (None, part.dataset):
+            continue
         if part not in active:
             active[part] = _current(part)
         use = found.get(part, PartUse(part))
@@ -64,6 +84,8 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
             found[part] = replace(use, replaced=use.replaced + size)
         else:
             found[part] = replace(use, current=use.current + size)
+    if not found:
+        raise NothingStored(settings.state, dataset)
     ordered = sorted(found.values(), key=lambda use: (use.part.dataset, use.part.release != SHARED, *_names(use)))
     return [replace(use, deletable=_deletable(settings, use.part)) for use in ordered]
 
@@ -86,7 +108,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
 def _part_of(settings: Settings, path: Path) -> StoragePart:
     root = warehouse(settings)
     if not path.is_relative_to(root):
-        return StoragePart("", "", path.relative_to(settings.state).parts[0])
+        return _outside_warehouse(path.relative_to(settings.state).parts)
     dataset, *rest = path.relative_to(root).parts
     folder = root / dataset
     match rest:
@@ -105,6 +127,19 @@ def _part_of(settings: Settings, path: Path) -> StoragePart:
         case [release, _, *_]:
             return StoragePart(dataset, release, "other")
     return StoragePart(dataset, SHARED, "other")
+
+
+def _outside_warehouse(parts: tuple[str, ...]) -> StoragePart:
+    match parts:
+        case ["removed", dataset, _, *_]:
+            return StoragePart(dataset, SHARED, "removed by repair")
+        case ["releases", dataset, release, _, *_]:
+            return StoragePart(dataset, release, "snapshot")
+        case [folder, dataset, _, *_] if folder in BY_DATASET:
+            return StoragePart(dataset, SHARED, BY_DATASET[folder])
+        case ["plans", folder, _, *_] if found := PLAN_FOLDER.fullmatch(folder):
+            return StoragePart(found[1], SHARED, "plans")
+    return StoragePart("", "", parts[0])
 
 
 def _current(part: StoragePart) -> dict[str, int]:
