@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "down": LazyCommand(
         "include.cli.up_command:down",
-        "Stop Airflow and jobs of plans, drain the streams, stop broker and runner; or drain only these streams.",
+        "Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch.",
     ),
     "status": LazyCommand(
         "include.cli.status_command:status",

@@ -21,6 +21,7 @@ from include.process_control.start_stop import down as bring_down
 from include.process_control.start_stop import up as bring_up
 from include.settings import Settings, load_settings
 from include.state.process_states import ProcessState
+from include.status.process_status import observe_jobs
 
 NAMES = typer.Argument(help="Datasets. [default: all]", show_default=False)
 
@@ -72,12 +73,13 @@ def start_airflow(settings: Settings, console: Console) -> None:
 
 
 def down(
-    datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these streams.", show_default=False)] = None,
+    datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these datasets.", show_default=False)] = None,
 ) -> None:
-    """Stop Airflow and jobs of plans, drain the streams, stop broker and runner; or drain only these streams."""
+    """Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch."""
 
     settings, console = load_settings(), Console()
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
+    jobs = observe_jobs(settings)
     before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])
-    if not airflow and all(status.state is ProcessState.STOPPED for status in before):
+    if not airflow and not jobs and all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)

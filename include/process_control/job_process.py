@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -106,9 +106,11 @@ def end_processes(run: RunFile) -> bool:
     return True
 
 
-def end_jobs(settings: Settings, report: Callable[[str], None]) -> None:
-    """End all jobs of the state folder and report each; what they committed stays."""
+def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collection[str] = ()) -> None:
+    """End all jobs of the state folder (or of these datasets) and report each; what they committed stays."""
     for run in job_run_files(settings):
+        if datasets and run.extra.get("dataset") not in datasets:
+            continue
         report(f"{run.name}: stopping …")
         began = time.monotonic()
         if end_processes(run):

@@ -236,9 +236,9 @@ def restart_note(before: ProcessStatus) -> str:
 
 
 def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
-    """Release all streams (or these `datasets`): they drain at their next batch boundary.
+    """End the jobs of all datasets (or of `datasets`), release their streams: these drain at their next batch boundary.
 
-    Without `datasets` jobs of plans, the broker and the runner end too. Returns the processes before.
+    Without `datasets` the broker and the runner end too. Returns the processes before, without the jobs.
     A process that does not exit is killed. Errors: DatasetUnknown, StateBusy.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
@@ -248,8 +248,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     with exclusive_command(settings):
         names = list(datasets) or known
         before = observe_processes(settings, names)
-        if not datasets:
-            end_jobs(settings, report)
+        end_jobs(settings, report, datasets)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):
                 report(f"{STREAM}{name}: Airflow's stream__{name} requested it; unless paused, its next run starts it")

@@ -17,7 +17,8 @@ import pytest
 from include.errors import Terminal, Transient
 from include.planning.bounded_jobs import JobDied, JobTimedOut, end_plan_job, run_job
 from include.process_control import job_process
-from include.process_control.job_process import JobRunning, end_jobs, refuse_running
+from include.process_control.job_process import JobRunning, refuse_running
+from include.process_control.start_stop import down
 from include.settings import CLONE, Settings
 from include.state.process_states import ProcessState
 from include.state.run_files import job_processes, job_run_files
@@ -135,11 +136,15 @@ def test_running_job_is_in_status_until_it_is_cancelled(settings: Settings, runn
     assert observe_jobs(settings) == []
 
 
-def test_down_ends_jobs(settings: Settings, running: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize("datasets", [(), ("flights",)])
+def test_down_ends_jobs(settings: Settings, running: subprocess.Popen[bytes], datasets: tuple[str, ...]) -> None:
     before, lines = processes(settings), list[str]()
-    end_jobs(settings, lines.append)
+    down(settings, lines.append, ["weather"])
+    assert processes(settings) == before, "the job belongs to another dataset"
+    assert not any(line.startswith("plan:") for line in lines)
+    down(settings, lines.append, datasets)
     assert_gone(before)
-    assert f"plan:{NAME}: ended after" in lines[-1]
+    assert [line for line in lines if f"plan:{NAME}: ended after" in line]
     assert job_run_files(settings) == []
 
 
