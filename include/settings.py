@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -64,6 +65,9 @@ class Settings(BaseSettings):
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
+    durability: Literal["process", "power"] = Field(
+        "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
+    )
     batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
     refine_records: int = Field(500_000, ge=1, description="maximum records in a refine run; a batch is never split")
     compaction_files: int = Field(
@@ -89,6 +93,11 @@ class Settings(BaseSettings):
     kafka_options: dict[str, str] = Field(
         default_factory=dict, description="JSON object of Kafka source options, from a list of safe ones"
     )
+
+    @property
+    def is_power_safe(self) -> bool:
+        """Whether files are forced to disk before a batch counts as committed."""
+        return self.durability == "power"
 
     @field_validator("state", "datasets", "jars", mode="before")
     @classmethod

@@ -88,9 +88,10 @@ class GrownHistory:
         self.dataset = declared_dataset(self.settings, "flights")
         names = self.settings, self.dataset.name, self.dataset.release
         gold = next(each for each in self.dataset.pipeline.gold if isinstance(each, AdditiveGold))
-        silver_is = TableSpec("silver.flights", silver_path(*names), SILVER, "_month", ("occurred_at", "_batch_id"))
-        rejected_is = TableSpec("rejected.flights", rejected_path(*names), SILVER, "_month", ("_batch_id",))
-        gold_is = TableSpec(f"gold.{gold.name}", gold_path(*names, gold.name), HOUR, "_month", ("hour",))
+        durable, bounded = self.settings.is_power_safe, ("occurred_at", "_batch_id")
+        silver_is = TableSpec("silver.flights", silver_path(*names), SILVER, "_month", bounded, durable)
+        rejected_is = TableSpec("rejected.flights", rejected_path(*names), SILVER, "_month", ("_batch_id",), durable)
+        gold_is = TableSpec(f"gold.{gold.name}", gold_path(*names, gold.name), HOUR, "_month", ("hour",), durable)
         tables = [Table(spec) for spec in (bronze_spec(self.settings, "flights"), silver_is, rejected_is)]
         nothing: Any = None
         writer = SilverWriter(

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from include.durable_files import write_atomically
 from include.paths import plan_path
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
 
 INDEX = ".index"
 

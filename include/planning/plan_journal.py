@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from include.catalog.history_slice import parsed_slice
 from include.catalog.release_diff import TableChange
+from include.durable_files import write_atomically
 from include.errors import Terminal, Transient
 from include.paths import plan_path
 from include.planning.comparison import Comparison, comparison_from_json
@@ -37,7 +38,6 @@ from include.planning.plan_index import (
 )
 from include.planning.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
-from include.state.atomic_files import write_atomically
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import psutil
 
+from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
 from include.paths import airflow_path, log_path
 from include.process_control.child_process import spawn
 from include.process_control.start_stop import Reporter, exclusive_command
 from include.settings import CLONE, Settings
-from include.state.atomic_files import write_atomically
 from include.state.json_file import JsonFile
 from include.state.process_logs import log_size, log_tail
 from include.state.process_states import AIRFLOW

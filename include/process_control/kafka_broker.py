@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from include.clients.kafka import BrokerUnreachable, cluster_id
+from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.host.jar_lock import LOCK, read_jar_list, require_jars
 from include.host.java_runtime import Java, find_java
@@ -24,7 +25,6 @@ from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_fr
 from include.paths import kafka_path
 from include.process_control.child_process import spawn
 from include.settings import CLONE, Settings
-from include.state.atomic_files import write_atomically
 from include.state.json_file import JsonFile
 from include.state.process_states import BROKER
 from include.state.run_files import RunFile
@@ -32,6 +32,8 @@ from include.state.run_files import RunFile
 CONFIGURATION = CLONE / "infra" / "kafka"
 # C1 only: the broker copies bytes, it starts in half the time with a third less CPU.
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
+# Kafka's own default: the operating system decides when records reach the disk.
+NEVER = 2**63 - 1
 LIMITS = ("-XX:MaxMetaspaceSize=96m", "-XX:ReservedCodeCacheSize=48m", "-XX:MaxDirectMemorySize=64m")
 
 
@@ -129,7 +131,8 @@ def assign_ports(node: BrokerNode, requested: int) -> BrokerNode:
 def write_properties(settings: Settings, node: BrokerNode) -> None:
     """Write Kafka's configuration from the template in infra/kafka."""
     template = string.Template((CONFIGURATION / "server.properties").read_text())
-    text = template.substitute(port=node.port, controller_port=node.controller_port)
+    flush = 1 if settings.is_power_safe else NEVER
+    text = template.substitute(port=node.port, controller_port=node.controller_port, flush=flush)
     write_atomically(kafka_path(settings) / "server.properties", text)
 
 

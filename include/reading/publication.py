@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.paths import publication_path, warehouse
 from include.settings import Settings
@@ -146,23 +146,8 @@ def publish(settings: Settings, publication: Publication) -> None:
 
 def replace_publication(settings: Settings, publication: Publication) -> None:
     """Do what `publish` does, also back to an earlier batch: only for tables that lost the published one."""
-    path = publication_path(settings, publication.dataset)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".publication.{os.getpid()}.tmp")
-    with fresh.open("wb") as file:
-        file.write(json.dumps(publication_json(publication), indent=1).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    text = json.dumps(publication_json(publication), indent=1)
+    write_atomically(publication_path(settings, publication.dataset), text + "\n")
 
 
 def publication_json(publication: Publication) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import ReferenceTable
 from include.clients.delta_log import LOG, LogDamaged, commits_descending, latest_version, refuse_lost_commits
+from include.durable_files import sync_files
 from include.errors import Terminal
 from include.paths import bronze_path, reference_path
 from include.settings import Settings
@@ -225,3 +226,5 @@ def _write(path: Path, rows: pa.Table, mode: str) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_deltalake(str(path), rows, mode=mode, configuration=KEPT if mode == "ignore" else None)  # type: ignore[call-overload]
+    # Small and rare: bronze's commits name its versions, so a power cut must not take one.
+    sync_files((file for file in path.rglob("*") if file.is_file()), path.parents[1])

@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.secret_masking import mask_secrets, mask_value
-from include.state.atomic_files import write_atomically
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ Does not: build a release from its start (`shadow_job.py`).
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -223,6 +224,9 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     )
     try:
         release = open_release(spark, settings, dataset, bronze)
+        if settings.is_power_safe:
+            # New tables, and what a process that crashed, or ran without `power`, has committed.
+            os.sync()
         return ActiveRelease(release, lease.with_minimum_epoch(last_epoch(release) + 1))
     except BaseException:
         lease.release()

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset
+from include.durable_files import sync_files
 from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
@@ -98,6 +99,7 @@ class Ingest:
         begun = time.monotonic()
         try:
             batch = self._batch(number)
+            self._sync_plan(number)
             files = commit_bronze(self.bronze, records, batch, self._refuse_replaced_topic)
         except Exception as error:
             self.failure = error
@@ -105,6 +107,14 @@ class Ingest:
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
         self.last_batch, self.progress = batch.number, time.monotonic()
+
+    def _sync_plan(self, number: int) -> None:
+        """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""
+        if self.settings.is_power_safe:
+            checkpoint = self._checkpoint()
+            files = [checkpoint / "metadata", checkpoint / "offsets" / str(number)]
+            done = checkpoint / "commits" / str(number - 1)
+            sync_files([*files, *([done] if done.exists() else [])], checkpoint.parent)
 
     def _refuse_replaced_topic(self) -> None:
         """Spark continues at the same offsets in a topic that was deleted and created again."""

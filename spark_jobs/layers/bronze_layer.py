@@ -61,7 +61,8 @@ class BronzeBatch:
 
 def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
     """Return what `bronze.<dataset>` is."""
-    return TableSpec(f"bronze.{dataset}", bronze_path(settings, dataset), SCHEMA, "_date", BOUNDED)
+    path = bronze_path(settings, dataset)
+    return TableSpec(f"bronze.{dataset}", path, SCHEMA, "_date", BOUNDED, settings.is_power_safe)
 
 
 def commit_bronze(

@@ -56,7 +56,7 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
     schema = partitioned_schema(gold_rows(gold, silver, 0).schema, MONTH)
     bounded = tuple(name for name in grain_columns(gold) if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
-    return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"))
+    return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
 def commit_gold(targets: Sequence[GoldTable], writer: SilverWriter, silver: Sequence[DataFile], run: RefineRun) -> None:

@@ -129,13 +129,15 @@ def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableS
         bounded += gold.keys if isinstance(gold, LatestGold) else [gold.window.column]
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
-    return TableSpec(f"silver.{dataset.name}", path, partitioned_schema(rows.schema, MONTH), MONTH, columns)
+    schema = partitioned_schema(rows.schema, MONTH)
+    return TableSpec(f"silver.{dataset.name}", path, schema, MONTH, columns, settings.is_power_safe)
 
 
 def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
     """Return what `rejected.<dataset>` is."""
     path = rejected_path(settings, dataset.name, dataset.release)
-    return TableSpec(f"rejected.{dataset.name}", path, REJECTED, MONTH, ("_partition", "_offset", "_batch_id"))
+    bounded = ("_partition", "_offset", "_batch_id")
+    return TableSpec(f"rejected.{dataset.name}", path, REJECTED, MONTH, bounded, settings.is_power_safe)
 
 
 def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:

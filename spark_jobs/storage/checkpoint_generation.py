@@ -8,11 +8,11 @@ bronze's batch numbers. Only `headrace repair` creates one, never a driver.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from include.durable_files import write_atomically
 from include.errors import Terminal
 
 
@@ -77,13 +77,7 @@ def read_generation(folder: Path, dataset: str) -> Generation | None:
 
 def write_generation(folder: Path, generation: Generation) -> None:
     """Write the dataset's generation, atomically and durably."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, fresh = folder / "generation.json", folder / ".generation.json"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(asdict(generation), file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_atomically(folder / "generation.json", json.dumps(asdict(generation)))
 
 
 def ensure_generation(folder: Path, generation: Generation) -> None:

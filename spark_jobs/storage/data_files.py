@@ -52,13 +52,17 @@ class DataFile:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table's display name, folder, columns (the partition column last) and columns with bounds."""
+    """A table's display name, folder, columns (the partition column last) and columns with bounds.
+
+    `durable`: commits, and the files that they name, are forced to disk.
+    """
 
     name: str
     path: Path
     schema: StructType
     partition: str
     bounded: tuple[str, ...]
+    durable: bool = False
 
     @property
     def data_schema(self) -> StructType:

@@ -24,8 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.clients.delta_log import refuse_lost_commits
+from include.clients.delta_log import LOG, checkpoint_file, commit_name, refuse_lost_commits
 from include.clients.file_checksum import name_by_checksum
+from include.durable_files import sync_files
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.file_index import FileIndex
@@ -221,9 +222,11 @@ class Table:
             custom_metadata={"userMetadata": json.dumps(metadata, sort_keys=True)},
             max_commit_retries=0,
         )
+        self._sync_files(added)
         with self._lock:
             self._refresh()
             self._write(actions(self.spec, added, removed), properties, app_id, version)
+            self._sync_log()
             self._replace(added, removed)
             self._committed[app_id] = version
             self._versions[app_id] = version, self._delta.version()
@@ -245,6 +248,7 @@ class Table:
         if rows[0] != rows[1]:
             raise CompactedRowsDiffer(self.spec.name, *rows)
         properties = CommitProperties(max_commit_retries=0)
+        self._sync_files(added)
         with self._lock:
             self._refresh()
             self._stale = True
@@ -252,8 +256,21 @@ class Table:
                 self._create(actions(self.spec, added, removed, data_change=False), properties)
             except CommitFailedError as error:
                 raise OwnershipLost(self.spec.name, "maintenance", str(error)) from error
+            self._sync_log()
             self._replace(added, removed)
             self._stale = False
+
+    def _sync_files(self, files: Sequence[DataFile]) -> None:
+        """Force files to disk before the commit that names them."""
+        if self.spec.durable:
+            sync_files([self.spec.path / file.path for file in files], self.spec.path)
+
+    def _sync_log(self) -> None:
+        """Force the newest commit to disk, and the checkpoint that delta-rs wrote after it."""
+        if self.spec.durable:
+            log, version = self.spec.path / LOG, self._delta.version()
+            written = checkpoint_file(self.spec.path, version), log / "_last_checkpoint"
+            sync_files([log / commit_name(version), *(written if written[0].exists() else ())], log)
 
     def _update(self) -> None:
         """Advance `_delta` to a commit of this process."""

@@ -12,11 +12,15 @@ import pytest
 from source_tree import Module, code, imports, modules
 
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
-GROUND = ("include.errors", "include.secret_masking", "include.settings", "include.paths", "include.strict_values")
+GROUND = (
+    *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
+    "include.strict_values",
+)
 LOW = (*GROUND, "include.host", "include.state")
 READERS = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),

@@ -89,7 +89,7 @@ def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.
     assert file.read() == SAMPLE
 
 
-@pytest.mark.parametrize(("durable", "syncs"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("durable", "syncs"), [(True, 2), (False, 0)])
 def test_only_durable_writes_are_forced_to_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, syncs: int
 ) -> None:

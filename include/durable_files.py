@@ -1,0 +1,38 @@
+"""Files that survive a power cut: small ones replaced atomically, and files and folders forced to disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a small file so that a reader sees the old or the new text; when `durable`, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.replace(part, path)
+    if durable:
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Force a file's content to disk, or a folder's list of entries."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_files(files: Iterable[Path], root: Path) -> None:
+    """Force files to disk with the folders that name them, up to and including `root`."""
+    paths = list(files)
+    folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(root)}
+    for path in [*paths, *folders]:
+        sync_path(path)
