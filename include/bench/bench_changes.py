@@ -17,11 +17,11 @@ from include.bench.bench_events import EventSupply
 from include.bench.bench_latency import Latency, measure_latency
 from include.bench.bench_state import DATASET, LogLine
 from include.planning import plan_stages
-from include.planning.plan import PlanRecord
 from include.planning.plan_stages import SilentReporter
 from include.planning.release_plan import ReleaseParameters, plan_release
 from include.planning.replay_plan import ReplayParameters, plan_replay
-from include.planning.stage_results import SliceBuilt, Stage
+from include.plans.plan import PlanRecord
+from include.plans.stage_results import SliceBuilt, Stage
 from include.reading import pinned
 from include.reading.publication import read_publication
 from include.settings import Settings

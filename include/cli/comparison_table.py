@@ -11,8 +11,8 @@ from rich.text import Text
 from include.cli.checks_table import checks_table
 
 if TYPE_CHECKING:
-    from include.planning.comparison import Comparison
     from include.planning.comparison_view import TableView
+    from include.plans.comparison import Comparison
 
 
 def show_comparison(console: Console, comparison: Comparison, *, details: bool = True) -> None:

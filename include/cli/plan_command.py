@@ -23,8 +23,9 @@ from include.cli.query_command import wide_console
 from include.planning import plan_stages
 from include.planning.bounded_jobs import end_plan_job
 from include.planning.explain_plan import cost
-from include.planning.plan import PlanRecord, validate_stage
-from include.planning.plan_journal import (
+from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
+from include.plans.plan import PlanRecord, validate_stage
+from include.plans.plan_journal import (
     PlanUnreadable,
     all_plans,
     comparison_path,
@@ -35,8 +36,7 @@ from include.planning.plan_journal import (
     record_json,
     unreadable_plans,
 )
-from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
-from include.planning.stage_results import Applied, Compared, Stage
+from include.plans.stage_results import Applied, Compared, Stage
 from include.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")

@@ -33,11 +33,11 @@ from include.demo.demo_changes import (
 )
 from include.demo.demo_state import demo_lock
 from include.planning import plan_stages
-from include.planning.plan import PlanRecord
-from include.planning.plan_journal import load_comparison, plan_lock
 from include.planning.plan_stages import PlanStage, run_plan
 from include.planning.release_plan import ReleaseParameters, plan_release
 from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import load_comparison, plan_lock
 from include.process_control.start_stop import up
 from include.reading import pinned
 from include.reading.publication import find_publication

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from include.paths import airflow_path, log_path
-from include.planning.plan_journal import open_plans
+from include.plans.plan_journal import open_plans
 from include.settings import Settings
 
 MEGABYTE = 1 << 20

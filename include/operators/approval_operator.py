@@ -18,7 +18,7 @@ from include.operators.stage_operators import LOCK_TIMEOUT, LogReporter, plan_of
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord
+    from include.plans.plan import PlanRecord
     from include.settings import Settings
 
 QUESTION = "Publish the change?"
@@ -33,9 +33,9 @@ class ApprovePlan(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Approve by policy, or wait for a person. Raises PlanHeld."""
-        from include.planning.plan_journal import plan_lock
         from include.planning.plan_stages import NotApproved, run_plan
-        from include.planning.stage_results import Stage
+        from include.plans.plan_journal import plan_lock
+        from include.plans.stage_results import Stage
 
         settings = load_settings()
         with airflow_errors():
@@ -54,9 +54,9 @@ class ApprovePlan(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Record the decision, then let Airflow continue or skip."""
-        from include.planning.plan_journal import plan_lock
         from include.planning.plan_stages import approve, reject
-        from include.planning.stage_results import Stage
+        from include.plans.plan_journal import plan_lock
+        from include.plans.stage_results import Stage
 
         settings, by = load_settings(), str((event.get("responded_by_user") or {}).get("name") or "somebody")
         decide = approve if self.APPROVE in event.get("chosen_options", ()) else reject
@@ -74,7 +74,7 @@ class ApprovePlan(ApprovalOperator):
 
     def _body(self, settings: Settings, record: PlanRecord) -> str:
         from include.planning.comparison_rendering import comparison_markdown
-        from include.planning.plan_journal import load_comparison
+        from include.plans.plan_journal import load_comparison
 
         comparison = load_comparison(settings, record.plan.id)
         assert comparison is not None, "a compared plan has a comparison"

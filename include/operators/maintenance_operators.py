@@ -30,8 +30,8 @@ class MaintainTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, dict[str, int]]:
         """Maintain; skipped before the first publication, and while a plan is open."""
-        from include.maintenance.ended_plans import remove_ended
         from include.maintenance.table_maintenance import PlanOpen, maintain_tables
+        from include.plans.ended_plans import remove_ended
         from include.reading.publication import NothingPublished
 
         with airflow_errors():

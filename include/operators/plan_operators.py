@@ -21,7 +21,7 @@ from include.operators.triggers import PlanClosed
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord
+    from include.plans.plan import PlanRecord
     from include.settings import Settings
 
 # A plan may wait for approval over a weekend; a longer wait is an error.

@@ -21,8 +21,8 @@ from include.operators.run_context import airflow_errors, origin, run_params, tr
 from include.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.planning.plan import PlanRecord
     from include.planning.plan_stages import PlanStage
+    from include.plans.plan import PlanRecord
     from include.settings import Settings
 
 # A process that a killed task left behind may still be working on the plan.
@@ -63,7 +63,7 @@ class OtherDataset(Terminal):
 
 def plan_of(settings: Settings, run: str) -> PlanRecord:
     """Return the plan of an Airflow run. Raises NoPlan."""
-    from include.planning.plan_journal import find_plan
+    from include.plans.plan_journal import find_plan
 
     record = find_plan(settings, run)
     if record is None:
@@ -101,10 +101,10 @@ class RunPlan(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the remaining stages under the plan's lock; return the result."""
-        from include.planning.plan import OPEN
-        from include.planning.plan_journal import load_plan, plan_lock
         from include.planning.plan_stages import run_plan
-        from include.planning.stage_results import Stage
+        from include.plans.plan import OPEN
+        from include.plans.plan_journal import load_plan, plan_lock
+        from include.plans.stage_results import Stage
 
         settings = load_settings()
         with airflow_errors():
@@ -130,7 +130,7 @@ class BuildPlan(RunPlan):
 
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
         """Return the result of the build."""
-        from include.planning.stage_results import Built, result_json
+        from include.plans.stage_results import Built, result_json
 
         return result_json(record.last(Built))
 
@@ -143,8 +143,8 @@ class ComparePlan(RunPlan):
 
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
         """Return the result of the comparison, and the path of its page."""
-        from include.planning.plan_journal import comparison_path
-        from include.planning.stage_results import Compared, result_json
+        from include.plans.plan_journal import comparison_path
+        from include.plans.stage_results import Compared, result_json
 
         page = comparison_path(settings, record.plan.id, "html")
         return {**result_json(record.last(Compared)), "page": str(page)}
@@ -189,9 +189,9 @@ class RollBack(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Roll back, unless this run already did; succeeds when the tables confirm it."""
         from include.operators.run_parameters import RollbackParameters, validated_params
-        from include.planning.plan_journal import load_plan, plan_lock
         from include.planning.plan_stages import roll_back
-        from include.planning.stage_results import Stage
+        from include.plans.plan_journal import load_plan, plan_lock
+        from include.plans.stage_results import Stage
 
         settings, by = load_settings(), f"{triggered_by(context)} ({origin(context)})"
         with airflow_errors():
@@ -204,8 +204,8 @@ class RollBack(BaseOperator):
 
     def _plan_id(self, settings: Settings, named: str, by: str) -> str:
         """Return the named plan, else the one that this run rolled back before, else the last one applied."""
-        from include.planning.plan_journal import all_plans, load_plan
-        from include.planning.stage_results import Applied, Stage
+        from include.plans.plan_journal import all_plans, load_plan
+        from include.plans.stage_results import Applied, Stage
 
         if named:
             if load_plan(settings, named).plan.dataset != self.dataset:

@@ -6,11 +6,8 @@ from datetime import datetime
 
 from include.catalog.history_slice import BRONZE, Slice
 from include.catalog.pipeline import time_columns
-from include.planning.comparison import EQUAL, Comparison
 from include.planning.confirm_applied import confirm_backfill
 from include.planning.owner_client import project_now
-from include.planning.plan import BACKFILL, PlanRecord
-from include.planning.plan_journal import find_plan, planning_lock
 from include.planning.plan_parameters import SliceParameters, UtcTime
 from include.planning.slice_plan import (
     PlanRequest,
@@ -21,8 +18,11 @@ from include.planning.slice_plan import (
     published_view,
     slice_kind,
 )
-from include.planning.stage_results import SliceBuilt
 from include.planning.verified_ranges import write_verified
+from include.plans.comparison import EQUAL, Comparison
+from include.plans.plan import BACKFILL, PlanRecord
+from include.plans.plan_journal import find_plan, planning_lock
+from include.plans.stage_results import SliceBuilt
 from include.settings import Settings
 
 

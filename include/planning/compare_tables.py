@@ -12,7 +12,7 @@ from typing import Any
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import LatestGold, grain_columns
-from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
+from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
 from include.reading.sql_quoting import sql_identifier
 

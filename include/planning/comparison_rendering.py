@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from include.planning.comparison import Comparison
 from include.planning.comparison_view import comparison_view
+from include.plans.comparison import Comparison
 from include.rendering.render_template import render_html, render_markdown
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from include.catalog.dataset import released_dataset
 from include.paths import patch_path
 from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows
-from include.planning.plan import Plan
+from include.plans.plan import Plan
 from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset

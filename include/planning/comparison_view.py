@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.planning.comparison import Comparison, MeasureChange, Sample, TableComparison
+from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 
 DIFFERENCES = {"added": "new table", "removed": "removed table", "rekeyed": "rekeyed"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from include.clients.delta_log import commits_descending, transaction_version
 from include.errors import Terminal
 from include.paths import silver_path, verified_path
-from include.planning.plan import PlanRecord
 from include.planning.plan_kind import Confirmation
-from include.planning.stage_results import Published, Stage
+from include.plans.plan import PlanRecord
+from include.plans.stage_results import Published, Stage
 from include.reading.publication import Publication
 from include.settings import Settings
 

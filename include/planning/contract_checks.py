@@ -16,8 +16,8 @@ from include.catalog.rule_results import RuleResult
 from include.errors import Terminal
 from include.planning.bounded_jobs import run_job
 from include.planning.compare_tables import Side
-from include.planning.plan import Plan, PlanRecord
-from include.planning.stage_results import Compared
+from include.plans.plan import Plan, PlanRecord
+from include.plans.stage_results import Compared
 from include.settings import Settings
 
 INSTALL = 'make setup GROUPS="runtime quality"'

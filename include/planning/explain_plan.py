@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from include.planning.plan import Plan, PlanRecord
 from include.planning.plan_stages import stage_lines
+from include.plans.plan import Plan, PlanRecord
 
 SPANS_SHOWN = 4
 

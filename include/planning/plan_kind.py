@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.planning.compare_tables import Side
-from include.planning.comparison import Comparison
-from include.planning.plan import Plan, PlanRecord
 from include.planning.plan_parameters import PlanParameters
-from include.planning.stage_results import Applied, Built, RolledBack
+from include.plans.comparison import Comparison
+from include.plans.plan import Plan, PlanRecord
+from include.plans.stage_results import Applied, Built, RolledBack
 from include.reading.publication import Publication
 from include.settings import Settings
 

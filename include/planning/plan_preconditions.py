@@ -8,8 +8,8 @@ from pathlib import Path
 from include.catalog.dataset import DatasetUnknown, dataset_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
-from include.planning.plan import Prediction
-from include.planning.plan_journal import open_plans
+from include.plans.plan import Prediction
+from include.plans.plan_journal import open_plans
 from include.reading.publication import Publication, publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings

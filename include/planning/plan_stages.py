@@ -17,13 +17,13 @@ from include.paths import reading_lock_path
 from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
 from include.planning.bounded_jobs import JobDied, JobFailed, JobTimedOut, Reporter, run_job
 from include.planning.compare_tables import compare
-from include.planning.comparison import HELD, NEEDS_APPROVAL, Comparison
 from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
-from include.planning.plan import Plan, PlanRecord, StageRefused, validate_stage
-from include.planning.plan_journal import record_failure, record_result, save_comparison
 from include.planning.plan_kind import Confirmation, PlanKind
-from include.planning.stage_results import (
+from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
+from include.plans.plan import Plan, PlanRecord, StageRefused, validate_stage
+from include.plans.plan_journal import record_failure, record_result, save_comparison
+from include.plans.stage_results import (
     Approved,
     Built,
     Cancelled,

@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.catalog.history_slice import Slice
-from include.planning.plan import REINSTATE, Plan, PlanRecord
-from include.planning.plan_journal import planning_lock
 from include.planning.plan_parameters import AS_OF, PlanParameters
 from include.planning.rejected_decisions import Author, decision, record_spans, selected_records
 from include.planning.slice_plan import (
@@ -17,6 +15,8 @@ from include.planning.slice_plan import (
     refuse_not_ingested,
     slice_kind,
 )
+from include.plans.plan import REINSTATE, Plan, PlanRecord
+from include.plans.plan_journal import planning_lock
 from include.reading.amendments import DISCARD, FIX, Decision, amendments, append_decisions
 from include.reading.amendments import REINSTATE as REINSTATED
 from include.reading.rejected_records import DISCARDED, FIXED, OPEN, RejectedFilter

@@ -20,12 +20,12 @@ from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
 from include.planning.confirm_applied import confirm_release
 from include.planning.owner_client import request_owner
-from include.planning.plan import ENDED, RELEASE, Plan, PlanRecord
-from include.planning.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
-from include.planning.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
+from include.plans.plan import ENDED, RELEASE, Plan, PlanRecord
+from include.plans.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
+from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.publication import Publication, find_publication, read_publication
 from include.reference.reference_tables import validate_reference_tables

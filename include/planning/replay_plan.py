@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, model_validator
 
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.clients.kafka import log_start_offsets, topic_id
-from include.planning.plan import REPLAY, PlanRecord
-from include.planning.plan_journal import find_plan, planning_lock
 from include.planning.plan_parameters import Number, SliceParameters
 from include.planning.slice_plan import (
     PlanRequest,
@@ -27,6 +25,8 @@ from include.planning.slice_plan import (
     refuse_not_ingested,
     slice_kind,
 )
+from include.plans.plan import REPLAY, PlanRecord
+from include.plans.plan_journal import find_plan, planning_lock
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers

@@ -22,8 +22,6 @@ from include.planning.compare_tables import Side
 from include.planning.comparison_sides import slice_sides
 from include.planning.confirm_applied import confirm_slice
 from include.planning.owner_client import request_owner
-from include.planning.plan import Plan, PlanRecord, Prediction
-from include.planning.plan_journal import next_plan_id, save_plan
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import AS_OF, PlanParameters
 from include.planning.plan_preconditions import (
@@ -34,7 +32,9 @@ from include.planning.plan_preconditions import (
     reported_rate,
 )
 from include.planning.published_history import PublishedHistory
-from include.planning.stage_results import Applied, RolledBack, SliceBuilt
+from include.plans.plan import Plan, PlanRecord, Prediction
+from include.plans.plan_journal import next_plan_id, save_plan
+from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import PinnedTables

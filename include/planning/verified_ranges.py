@@ -6,7 +6,7 @@ from datetime import UTC
 
 from include.errors import Terminal
 from include.paths import verified_path
-from include.planning.plan import Plan
+from include.plans.plan import Plan
 from include.settings import Settings
 from include.state.release_files import VerifiedRange, verified_file
 

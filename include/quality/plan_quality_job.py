@@ -20,8 +20,8 @@ from include.errors import HeadraceError
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import table_with_slice
 from include.planning.contract_checks import RESULTS, table_rules
-from include.planning.plan_journal import load_plan
 from include.planning.plan_stages import kind_of
+from include.plans.plan_journal import load_plan
 from include.quality.gx_checkpoint import validate_tables
 from include.quality.quality_packages import QualityNotInstalled
 from include.settings import Settings, load_settings

@@ -17,7 +17,8 @@ GROUND = (
     "include.strict_values",
 )
 LOW = (*GROUND, "include.host", "include.state")
-READERS = ("include.catalog", "include.clients", "include.reading", "include.ledger")
+TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
+READERS = (*TABLES, "include.plans")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
@@ -44,6 +45,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*GROUND, "include.state", "include.clients", "include.reading", "include.catalog"),
         "index over the commits",
     ),
+    "include.plans": ((*LOW, *TABLES), "plans as files, and the data that ended ones leave; changes no history"),
     "include.producers": (
         (*LOW, "include.clients", "include.cli", "include.strict_values"),
         "makes events; knows no table",

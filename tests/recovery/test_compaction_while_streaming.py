@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from recovery_site import Site
 
-from include.planning.plan import REPLAY, Plan, Prediction
-from include.planning.plan_journal import record_result, save_plan
-from include.planning.stage_results import Cancelled
+from include.plans.plan import REPLAY, Plan, Prediction
+from include.plans.plan_journal import record_result, save_plan
+from include.plans.stage_results import Cancelled
 from include.reading.publication import read_publication
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.batch_rows import first_batch, last_batch

@@ -13,8 +13,8 @@ from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
 from include.paths import active_releases_path
 from include.planning import plan_stages
-from include.planning.plan import PlanRecord
-from include.planning.plan_journal import load_plan
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import load_plan
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request
 
 READS = 300

@@ -18,8 +18,8 @@ from airflow_page import AT_MOST, AirflowPage
 from deltalake import DeltaTable
 
 from include.paths import plan_path
-from include.planning.plan import PlanRecord
-from include.planning.plan_journal import all_plans
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import all_plans
 from include.reading.publication import Publication, read_publication, tables_of
 from include.settings import CLONE, Settings
 from include.state.process_states import AIRFLOW, stream_name

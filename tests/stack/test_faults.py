@@ -8,7 +8,7 @@ import pytest
 from site_of_stack import DATASET, Stack, await_that
 
 from include.planning.plan_stages import confirm
-from include.planning.stage_results import Stage
+from include.plans.stage_results import Stage
 
 REPLAY = f"replay__{DATASET}"
 ASKED = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
 
-from include.planning.stage_results import Stage
+from include.plans.stage_results import Stage
 from include.process_control.airflow_process import USER
 from include.settings import CLONE
 

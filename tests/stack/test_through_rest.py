@@ -12,7 +12,7 @@ from airflow_page import Refused
 from site_of_stack import DATASET, Stack, await_that
 
 from include.ledger.ledger_reader import open_reader
-from include.planning.stage_results import Stage
+from include.plans.stage_results import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
 QUALITY = f"quality__{DATASET}"

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.planning.plan import RELEASE, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import next_plan_id, record_result, save_plan
-from include.planning.stage_results import (
+from include.plans.plan import RELEASE, Plan, PlanRecord, Prediction
+from include.plans.plan_journal import next_plan_id, record_result, save_plan
+from include.plans.stage_results import (
     Applied,
     Approved,
     Cancelled,

@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from include.operators import airflow_plugin, operator_links
 from include.operators.operator_links import ComparisonLink, DataDocsLink
 from include.paths import docs_path
-from include.planning.plan import REPLAY, Plan, Prediction
-from include.planning.plan_journal import comparison_path, save_plan
+from include.plans.plan import REPLAY, Plan, Prediction
+from include.plans.plan_journal import comparison_path, save_plan
 from include.settings import Settings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

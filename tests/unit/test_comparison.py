@@ -18,7 +18,8 @@ from include.catalog.dataset import load_dataset
 from include.catalog.rule_results import RuleResult
 from include.cli.comparison_table import show_comparison
 from include.planning.compare_tables import Side, compare
-from include.planning.comparison import (
+from include.planning.comparison_rendering import comparison_markdown, comparison_page
+from include.plans.comparison import (
     EQUAL,
     HELD,
     NEEDS_APPROVAL,
@@ -29,7 +30,6 @@ from include.planning.comparison import (
     TableComparison,
     comparison_from_json,
 )
-from include.planning.comparison_rendering import comparison_markdown, comparison_page
 from include.reading.published_tables import PublishedTable, open_dataset
 from include.rendering.render_template import TEMPLATES, code_span
 from include.settings import CLONE

@@ -11,12 +11,12 @@ from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.planning.confirm_applied import NotConfirmed
-from include.planning.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
-from include.planning.plan import RELEASE as A_RELEASE
-from include.planning.plan_journal import load_plan, save_plan
 from include.planning.plan_stages import confirm
-from include.planning.stage_results import Stage
 from include.planning.verified_ranges import write_verified
+from include.plans.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
+from include.plans.plan import RELEASE as A_RELEASE
+from include.plans.plan_journal import load_plan, save_plan
+from include.plans.stage_results import Stage
 from include.settings import Settings
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

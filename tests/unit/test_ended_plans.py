@@ -16,12 +16,12 @@ from include.ledger.commit_rows import Row
 from include.ledger.ledger_rows import upsert
 from include.ledger.ledger_schema import projected, runs
 from include.ledger.ledger_writer import open_writer
-from include.maintenance import ended_plans
-from include.maintenance.ended_plans import ended_data, remove_ended
 from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path
-from include.planning.plan import BACKFILL
-from include.planning.plan_journal import PlanUnreadable
-from include.planning.stage_results import Stage
+from include.plans import ended_plans
+from include.plans.ended_plans import ended_data, remove_ended
+from include.plans.plan import BACKFILL
+from include.plans.plan_journal import PlanUnreadable
+from include.plans.stage_results import Stage
 from include.reading.publication import publish
 from include.settings import Settings
 from include.state.file_locks import take_lock

@@ -32,13 +32,13 @@ from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan,
 from include.paths import log_path, silver_path
 from include.planning import backfill_plan, plan_stages, replay_plan
 from include.planning.confirm_applied import NotConfirmed
-from include.planning.plan import BACKFILL, REPLAY, PlanRecord
-from include.planning.plan_journal import find_plan, load_plan
 from include.planning.plan_kind import Confirmation
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
-from include.planning.stage_results import Stage
+from include.plans.plan import BACKFILL, REPLAY, PlanRecord
+from include.plans.plan_journal import find_plan, load_plan
+from include.plans.stage_results import Stage
 from include.quality import published_quality
 from include.quality.published_quality import PublishedChecks
 from include.settings import Settings

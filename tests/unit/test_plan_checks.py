@@ -20,11 +20,11 @@ from include.catalog.dataset import Dataset, load_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.paths import patch_path, snapshot_path
 from include.planning import backfill_plan, plan_stages
-from include.planning.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY
 from include.planning.contract_checks import PlanHeld
-from include.planning.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction
-from include.planning.plan_journal import comparison_path, record_result, save_plan
-from include.planning.stage_results import Compared, ReleaseBuilt, SliceBuilt, Stage
+from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY
+from include.plans.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction
+from include.plans.plan_journal import comparison_path, record_result, save_plan
+from include.plans.stage_results import Compared, ReleaseBuilt, SliceBuilt, Stage
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import CLONE, Settings
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from include.catalog.history_slice import KAFKA, Slice, Span
 from include.cli import main
 from include.paths import plan_path
-from include.planning import plan_journal
-from include.planning.plan import OPEN, TRANSITIONS
-from include.planning.plan_index import index_path
-from include.planning.plan_journal import (
+from include.plans import plan_journal
+from include.plans.plan import OPEN, TRANSITIONS
+from include.plans.plan_index import index_path
+from include.plans.plan_journal import (
     PlanUnreadable,
     all_plans,
     find_plan,
@@ -27,7 +27,7 @@ from include.planning.plan_journal import (
     save_plan,
     unreadable_plans,
 )
-from include.planning.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
+from include.plans.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
 from include.settings import Settings
 
 OLD_REPLAY = """{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "base": "aaa", "release": "aaa",

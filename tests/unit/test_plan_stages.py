@@ -11,10 +11,10 @@ from plan_samples import advanced, plan_at, result_of
 from include.planning import plan_stages
 from include.planning.bounded_jobs import JobTimedOut
 from include.planning.explain_plan import explanation
-from include.planning.plan import BACKFILL, REINSTATE, RELEASE, REPLAY, PlanRecord, StageRefused
-from include.planning.plan_journal import last_failure
 from include.planning.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
-from include.planning.stage_results import Stage
+from include.plans.plan import BACKFILL, REINSTATE, RELEASE, REPLAY, PlanRecord, StageRefused
+from include.plans.plan_journal import last_failure
+from include.plans.stage_results import Stage
 from include.settings import Settings
 
 KIND_NAMES = (RELEASE, BACKFILL, REPLAY, REINSTATE)

@@ -23,7 +23,10 @@ from include.catalog.release_diff import TableChange, release_changes
 from include.cli import plan_command as cli
 from include.paths import plan_path, silver_path
 from include.planning import plan_stages, release_plan
-from include.planning.plan import (
+from include.planning.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
+from include.planning.reinstate_plan import restore_discards
+from include.planning.release_plan import StreamNotRunning
+from include.plans.plan import (
     OPEN,
     REINSTATE,
     RELEASE_TRANSITIONS,
@@ -33,7 +36,7 @@ from include.planning.plan import (
     Prediction,
     StageRefused,
 )
-from include.planning.plan_journal import (
+from include.plans.plan_journal import (
     PlanBusy,
     PlanUnknown,
     all_plans,
@@ -42,10 +45,7 @@ from include.planning.plan_journal import (
     plan_lock,
     save_plan,
 )
-from include.planning.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
-from include.planning.reinstate_plan import restore_discards
-from include.planning.release_plan import StreamNotRunning
-from include.planning.stage_results import ReleaseBuilt, Retired, Stage
+from include.plans.stage_results import ReleaseBuilt, Retired, Stage
 from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
 from include.reading.publication import Publication, publish
 from include.settings import CLONE, Settings

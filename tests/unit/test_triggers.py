@@ -12,9 +12,9 @@ import pytest
 
 from include.operators.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 from include.operators.triggers import PlanClosed, StreamWatch
-from include.planning.plan import REPLAY, Plan, Prediction
-from include.planning.plan_journal import record_result, save_plan
-from include.planning.stage_results import Cancelled
+from include.plans.plan import REPLAY, Plan, Prediction
+from include.plans.plan_journal import record_result, save_plan
+from include.plans.stage_results import Cancelled
 from include.settings import Settings
 from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState

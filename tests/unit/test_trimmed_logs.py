@@ -14,9 +14,9 @@ from include.cli.main import app
 from include.maintenance import log_trimming
 from include.maintenance.log_trimming import REMOVE_AFTER, TrimResult, trim_logs
 from include.paths import airflow_path, log_path
-from include.planning.plan import RELEASE, Plan, Prediction
-from include.planning.plan_journal import record_result, save_plan
-from include.planning.stage_results import Cancelled
+from include.plans.plan import RELEASE, Plan, Prediction
+from include.plans.plan_journal import record_result, save_plan
+from include.plans.stage_results import Cancelled
 from include.settings import Settings, load_settings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

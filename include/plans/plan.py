@@ -10,7 +10,7 @@ from typing import TypeVar
 from include.catalog.history_slice import Slice
 from include.catalog.release_diff import TableChange
 from include.errors import Terminal
-from include.planning.stage_results import Stage, StageResult
+from include.plans.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)

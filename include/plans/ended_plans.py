@@ -19,9 +19,9 @@ from include.catalog.dataset import released_dataset
 from include.ledger.ledger_rows import delete_release
 from include.ledger.ledger_writer import open_writer
 from include.paths import patch_path, release_lease_path, release_path, removed_tables_path, warehouse
-from include.planning.plan import ENDED, RELEASE, PlanRecord
-from include.planning.plan_journal import PLAN_ID, PlanUnreadable, all_plans, planning_lock, unreadable_plans
-from include.planning.stage_results import Retired, Stage
+from include.plans.plan import ENDED, RELEASE, PlanRecord
+from include.plans.plan_journal import PLAN_ID, PlanUnreadable, all_plans, planning_lock, unreadable_plans
+from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.file_locks import is_free

@@ -24,9 +24,9 @@ from include.catalog.release_diff import TableChange
 from include.durable_files import write_atomically
 from include.errors import Terminal, Transient
 from include.paths import plan_path
-from include.planning.comparison import Comparison, comparison_from_json
-from include.planning.plan import OPEN, Event, Plan, PlanRecord, Prediction, validate_stage
-from include.planning.plan_index import (
+from include.plans.comparison import Comparison, comparison_from_json
+from include.plans.plan import OPEN, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.plans.plan_index import (
     INDEX,
     Entry,
     add_plan,
@@ -36,7 +36,7 @@ from include.planning.plan_index import (
     plan_of,
     remove_closed,
 )
-from include.planning.stage_results import Stage, StageResult, read_result, result_json
+from include.plans.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
