@@ -58,6 +58,8 @@ TUNED = {
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # With "true" a Python function directly over files hangs for ever (SPARK-58241).
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.maxMetadataStringLength": "100",

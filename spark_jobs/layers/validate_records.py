@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -23,8 +24,15 @@ from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import VersionRange
 from spark_jobs.layers.silver_writer import PLACES, SilverWriter, dated
+from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files, validate_types
-from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, rows_in_files, rows_in_folder
+from spark_jobs.storage.duckdb_session import (
+    duckdb_session,
+    parquet_files,
+    read_folder,
+    rows_in_files,
+    rows_in_folder,
+)
 
 ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
 PLACED = '"partition", "offset"'
@@ -49,26 +57,30 @@ def validate_files(
     """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
 
     `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
-    only the others are parsed in full.
+    only the others are parsed in full. A valid record on which silver.py fails is invalid by `transform_error`; raises
+    TransformationBroken when a bronze batch has too many of them.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if not records:
         return ValidatedFiles((), ())
     decisions, rows = writer.decisions.for_batches(batches, until), read_files(writer.spark, RECORD, records)
     came, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
-    counts = []
+    counts: list[Counts] = []
     for versions in ranges:
         plain = writer.validator.accepted_plain(without_decisions(_within(rows, versions, ranges), decisions))
-        counts.append(_write_accepted(writer, plain, versions, folder))
+        # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
+        failure_of(partial(_write_accepted, writer, versions, folder, counts), plain)
     left = _write_others(records, folder)
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
     if left:
         _validate_others(writer, decisions, folder)
-    good = parquet_files(folder / "validated" / f"_verdict={ACCEPTED}")
-    for versions in ranges if good else ():
-        accepted = read_files(writer.spark, writer.validated_schema, good).drop("_reasons")
-        counts.append(_write_accepted(writer, _within(accepted, versions, ranges), versions, folder))
-    invalid = parquet_files(folder / "validated" / f"_verdict={INVALID}")
+    good, rejected = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
+    for versions in ranges if good.is_dir() else ():
+        accepted = _within(read_folder(writer.spark, good, writer.validated_schema), versions, ranges)
+        write = partial(_write_accepted, writer, versions, folder, counts)
+        if failure_of(write, accepted):
+            write_isolated(writer, good, versions, rejected, write)
+    invalid = parquet_files(rejected)
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
     return ValidatedFiles(tuple(parquet_files(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
 
@@ -90,15 +102,19 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
     return rows.where(F.col("_batch_id").between(versions.first, versions.last))
 
 
-def _write_accepted(writer: SilverWriter, accepted: DataFrame, versions: VersionRange, folder: Path) -> Counts:
-    """Transform valid records into rows of silver and write them; return a function for the warnings' counts."""
-    observed, counts = writer.counting.observed(accepted)
+def _write_accepted(
+    writer: SilverWriter, versions: VersionRange, folder: Path, counts: list[Counts], accepted: DataFrame
+) -> None:
+    """Transform valid records into rows of silver and write them; append the warnings' counts to `counts`."""
+    observed, count = writer.counting.observed(accepted.drop("_reasons"))
     rows = dated(writer.transform(observed, **versions.frames), writer.dataset)
     chosen = rows.select(*writer.silver.spec.schema.fieldNames())
     validate_types(writer.silver.spec, chosen.schema)
-    # Read once and rewritten: a dictionary would cost more than it saves.
-    chosen.write.option("parquet.enable.dictionary", "false").mode("append").parquet(str(folder / ACCEPTED))
-    return counts()
+    # Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave
+    # the files of its complete tasks, whose records are written again.
+    options = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
+    chosen.write.options(**options).mode("append").parquet(str(folder / ACCEPTED))
+    counts.append(count())
 
 
 def _write_others(records: Sequence[Path], folder: Path) -> int:

@@ -23,6 +23,7 @@ class Step(StrEnum):
     GOLD_COMMITTED = "5.gold-committed"
     ALL_GOLD_COMMITTED = "5.all-gold-committed"
     PUBLISHED = "6.published"
+    PART_WRITTEN = "isolate.part-written"
     SLICE_REBUILT = "slice.records-rebuilt"
     PATCH_STARTED = "patch.started"
     PATCH_SILVER_COMMITTED = "patch.silver-committed"

@@ -1,0 +1,151 @@
+"""Valid records on which the dataset's `silver.py` fails: found by bisection and rejected (adr-0008).
+
+Reads: files of valid records. Writes: rows of silver through the caller's function; files of the failing records.
+Guarantee: every record is written by one successful Spark job, or rejected after it failed alone.
+Cost: about 2 · log2(n) Spark jobs for each failing record among n; nothing when no record fails.
+Does not: reject a record for an error of the machine (files, memory, a dead worker).
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include.errors import Terminal
+from include.reading.sql_quoting import sql_literal
+from include.secret_masking import mask_secrets
+from spark_jobs.layers.reference_versions import VersionRange
+from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.storage.batch_rows import count_rows
+from spark_jobs.storage.duckdb_session import duckdb_session, read_folder
+from spark_jobs.storage.failpoints import Step, pass_step
+
+TRANSFORM_ERROR = "transform_error"
+FailedRecord = tuple[int, int, str]
+"""Partition, offset, and the error's text."""
+WriteRows = Callable[[DataFrame], None]
+"""Writes valid records as rows of silver; leaves no file when it fails."""
+MOST_TOLERATED = 100
+ALWAYS_TOLERATED = 10
+"""Failing records of a bronze batch, however small it is: on a quiet topic one bad record is a batch."""
+MOST_CHARACTERS = 300
+TRACEBACK = "Traceback (most recent call last):\n"
+# Classes in the JVM that report a value which an expression or a Python function cannot take.
+RECORD_ERRORS = re.compile(
+    r"org\.apache\.spark\.Spark(Arithmetic|ArrayIndexOutOfBounds|DateTime|IllegalArgument|NoSuchElement|NumberFormat|"
+    r"Runtime)Exception"
+    r"|org\.apache\.spark\.(api\.python\.PythonException|SparkException: \[MALFORMED_RECORD_IN_PARSING)"
+    r"|java\.lang\.(Arithmetic|ClassCast|IllegalArgument|\w*IndexOutOfBounds|NullPointer|NumberFormat)Exception"
+    r"|java\.time\.|java\.util\.NoSuchElementException"
+)
+# Raised by a Python function, but not because of a record.
+MACHINE_ERRORS = (OSError, MemoryError, ImportError)
+PACKAGES = re.compile(r"^(?:[a-z]\w*\.)+")
+# The address of an object would make two validations of one record differ.
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
+class TransformationBroken(Terminal):
+    """`silver.py` fails on too many records of a bronze batch. `first`: partition, offset and error of the first."""
+
+    def __init__(self, dataset: str, batch: int, failed: int, first: FailedRecord) -> None:
+        partition, offset, error = first
+        super().__init__(
+            f"{dataset}: silver.py fails on {failed} or more records of batch {batch}; nothing was committed."
+            f" The first is partition {partition} offset {offset}: {error}",
+            f"correct silver.py, then: headrace release run --dataset {dataset}",
+        )
+        self.dataset, self.batch, self.failed, self.first = dataset, batch, failed, first
+
+
+def failure_of(write: WriteRows, rows: DataFrame) -> str | None:
+    """Call `write`; return the text of an error that a record can cause, None after success. Others are raised."""
+    try:
+        write(rows)
+    except Exception as error:
+        text = record_error(error)
+        if text is None:
+            raise
+        return text
+    return None
+
+
+def record_error(error: Exception) -> str | None:
+    """Return class and first line of an error that a record can cause, masked and bounded; None for any other."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None and not RECORD_ERRORS.match(str(cause.toString())):
+        cause = cause.getCause()
+    if cause is None:
+        return None
+    text = str(cause.toString())
+    if TRACEBACK in text:
+        lines = text.rpartition(TRACEBACK)[2].splitlines()
+        text = next(line for line in lines if line and not line.startswith(" "))
+        raised = getattr(builtins, text.partition(":")[0], None)
+        if isinstance(raised, type) and issubclass(raised, MACHINE_ERRORS):
+            return None
+    line = mask_secrets(PACKAGES.sub("", text.partition("\n")[0]))
+    return ADDRESS.sub("0x…", line)[:MOST_CHARACTERS]
+
+
+def write_isolated(writer: SilverWriter, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
+    """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
+
+    Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationBroken, and errors
+    that no record causes.
+    """
+    failed, part = defaultdict[int, list[FailedRecord]](list), rejected.with_name("part")
+    with duckdb_session() as duck, _muted(writer.spark):
+        duck.view_folder("valid", valid, writer.validated_schema)
+        duck.create_table("numbered", NUMBERED.format(versions.first, versions.last))
+        pending = [(1, duck.count("select * from numbered"))]
+        while pending:
+            first, last = pending.pop()
+            duck.save(PART.format(first, last), part)
+            error = failure_of(write, read_folder(writer.spark, part, writer.validated_schema))
+            pass_step(Step.PART_WRITTEN)
+            if error and first < last:
+                middle = (first + last) // 2
+                pending += [(middle + 1, last), (first, middle)]
+            elif error:
+                ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
+                failed[batch].append((partition, offset, error))
+                if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
+                    raise TransformationBroken(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
+                rejected.mkdir(exist_ok=True)
+                reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"
+                duck.save_file(REJECTED.format(reason=reason, part=first), rejected / f"{batch}-{first}.parquet")
+
+
+def most_tolerated(rows: int) -> int:
+    """Return how many of a bronze batch's records may fail: a tenth, but at least 10 and at most 100.
+
+    The batch is what the stream and every rebuild have in common, however they group records.
+    """
+    return min(MOST_TOLERATED, max(ALWAYS_TOLERATED, rows // 10))
+
+
+@contextmanager
+def _muted(spark: SparkSession) -> Iterator[None]:
+    """Without Spark's log: the first failure is in it with its stack, and each part would add another."""
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel("WARN")
+
+
+NUMBERED = """
+select *, row_number() over (order by _batch_id, _partition, _offset) as _number
+from valid
+where _batch_id between {} and {}
+"""
+PART = "select * exclude (_number) from numbered where _number between {} and {}"
+COORDINATES = "select _batch_id, _partition, _offset from numbered where _number = {}"
+REJECTED = "select * exclude (_number) replace ({reason} as _reasons) from numbered where _number = {part}"

@@ -1,0 +1,151 @@
+"""Records on which silver.py fails are rejected alone, with the same verdict in the stream and in every rebuild."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from slice_patcher import SlicePatcher, copy_release
+from small_events import observation
+from small_release import Record, SmallRelease, small_release
+
+from include.catalog.history_slice import Slice
+from include.planning.rejected_decisions import record_spans
+from include.settings import CLONE, Settings
+from spark_jobs.layers import transform_errors
+from spark_jobs.layers.transform_errors import TransformationBroken, most_tolerated, record_error
+from spark_jobs.storage.failpoints import Step
+
+BODY = "    return accepted\n"
+FAILING = """
+    from pyspark.sql import functions as F
+
+    later = "unix_seconds(observed_at + make_ym_interval(int(wind_dir) * 1000, 0))"
+    return accepted.withColumn("inverse", F.expr("1 / dewp")).withColumn("later", F.expr(later))
+"""
+PYTHON = """
+    from pyspark.sql import functions as F
+
+    @F.udf("string")
+    def checked(value):
+        if value == 13:
+            raise ValueError("thirteen, password=hunter2, at 0x7f00deadbeef" + "!" * 400)
+        return "fine"
+
+    return accepted.withColumn("checked", checked("wind_dir"))
+"""
+DIVIDED, ESCAPED, OVERFLOWN = (0, 101), (0, 102), (1, 5001)
+FAILED = Slice(record_spans([DIVIDED, ESCAPED, OVERFLOWN]))
+Verdicts = dict[tuple[int, int], tuple[str, str]]
+
+
+def event(hour: int, dewp: str = "4", wind_dir: str = "20", partition: int = 0) -> Record:
+    return observation(f"2013-02-01T{hour:02d}", dewp=dewp, wind_dir=wind_dir, partition=partition)
+
+
+def failing_dataset(parent: Path, body: str = FAILING) -> Path:
+    folder = Path(shutil.copytree(CLONE / "include" / "datasets" / "weather", parent / "weather"))
+    text = (folder / "silver.py").read_text("utf-8")
+    (folder / "silver.py").write_text(text.replace(BODY, body), "utf-8")
+    return folder
+
+
+def correct(folder: Path) -> None:
+    text = (folder / "silver.py").read_text("utf-8")
+    (folder / "silver.py").write_text(text.replace("1 / dewp", "try_divide(1, dewp)").replace("1000", "1"), "utf-8")
+
+
+def verdicts(release: SmallRelease) -> Verdicts:
+    """Return rule and detail of each rejected record; every bronze record is in one table, once."""
+    rejected = {(r["_partition"], r["_offset"]): r["reasons"][0] for r in release.rejected().to_dicts()}
+    silver = release.silver().select("_partition", "_offset").rows()
+    assert sorted([*silver, *rejected]) == sorted(release.read("bronze.weather").select("partition", "offset").rows())
+    return {place: (reason["rule"], reason["detail"] or "") for place, reason in rejected.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset whose silver.py divides by `dewp`, and overflows where `wind_dir` is large."""
+    return failing_dataset(tmp_path_factory.mktemp("datasets"))
+
+
+@pytest.fixture(scope="module")
+def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, folder: Path) -> SmallRelease:
+    """Return a release that refined two batches in one run, after it died while it isolated the failing records."""
+    release = small_release(spark, Settings(state=tmp_path_factory.mktemp("failing")), "weather", folder)
+    release.ingest([event(0), event(1, dewp="0"), event(2, dewp='0,"humid":1e1')])
+    release.ingest([event(3, partition=1), event(4, wind_dir="360", partition=1), event(5), Record(b"broken")])
+    with pytest.raises(Died), dying_at(Step.PART_WRITTEN, passes=3):
+        release.refine(0, 1)
+    release.restart()
+    with pytest.MonkeyPatch.context() as patch:
+        # Two failing records of a batch are tolerated, three of a run.
+        patch.setattr(transform_errors, "ALWAYS_TOLERATED", 2)
+        release.refine(0, 1)
+    return release
+
+
+def test_failing_records_are_rejected_with_the_error_and_all_others_accepted(production: SmallRelease) -> None:
+    found = verdicts(production)
+    assert {place: rule for place, (rule, _) in found.items()} == {
+        **dict.fromkeys((DIVIDED, ESCAPED, OVERFLOWN), "transform_error"),
+        (0, 104): "malformed",
+    }
+    assert found[DIVIDED][1].startswith("SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.")
+    assert found[ESCAPED] == found[DIVIDED]
+    assert found[OVERFLOWN][1] == "ArithmeticException: long overflow"
+    assert set(production.rejected()["disposition"]) == {"invalid"}
+
+
+def test_failing_records_alone_have_the_same_verdict_and_corrected_code_reinstates_them(
+    production: SmallRelease, tmp_path: Path
+) -> None:
+    patcher = SlicePatcher(copy_release(production, tmp_path / "state"), tmp_path)
+    assert set(patcher.rebuild(FAILED)[2].values()) == {0}
+    patch, _, differing = patcher.rebuild(FAILED, correct)
+    assert (differing["silver.weather"], differing["rejected.weather"]) == (3, 3)
+    patcher.apply(patch)
+    assert [rule for rule, _ in verdicts(patcher.production).values()] == ["malformed"]
+
+
+def test_code_that_fails_on_too_many_records_of_a_batch_halts(
+    production: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transform_errors, "ALWAYS_TOLERATED", 1)
+    number = production.ingest([event(6), event(7, dewp="0"), event(8, dewp="0")])
+    with pytest.raises(TransformationBroken, match="fails on 2 or more records of batch 2; nothing was") as refused:
+        production.refine(number, number)
+    assert "The first is partition 0 offset 106: SparkArithmeticException: [DIVIDE_BY_ZERO]" in refused.value.what
+    assert refused.value.remedy.endswith("headrace release run --dataset weather")
+    assert production.refined() == number - 1
+
+
+@pytest.mark.parametrize(("rows", "tolerated"), [(1, 10), (100, 10), (500, 50), (1_000, 100), (1_000_000, 100)])
+def test_a_tenth_of_a_batch_may_fail_within_bounds(rows: int, tolerated: int) -> None:
+    assert most_tolerated(rows) == tolerated
+
+
+def test_errors_of_the_machine_are_not_isolated() -> None:
+    assert record_error(OSError("no space left on device")) is None
+    assert record_error(ValueError("raised by silver() itself, before any record")) is None
+
+
+@pytest.mark.extended
+def test_python_function_fails_on_one_record(spark: SparkSession, tmp_path: Path) -> None:
+    release = small_release(spark, Settings(state=tmp_path), "weather", failing_dataset(tmp_path, PYTHON))
+    release.take([event(0), event(1, wind_dir='20,"humid":1e1'), event(2, wind_dir="13")])
+    ((place, (rule, detail)),) = verdicts(release).items()
+    assert (place, rule, len(detail)) == ((0, 102), "transform_error", 300)
+    assert detail.startswith("ValueError: thirteen, password=***, at 0x…!!!")
+
+
+@pytest.mark.extended
+def test_function_that_lacks_a_file_halts(spark: SparkSession, tmp_path: Path) -> None:
+    body = PYTHON.replace("ValueError(", "FileNotFoundError(")
+    release = small_release(spark, Settings(state=tmp_path), "weather", failing_dataset(tmp_path, body))
+    with pytest.raises(Exception, match="FileNotFoundError"):
+        release.take([event(0), event(1, wind_dir="13")])
+    assert release.refined() == -1
