@@ -40,7 +40,7 @@ TUNED = {
     "spark.sql.codegen.cache.maxEntries": "2000",
     # A batch touches many grains; above the default of 128 groups Spark sorts instead of hashing.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "500000",
-    # Hadoop's own classes start a `chmod` process for each folder and twice for each file (the pyspark wheel has no native
+    # Hadoop's own classes start a `chmod` process for each folder and twice for each file (pyspark has no native
     # library): 280 ms of CPU instead of 160 for a write of four partitions. Neither writes checksum files.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem",
     "spark.sql.shuffle.partitions": "2",
