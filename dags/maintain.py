@@ -1,8 +1,8 @@
 """Compact tables and trim logs: every six hours, one dataset after the other.
 
 The owner of the tables does it between two runs of the stream, as it also does by itself; what has not started within
-twenty seconds is left for the next run. Small files of every layer are compacted; unreferenced files, tables of ended
-releases and rows of ended plans are deleted as `retention` in `pipeline.yaml` says. With an open plan, the dataset's
+twenty seconds is left for the next run. Small files of every layer are compacted; unreferenced files and
+what ended releases and plans left are deleted as `retention` in `pipeline.yaml` says. With an open plan, the dataset's
 tables are not compacted. Long logs are trimmed, old ones are deleted.
 
 **Reads** the tables. **Writes** the same rows in fewer files. **Guarantee**: readers see the same rows, and pinned

@@ -133,6 +133,11 @@ def removed_tables_path(settings: Settings, dataset: str) -> Path:
     return removed_commits_path(settings, dataset) / "tables"
 
 
+def removed_data_path(settings: Settings, dataset: str) -> Path:
+    """Folder to which other data of ended plans is moved, to be deleted there."""
+    return removed_commits_path(settings, dataset) / "ended"
+
+
 def lease_path(settings: Settings, dataset: str) -> Path:
     """The file whose OS lock makes a process the owner of a dataset's tables."""
     return settings.state / "leases" / f"{dataset}.lock"

@@ -132,7 +132,8 @@ class ReferenceTable:
 @dataclass(frozen=True, config=CONFIG)
 class Retention:
     """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced;
-    `releases`, tables of retired, cancelled and rejected releases; `plans`, rows of ended backfills and the like."""
+    `releases`, tables and snapshots of retired, cancelled and rejected releases; `plans`, rows and comparisons of ended
+    plans."""
 
     versions: Duration = timedelta(hours=6)
     releases: Duration = timedelta(days=7)

@@ -25,7 +25,7 @@ def storage(
 ) -> None:
     """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
 
-    Files of replaced versions stay for `retention.versions` of pipeline.yaml; then the stream deletes them (`next`).
+    What is not used stays as long as `retention` of pipeline.yaml says; then the stream deletes it (`next`).
     """
 
     parts = disk_use(load_settings(), dataset)

@@ -36,7 +36,7 @@ pages = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=Non
 
 @pages.get("/plans/{plan}", response_class=HTMLResponse)
 def comparison(plan: str) -> HTMLResponse:
-    """Return a plan's comparison; 404 for an unknown plan and for one that is not compared yet."""
+    """Return a plan's comparison; 404 for an unknown plan and for one without a comparison."""
     from include.plans.plan_journal import PlanUnknown, comparison_path, load_plan
 
     settings = load_settings()
@@ -45,7 +45,7 @@ def comparison(plan: str) -> HTMLResponse:
     except PlanUnknown as error:
         raise HTTPException(404, error.what) from error
     if not path.is_file():
-        raise HTTPException(404, f"plan {plan} is not compared yet")
+        raise HTTPException(404, f"plan {plan} is not compared yet, or its comparison was removed (retention.plans)")
     return HTMLResponse(path.read_text("utf-8"), headers=COMPARISON_HEADERS)
 
 

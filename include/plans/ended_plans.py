@@ -1,26 +1,35 @@
-"""Removes the tables of ended releases and the rows of ended slices, as `retention` of the pipeline declares.
+"""Removes what ended plans leave: tables and snapshots of releases, rows and comparisons, as `retention` declares.
 
-Reads: plans, publication, active releases. Writes: folders of the warehouse, and rows of the ledger.
+Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
 Guarantee: a release stays that is published or active, or that a plan names which is open, applied or rolled back; so
-do the rows that reverting an applied slice needs.
-After a crash: the next call finishes the removal.
-Does not: remove plans, comparisons, or snapshots of releases.
+do the rows that reverting an applied slice needs. Plans and their events stay.
+After a crash: the next call finishes the removal. What is removed is moved first, so nobody reads a part of it.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator
+import math
+import os
+import time
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from include.catalog.dataset import released_dataset
 from include.ledger.ledger_rows import delete_release
 from include.ledger.ledger_writer import open_writer
-from include.paths import patch_path, release_lease_path, release_path, removed_tables_path, warehouse
+from include.paths import (
+    patch_path,
+    release_lease_path,
+    release_path,
+    removed_data_path,
+    removed_tables_path,
+    snapshots_path,
+)
 from include.plans.plan import ENDED, RELEASE, PlanRecord
-from include.plans.plan_journal import PLAN_ID, PlanUnreadable, all_plans, planning_lock, unreadable_plans
+from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, load_plan, plan_ids, planning_lock
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -30,8 +39,10 @@ from include.state.release_files import active_releases_file
 
 @dataclass(frozen=True)
 class EndedData:
-    """A folder that the policy `releases` or `plans` removes: its path in the warehouse, since when it is not needed,
-    and its size. `release` is empty for the rows of a plan."""
+    """A folder or file that the policy `releases` or `plans` removes, since when it is not needed, and its size.
+
+    `path` is relative to the state folder; `release` has a name when it is the folder of a release's tables.
+    """
 
     policy: str
     path: str
@@ -41,44 +52,69 @@ class EndedData:
 
 
 def remove_ended(settings: Settings, dataset: str, now: datetime) -> list[EndedData]:
-    """Remove what `ended_data` returns, and return it.
-
-    Raises NothingPublished, PlanUnreadable, PlanBusy, and the errors of the ledger's writer.
-    """
-    # No plan may begin to use a release meanwhile. Folders are moved now and deleted without the lock.
-    with planning_lock(settings):
-        found = ended_data(settings, dataset, now)
-        for each in found:
-            if each.release:
-                _move_away(settings, dataset, each.release)
-    for each in found:
-        shutil.rmtree(warehouse(settings) / each.path, ignore_errors=True)
-    _delete_moved(settings, dataset)
+    """Remove what `ended_data` returns, and return it. Raises what `move_ended` raises."""
+    found = move_ended(settings, dataset, now)
+    delete_moved(settings, dataset)
     return found
 
 
+def move_ended(settings: Settings, dataset: str, now: datetime, within: float = PLANNING_TIMEOUT) -> list[EndedData]:
+    """Move what `ended_data` returns to where `delete_moved` deletes it, and return it.
+
+    Raises NothingPublished, PlanUnreadable, PlanBusy after `within` seconds, and the errors of the ledger's writer.
+    """
+    # No plan may begin to use a release meanwhile.
+    with planning_lock(settings, within):
+        found = ended_data(settings, dataset, now)
+        for each in found:
+            if each.release:
+                _move_tables(settings, dataset, each.release)
+            else:
+                _move(settings.state / each.path, removed_data_path(settings, dataset) / each.path.replace("/", "-"))
+    return found
+
+
+def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> bool:
+    """Delete what was moved until `end` (monotonic); return whether all of it is deleted."""
+    for moved in _entries(removed_tables_path(settings, dataset)):
+        # After a crash before the ledger's commit, a release has rows there and no tables.
+        if not release_path(settings, dataset, moved.name).exists():
+            _delete_rows(settings, dataset, moved.name)
+        if not _delete_until(moved, end):
+            return False
+    return all(_delete_until(moved, end) for moved in _entries(removed_data_path(settings, dataset)))
+
+
 def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedData]:
-    """Return the folders that ended longer ago than the published release's `retention` says, releases first.
+    """Return what ended longer ago than the published release's `retention` says, tables of releases first.
 
     Raises NothingPublished; PlanUnreadable, since any release may be one that such a plan needs.
     """
-    if damaged := [found for found in unreadable_plans(settings) if PLAN_ID.fullmatch(found.path.name)]:
-        raise PlanUnreadable(damaged[0])
+    plans = [load_plan(settings, name) for name in plan_ids(settings)]
     published = read_publication(settings, dataset).release
     retention = released_dataset(settings, dataset, published).pipeline.retention
-    records = [record for record in all_plans(settings) if record.plan.dataset == dataset]
+    records = [record for record in plans if record.plan.dataset == dataset]
     kept = {published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
+    releases = _ended_releases(records)
     found = []
-    for name, ended in sorted(_ended_releases(records).items()):
+    for name, ended in sorted(releases.items()):
         path = release_path(settings, dataset, name)
         unused = name not in kept and is_free(release_lease_path(settings, dataset, name))
         if unused and now - ended > retention.releases and path.is_dir():
             found.append(_ended(settings, "releases", path, ended, name))
+    removed = {each.release for each in found}
+    for path in _entries(snapshots_path(settings, dataset)):
+        ended = releases.get(path.name) or datetime.fromtimestamp(path.stat().st_ctime, UTC)
+        unused = path.name not in kept and (
+            path.name in removed or not release_path(settings, dataset, path.name).exists()
+        )
+        if unused and now - ended > retention.releases:
+            found.append(_ended(settings, "releases", path, ended))
     for record in records:
-        path, ended = patch_path(settings, dataset, record.plan.release, record.plan.id), _ended_at(record)
-        inside = any(release_path(settings, dataset, each.release) in path.parents for each in found if each.release)
-        if _is_ended_slice(record) and now - ended > retention.plans and path.is_dir() and not inside:
-            found.append(_ended(settings, "plans", path, ended))
+        ended = _ended_at(record)
+        if _is_ended(record) and now - ended > retention.plans:
+            data = [path for path in _data_of(settings, record, removed) if path.exists()]
+            found += [_ended(settings, "plans", path, ended) for path in data]
     return found
 
 
@@ -100,8 +136,17 @@ def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
     return found
 
 
-def _is_ended_slice(record: PlanRecord) -> bool:
-    return record.plan.kind != RELEASE and record.stage in (*ENDED, Stage.ROLLED_BACK)
+def _is_ended(record: PlanRecord) -> bool:
+    """Whether nothing can follow: a slice that was rolled back is never applied again."""
+    return record.stage in ENDED or (record.plan.kind != RELEASE and record.stage == Stage.ROLLED_BACK)
+
+
+def _data_of(settings: Settings, record: PlanRecord, removed: Container[str]) -> Iterator[Path]:
+    """Yield what a plan has written besides its parameters and events; `removed` releases go with all their rows."""
+    plan = record.plan
+    if plan.kind != RELEASE and plan.release not in removed:
+        yield patch_path(settings, plan.dataset, plan.release, plan.id)
+    yield from (comparison_path(settings, plan.id, kind) for kind in ("json", "html"))
 
 
 def _ended_at(record: PlanRecord) -> datetime:
@@ -109,32 +154,50 @@ def _ended_at(record: PlanRecord) -> datetime:
 
 
 def _ended(settings: Settings, policy: str, path: Path, ended: datetime, release: str = "") -> EndedData:
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return EndedData(policy, path.relative_to(warehouse(settings)).as_posix(), ended, size, release)
+    files = (file for file in (path, *path.rglob("*")) if file.is_file())
+    size = sum(file.stat().st_size for file in files)
+    return EndedData(policy, path.relative_to(settings.state).as_posix(), ended, size, release)
 
 
-def _move_away(settings: Settings, dataset: str, release: str) -> None:
+def _move_tables(settings: Settings, dataset: str, release: str) -> None:
     """Move a release's tables out of the warehouse, where no projection is reading them, and delete their rows."""
-    moved = removed_tables_path(settings, dataset) / release
-    shutil.rmtree(moved, ignore_errors=True)
-    moved.parent.mkdir(parents=True, exist_ok=True)
     writer = open_writer(settings)
     try:
         with writer.transaction(alone=True) as connection:
             delete_release(connection, dataset, release)
-            release_path(settings, dataset, release).rename(moved)
+            _move(release_path(settings, dataset, release), removed_tables_path(settings, dataset) / release)
     finally:
         writer.close()
 
 
-def _delete_moved(settings: Settings, dataset: str) -> None:
-    """Delete moved tables. After a crash before the ledger's commit, a release has rows there and no tables."""
+def _move(path: Path, moved: Path) -> None:
+    _delete_until(moved, math.inf)
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(moved)
+
+
+def _delete_rows(settings: Settings, dataset: str, release: str) -> None:
     writer = open_writer(settings)
     try:
-        for moved in sorted(removed_tables_path(settings, dataset).glob("*")):
-            if not release_path(settings, dataset, moved.name).exists():
-                with writer.transaction(alone=True) as connection:
-                    delete_release(connection, dataset, moved.name)
-            shutil.rmtree(moved)
+        with writer.transaction(alone=True) as connection:
+            delete_release(connection, dataset, release)
     finally:
         writer.close()
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _delete_until(path: Path, end: float) -> bool:
+    """Delete a file or folder, until `end`; return whether it is gone. Another process may be deleting it too."""
+    if path.is_file():
+        path.unlink(missing_ok=True)
+    for root, _, names in os.walk(path, topdown=False):
+        for name in names:
+            if time.monotonic() >= end:
+                return False
+            Path(root, name).unlink(missing_ok=True)
+        with suppress(OSError):
+            os.rmdir(root)
+    return True

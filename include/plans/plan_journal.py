@@ -107,7 +107,11 @@ def load_plan(settings: Settings, plan: str) -> PlanRecord:
     if not _is_written(settings, plan):
         raise PlanUnknown(plan, plan_ids(settings))
     try:
-        return PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
+        state = [_state_of(folder / name) for name in ("plan.json", "events.jsonl")]
+        if (read := _read_before.get(folder)) is None or read[0] != state:
+            record = PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
+            read = _read_before[folder] = (state, record)
+        return read[1]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise PlanUnreadable(UnreadablePlan(folder, f"{type(error).__name__}: {str(error)[:200]}")) from error
 
@@ -228,11 +232,14 @@ def plan_lock(settings: Settings, plan: str, within: float = 0.0) -> Iterator[No
 
 
 @contextmanager
-def planning_lock(settings: Settings) -> Iterator[None]:
-    """Hold the lock for creating plans: two at once would not see each other as a conflict. Raises PlanBusy."""
+def planning_lock(settings: Settings, within: float = PLANNING_TIMEOUT) -> Iterator[None]:
+    """Hold the lock for creating plans: two at once would not see each other as a conflict.
+
+    Raises PlanBusy when it is not free within `within` seconds.
+    """
     folder = _plans_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "planning.lock", "that is being created", PLANNING_TIMEOUT):
+    with _locked(folder / "planning.lock", "that is being created", within):
         yield
 
 
@@ -275,6 +282,19 @@ def _is_written(settings: Settings, plan: str) -> bool:
 
 def _plans_folder(settings: Settings) -> Path:
     return plan_path(settings, "any").parent
+
+
+_read_before: dict[Path, tuple[list[tuple[int, int]], PlanRecord]] = {}
+"""Plans that this process has read, with the state that their files had: parsing takes a millisecond for each."""
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    """Return time and size of a file, zeros without one."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 def _read_plan(path: Path) -> Plan:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from include.catalog.dataset import released_dataset
 from include.clients import table_files
 from include.clients.delta_log import LOG
 from include.errors import HeadraceError, Terminal
-from include.paths import warehouse
+from include.paths import removed_data_path, removed_tables_path, warehouse
+from include.plans.ended_plans import ended_data
 from include.reading.publication import find_publication
 from include.settings import Settings
 from include.state.release_files import active_releases_file
@@ -49,7 +52,7 @@ class StoragePart:
 class PartUse:
     """Bytes of a part: `current` files, `replaced` files of earlier versions and of crashed writers, Delta's `log`.
 
-    `deletable` of the replaced ones no version needs any more: the owner deletes them next.
+    `deletable`: what the owner deletes next: replaced files that no version needs any more, and data of ended plans.
     """
 
     part: StoragePart
@@ -69,6 +72,7 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
 
     Raises NothingStored when there is none.
     """
+    ended = set(_ended(settings))
     found: dict[StoragePart, PartUse] = {}
     active: dict[StoragePart, dict[str, int]] = {}
     for path, size in _files(settings.state):
@@ -78,6 +82,8 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
         if part not in active:
             active[part] = _current(part)
         use = found.get(part, PartUse(part))
+        if not ended.isdisjoint((path, *path.parents)):
+            use = replace(use, deletable=use.deletable + size)
         if part.table is not None and LOG in path.relative_to(part.table).parts:
             found[part] = replace(use, log=use.log + size)
         elif part.table is not None and str(path.relative_to(part.table)) not in active[part]:
@@ -87,7 +93,15 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
     if not found:
         raise NothingStored(settings.state, dataset)
     ordered = sorted(found.values(), key=lambda use: (use.part.dataset, use.part.release != SHARED, *_names(use)))
-    return [replace(use, deletable=_deletable(settings, use.part)) for use in ordered]
+    return [replace(use, deletable=use.deletable + _deletable(settings, use.part)) for use in ordered]
+
+
+def _ended(settings: Settings) -> Iterator[Path]:
+    """Yield the folders and files of ended plans that the owner removes next, or is deleting."""
+    for dataset in [path.parent.name for path in warehouse(settings).glob("*/publication.json")]:
+        yield from (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
+        with suppress(HeadraceError):
+            yield from (settings.state / each.path for each in ended_data(settings, dataset, datetime.now(UTC)))
 
 
 def _names(use: PartUse) -> tuple[str, str]:
@@ -131,6 +145,8 @@ def _part_of(settings: Settings, path: Path) -> StoragePart:
 
 def _outside_warehouse(parts: tuple[str, ...]) -> StoragePart:
     match parts:
+        case ["removed", dataset, "tables" | "ended", _, *_]:
+            return StoragePart(dataset, SHARED, "being deleted")
         case ["removed", dataset, _, *_]:
             return StoragePart(dataset, SHARED, "removed by repair")
         case ["releases", dataset, release, _, *_]:

@@ -20,6 +20,7 @@ from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
@@ -47,6 +48,7 @@ class DriverLoop:
     stop: threading.Event
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
+    removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
     pause: float = 0.0
     retry_at: float = 0.0
 
@@ -65,7 +67,7 @@ class DriverLoop:
             worked = self._refine_next() or self._advance_shadow()
             if worked:
                 self.compaction.note_run()
-            if not self._compact() and not self._delete_obsolete() and not worked:
+            if not self._compact() and not self._delete_obsolete() and not self._remove_ended() and not worked:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
@@ -105,6 +107,10 @@ class DriverLoop:
         active = self.active
         releases = [each.release for each in active.all_releases]
         return not active.is_patching and self.deletion.step(self.settings, releases)
+
+    def _remove_ended(self) -> bool:
+        """Remove some data of ended plans; not while a patch must be finished first."""
+        return not self.active.is_patching and self.removal.step(self.settings, self.dataset)
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

@@ -1,31 +1,39 @@
-"""Removal of ended releases' tables and ended plans' rows: what a declared retention names, and nothing else."""
+"""Removal of what ended plans leave: what a declared retention names, and nothing else."""
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from plan_samples import NOON, TO_APPLIED, plan_at, publication
 from sqlalchemy import select
 
-from include.catalog.dataset import snapshot_dataset
+from include.catalog.dataset import released_dataset, snapshot_dataset
 from include.ledger.commit_rows import Row
 from include.ledger.ledger_rows import upsert
 from include.ledger.ledger_schema import projected, runs
 from include.ledger.ledger_writer import open_writer
-from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path
+from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path, snapshots_path
 from include.plans import ended_plans
-from include.plans.ended_plans import ended_data, remove_ended
+from include.plans.ended_plans import delete_moved, ended_data, move_ended, remove_ended
 from include.plans.plan import BACKFILL
-from include.plans.plan_journal import PlanUnreadable
+from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan
 from include.plans.stage_results import Stage
 from include.reading.publication import publish
 from include.settings import Settings
 from include.state.file_locks import take_lock
 from include.state.release_files import active_releases_file
+from include.status.disk_use import PartUse, disk_use
+from spark_jobs.engine import automatic_removal
+from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.driver_loop import DriverLoop
 
 LATER = datetime.now(UTC) + timedelta(days=7, hours=1)
 CANCELLED = (Stage.CANCELLED,)
@@ -58,9 +66,9 @@ def removable(settings: Settings, now: datetime = LATER) -> list[str]:
         ((), []),
         (TO_APPLIED, []),
         ((*TO_APPLIED, Stage.ROLLED_BACK), []),
-        (CANCELLED, ["flights/bbb"]),
-        ((Stage.BUILT, Stage.COMPARED, Stage.REJECTED), ["flights/bbb"]),
-        (RETIRED, ["flights/aaa"]),
+        (CANCELLED, ["warehouse/flights/bbb"]),
+        ((Stage.BUILT, Stage.COMPARED, Stage.REJECTED), ["warehouse/flights/bbb"]),
+        (RETIRED, ["warehouse/flights/aaa"]),
     ],
 )
 def test_release_is_removed_when_its_plan_ended(
@@ -94,15 +102,15 @@ def test_active_published_and_leased_releases_are_kept(settings: Settings) -> No
     active_releases_file(settings, "flights").write([])
     with take_lock(release_lease_path(settings, "flights", "bbb"), "a job"):
         assert removable(settings) == []
-    assert removable(settings) == ["flights/bbb"]
+    assert removable(settings) == ["warehouse/flights/bbb"]
     plan_at(settings, *CANCELLED, release=snapshot_dataset(settings, "flights").release)
-    assert removable(settings) == ["flights/bbb"]
+    assert removable(settings) == ["warehouse/flights/bbb"]
 
 
 def test_nothing_is_removed_while_a_plan_cannot_be_read(settings: Settings) -> None:
     plan_at(settings, *CANCELLED)
     (plan_path(settings, "release-flights-1.bak")).mkdir()
-    assert removable(settings) == ["flights/bbb"]
+    assert removable(settings) == ["warehouse/flights/bbb"]
     (plan_path(settings, plan_at(settings).plan.id) / "plan.json").write_text("{")
     with pytest.raises(PlanUnreadable, match="release-flights-2"):
         removable(settings)
@@ -136,6 +144,95 @@ def entered(settings: Settings) -> list[str]:
         found += connection.execute(select(runs.c.release)).scalars()
     writer.close()
     return sorted(found)
+
+
+@pytest.mark.parametrize("stages", [CANCELLED, (*TO_APPLIED, Stage.ROLLED_BACK)])
+def test_comparison_is_removed_when_its_plan_ended(settings: Settings, stages: tuple[Stage, ...]) -> None:
+    plan = plan_at(settings, *stages).plan.id
+    pages = [written(comparison_path(settings, plan, kind)) for kind in ("json", "html")]
+    assert remove_ended(settings, "flights", datetime.now(UTC)) == []
+    removed = [each.path for each in remove_ended(settings, "flights", LATER) if each.policy == "plans"]
+    has_ended = stages == CANCELLED
+    assert removed == ([f"plans/{plan}/comparison.{kind}" for kind in ("json", "html")] if has_ended else [])
+    assert [page.exists() for page in pages] == [not has_ended] * 2
+    assert load_plan(settings, plan).stage == stages[-1], "the plan itself stays"
+
+
+def test_snapshot_that_nothing_needs_is_removed_after_the_retention(settings: Settings) -> None:
+    published = snapshots_path(settings, "flights") / snapshot_dataset(settings, "flights").release
+    plan_at(settings, *CANCELLED)
+    plan_at(settings, release="ddd")
+    of = {name: written(snapshots_path(settings, "flights") / name / "pipeline.yaml").parent for name in
+          ("aaa", "bbb", "ccc", "ddd", ".ddd.1", "never-planned")}  # fmt: skip
+    assert remove_ended(settings, "flights", datetime.now(UTC)) == []
+    remove_ended(settings, "flights", LATER)
+    # aaa is the base of the open plan, ccc has tables that no plan has ended.
+    assert [name for name, path in of.items() if path.exists()] == ["aaa", "ccc", "ddd"]
+    assert published.is_dir()
+    assert released_dataset(settings, "flights", published.name)
+
+
+def test_removal_deletes_for_a_limited_time_and_another_process_may_continue(settings: Settings) -> None:
+    plan_at(settings, *CANCELLED)
+    for n in range(20):
+        written(release_path(settings, "flights", "bbb") / "gold" / "t" / f"{n}.parquet")
+    move_ended(settings, "flights", LATER)
+    assert not release_path(settings, "flights", "bbb").exists()
+    moved = removed_tables_path(settings, "flights") / "bbb"
+    assert not delete_moved(settings, "flights", time.monotonic() - 1)
+    assert len(list(moved.rglob("*.parquet"))) == 21
+    assert delete_moved(settings, "flights", time.monotonic() + 60)
+    assert not moved.exists()
+
+
+def looked_at(settings: Settings) -> list[PartUse]:
+    return [use for use in disk_use(settings, "flights") if use.deletable]
+
+
+def test_storage_shows_what_is_removed_next(settings: Settings) -> None:
+    plan = plan_at(settings, *CANCELLED).plan.id
+    written(comparison_path(settings, plan, "html"))
+    assert looked_at(settings) == [], "the retention has not passed"
+    end_long_ago(settings, plan)
+    assert {use.part.name: use.deletable for use in looked_at(settings)} == {"silver.flights": 5, "plans": 5}
+    move_ended(settings, "flights", datetime.now(UTC))
+    (moved,) = looked_at(settings)
+    assert (moved.part.name, moved.deletable) == ("being deleted", moved.total)
+
+
+def end_long_ago(settings: Settings, plan: str) -> None:
+    """Set the times of a plan's events back to January."""
+    path = plan_path(settings, plan) / "events.jsonl"
+    events = [json.loads(line) | {"at": NOON.isoformat()} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings) -> None:
+    end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
+    stop, active, supervisor = threading.Event(), Mock(is_patching=False, all_releases=[]), Mock()
+    active.published.refine_next.return_value, active.advance_shadow.return_value = None, False
+    loop = DriverLoop(settings, "flights", Mock(), active, supervisor, Mock(), Mock(), stop)
+    supervisor.restart_ended.side_effect = [None, None, None]
+    loop.removal.next_look = 0
+    with pytest.raises(StopIteration):
+        loop.run("")
+    assert not release_path(settings, "flights", "bbb").exists()
+    assert list(removed_tables_path(settings, "flights").glob("*")) == []
+
+
+def test_each_step_of_the_removal_is_short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
+    removal, tables = AutomaticRemoval(next_look=0), release_path(settings, "flights", "bbb")
+    monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
+    assert [(removal.step(settings, "flights"), tables.exists()) for _ in range(4)] == [
+        (True, True), (True, True), (True, False), (True, False)
+    ]  # fmt: skip
+    monkeypatch.undo()
+    assert not removal.step(settings, "flights")
+    assert not (removed_tables_path(settings, "flights") / "bbb").exists()
+    plan_at(settings, *CANCELLED, release="ccc")
+    assert not removal.step(settings, "flights"), "the next look is an hour later"
 
 
 @pytest.mark.parametrize("step", [None, "rename", "delete_release"])

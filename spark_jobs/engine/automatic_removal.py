@@ -1,0 +1,61 @@
+"""Removes what ended plans left, as `retention.releases` and `retention.plans` of the pipeline declare.
+
+Reads / Writes: what `include/plans/ended_plans.py` says. Guarantee: its. A run waits for at most about a second.
+After a crash: the next look finishes the removal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from include.plans.ended_plans import delete_moved, move_ended
+from include.plans.plan_journal import load_plan, plan_ids
+from include.reading.publication import NothingPublished
+from include.settings import Settings
+from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.obsolete_files import FIRST_LOOK, SECONDS_AT_ONCE
+
+LOOK_EVERY = 3600.0
+"""Seconds; retentions are days."""
+
+
+@dataclass
+class AutomaticRemoval:
+    """Looks for ended plans every hour, moves their data away at once, and deletes it for a second between two runs."""
+
+    clock: Callable[[], float] = time.monotonic
+    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+    _is_deleting: bool = False
+    _unread: list[str] = field(default_factory=list)
+
+    def step(self, settings: Settings, dataset: str) -> bool:
+        """Look for data of ended plans, or delete some of it; return whether there is more to do."""
+        try:
+            return self._step(settings, dataset)
+        except NothingPublished:
+            return False
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+            log_line("data of ended plans was not removed; the next look tries again, runs continue", error)
+            self._is_deleting, self._unread, self.next_look = False, [], self.clock() + LOOK_EVERY
+            return False
+
+    def _step(self, settings: Settings, dataset: str) -> bool:
+        end = time.monotonic() + SECONDS_AT_ONCE
+        if not self._is_deleting:
+            if self.clock() < self.next_look:
+                return False
+            self._unread = self._unread or plan_ids(settings)
+            while self._unread:
+                load_plan(settings, self._unread.pop())
+                if self._unread and time.monotonic() >= end:
+                    return True
+            self.next_look = self.clock() + LOOK_EVERY
+            # All plans have just been read, so this is short.
+            for each in move_ended(settings, dataset, datetime.now(UTC), within=0):
+                why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"
+                log_line(f"removed {each.path}: {each.bytes:,} bytes, {why}")
+        self._is_deleting = not delete_moved(settings, dataset, end)
+        return self._is_deleting
