@@ -133,11 +133,12 @@ class ReferenceTable:
 class Retention:
     """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced;
     `releases`, tables and snapshots of retired, cancelled and rejected releases; `plans`, rows and comparisons of ended
-    plans."""
+    plans; `logs`, logs of its processes since the last write."""
 
     versions: Duration = timedelta(hours=6)
     releases: Duration = timedelta(days=7)
     plans: Duration = timedelta(days=7)
+    logs: Duration = timedelta(days=30)
 
 
 @dataclass(frozen=True, config=CONFIG)

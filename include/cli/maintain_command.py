@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from include.errors import HeadraceError, Terminal, Transient
-from include.maintenance.log_trimming import trim_logs
 from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
 from include.plans.ended_plans import EndedData, remove_ended
+from include.process_control.log_trimming import trim_logs
 from include.reading.publication import publications
 from include.settings import load_settings
 

@@ -51,7 +51,7 @@ class TrimLogs(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Trim."""
-        from include.maintenance.log_trimming import trim_logs
+        from include.process_control.log_trimming import trim_logs
 
         done = trim_logs(load_settings(), datetime.now(UTC))
         return {"trimmed": done.trimmed, "removed": done.removed}

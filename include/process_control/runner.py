@@ -28,6 +28,7 @@ from include.paths import lease_path, run_path
 from include.process_control.child_process import exit_code
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
+from include.process_control.log_trimming import trim_logs
 from include.process_control.reconcile import (
     Action,
     Attempts,
@@ -70,6 +71,7 @@ from include.state.runner_record import ProcessRecord, RunnerRecord, runner_reco
 from include.status.process_status import stalled_seconds, started_datasets, unsupervised_status
 
 STEP_SECONDS, UNSETTLED_STEP_SECONDS = 1.0, 0.2
+FIRST_TRIM, TRIM_EVERY = 60.0, 3600.0
 BROKER_STOP_WITHIN = 30.0
 REFUSED = 2
 Reporter = Callable[[str], None]
@@ -266,11 +268,15 @@ def process_record(tries: Attempts, now: float, at: datetime) -> ProcessRecord:
 
 
 def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
-    """Run steps until `stop` is set and every process has exited."""
+    """Run steps until `stop` is set and every process has exited; trim the logs every hour."""
+    next_trim = time.monotonic() + FIRST_TRIM
     while True:
         runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
         try:
             settled = runner.step(time.monotonic())
+            if time.monotonic() >= next_trim:
+                next_trim = time.monotonic() + TRIM_EVERY
+                trim_logs(runner.settings, datetime.now(UTC))
         except Exception:  # noqa: BLE001  (supervision must survive any error of one step)
             traceback.print_exc()
             settled = False

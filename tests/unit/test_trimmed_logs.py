@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from plan_samples import publication
 from typer.testing import CliRunner
 
+from include.catalog.dataset import snapshot_dataset
+from include.catalog.pipeline import Retention
 from include.cli.main import app
-from include.maintenance import log_trimming
-from include.maintenance.log_trimming import REMOVE_AFTER, TrimResult, trim_logs
-from include.paths import airflow_path, log_path
+from include.paths import airflow_path, log_path, snapshots_path
 from include.plans.plan import RELEASE, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
-from include.settings import Settings, load_settings
+from include.process_control import log_trimming, runner
+from include.process_control.log_trimming import TrimResult, trim_logs
+from include.process_control.runner import Runner, restart_policy
+from include.reading.publication import publish
+from include.settings import CLONE, Settings, load_settings
 
+REMOVE_AFTER = Retention().logs
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
+def written(path: Path, age: timedelta, text: str = "started\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     then = (NOW - age).timestamp()
@@ -33,7 +42,7 @@ def written(path: Path, age: timedelta, text: str = "said\n") -> Path:
 def test_long_log_is_trimmed_while_its_writer_continues(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_trimming, "TRIM_ABOVE", 10)
     monkeypatch.setattr(log_trimming, "TRIM_TO", 6)
-    log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), REMOVE_AFTER * 2)
+    log, short = log_path(settings, "stream:flights"), written(log_path(settings, "broker"), REMOVE_AFTER / 2)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as writer:
         writer.write(b"first\nlast.\n")
@@ -41,7 +50,47 @@ def test_long_log_is_trimmed_while_its_writer_continues(settings: Settings, monk
         writer.write(b"more\n")
     assert log.read_bytes() == b"more\n"
     assert log.with_name(f"{log.name}.1").read_bytes() == b"last.\n"
-    assert short.exists(), "the log of a process that may run is never removed"
+    assert short.read_bytes()
+
+
+def test_old_log_of_a_process_that_may_write_again_is_emptied(settings: Settings) -> None:
+    log = written(log_path(settings, "stream:flights"), REMOVE_AFTER * 2)
+    rotated = written(log.with_name(f"{log.name}.1"), REMOVE_AFTER * 2)
+    with log.open("ab", buffering=0) as writer:
+        os.utime(log, (0, 0))
+        assert trim_logs(settings, NOW) == TrimResult(trimmed=0, removed=2)
+        assert log.read_bytes() == b""
+        writer.write(b"more\n")
+    assert log.read_bytes() == b"more\n"
+    assert not rotated.exists()
+    os.truncate(log, 0)
+    os.utime(log, (0, 0))
+    assert trim_logs(settings, NOW) == TrimResult(0, 0), "an empty log is left alone"
+
+
+def test_each_dataset_declares_the_age_of_its_logs(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    for dataset, retention in (("flights", "2 days"), ("weather", "90 days")):
+        shutil.copytree(CLONE / "include/datasets" / dataset, settings.datasets / dataset)
+        with (settings.datasets / dataset / "pipeline.yaml").open("a") as file:
+            file.write(f"\nretention: {{logs: {retention}}}\n")
+        publish(settings, replace(publication(snapshot_dataset(settings, dataset).release), dataset=dataset))
+    names = ("stream:flights", "plan:replay-flights-1", "stream:weather", "plan:release-weather-12", "broker")
+    logs = {name: written(log_path(settings, name), timedelta(days=60)) for name in names}
+    trim_logs(settings, NOW)
+    assert [name for name, log in logs.items() if log.exists() and log.read_bytes()] == [*names[2:]]
+    snapshots_path(settings, "weather").rename(tmp_path / "lost")
+    trim_logs(settings, NOW + timedelta(days=1000))
+    assert [name for name, log in logs.items() if log.exists() and log.read_bytes()] == [*names[2:]]
+
+
+def test_runner_trims_logs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "FIRST_TRIM", 0.0)
+    log, stop = written(log_path(settings, "stream:flights"), REMOVE_AFTER * 2), threading.Event()
+    stop.set()
+    with runner.sole_runner(settings) as lock:
+        runner.supervise(Runner(settings, restart_policy(settings), print), lock, stop)
+    assert log.read_bytes() == b""
 
 
 def test_old_logs_of_closed_plans_and_tasks_are_removed(settings: Settings) -> None:
