@@ -124,7 +124,7 @@ def checkpoint_path(settings: Settings, dataset: str) -> Path:
 
 
 def removed_commits_path(settings: Settings, dataset: str) -> Path:
-    """Log files that `headrace repair` removed from tables, one folder for each repair."""
+    """Log files that were removed from tables after a power cut, and bronze's records in them; one folder each time."""
     return settings.state / "removed" / folder_name("dataset", dataset)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +71,9 @@ class DurableDisk:
             elif not path.is_dir():
                 yield path.relative_to(self.root), self.contents.get(inode, b"")
 
-    def write_to(self, folder: Path) -> None:
-        """Write what a power cut leaves into `folder`."""
-        for path, content in self.files().items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+
+def write_files(files: Mapping[Path, bytes], folder: Path) -> None:
+    """Write what a power cut leaves into `folder`."""
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)

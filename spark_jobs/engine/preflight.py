@@ -45,6 +45,10 @@ class CheckpointDisagrees(CheckpointUnusable):
         self.why = why
 
 
+class CheckpointAhead(CheckpointDisagrees):
+    """The checkpoint has planned or committed what bronze or Kafka has lost, as after a power cut."""
+
+
 class TopicReplaced(Terminal):
     """The topic was deleted and created again: its offsets name other records now."""
 
@@ -156,7 +160,8 @@ def validated_generation(
     """
     topic = dataset.pipeline.topic
     found_id = topic_id(bootstrap, topic)
-    _validate_tables(settings, dataset, head, found_id, log_end_offsets(bootstrap, topic))
+    log_ends = log_end_offsets(bootstrap, topic)
+    _validate_tables(settings, dataset, head, found_id, log_ends)
     if head is not None:
         refuse_replaced_records(dataset, bronze, head, bootstrap)
     folder = checkpoint_path(settings, dataset.name)
@@ -170,6 +175,7 @@ def validated_generation(
         why = f"bronze is table {bronze.table_id}, its checkpoint wrote table {known.bronze_id}"
         raise TablesDisagree(dataset.name, why)
     _validate_checkpoint(dataset.name, known, known.checkpoint(folder), head)
+    _refuse_lost_plan(dataset.name, known, known.checkpoint(folder), log_ends)
     refuse_expired_offsets(dataset.name, known, head, bootstrap)
     return known
 
@@ -191,7 +197,7 @@ def _validate_tables(
     name = dataset.name
     if head is not None and head.topic_id != topic:
         raise TopicReplaced(name, dataset.pipeline.topic, head.topic_id, topic)
-    _refuse_lost_records(name, head, log_ends)
+    refuse_lost_records(name, head, log_ends)
     refined, last = _silver_batch(settings, dataset), head.batch if head else -1
     if refined > last:
         why = f"silver has batches up to {refined}, bronze only up to {last}, as after a power cut"
@@ -209,7 +215,7 @@ def refuse_changed_topic(dataset: Dataset, bronze: Table, generation: Generation
     head = bronze_head(bronze)
     refuse_expired_offsets(dataset.name, generation, head, bootstrap)
     if head is not None:
-        _refuse_lost_records(dataset.name, head, log_end_offsets(bootstrap, generation.topic))
+        refuse_lost_records(dataset.name, head, log_end_offsets(bootstrap, generation.topic))
         refuse_replaced_records(dataset, bronze, head, bootstrap)
 
 
@@ -218,7 +224,8 @@ def _refuse_other_id(dataset: str, generation: Generation, found: str) -> None:
         raise TopicReplaced(dataset, generation.topic, generation.topic_id, found)
 
 
-def _refuse_lost_records(dataset: str, head: BronzeHead | None, log_ends: Mapping[int, int]) -> None:
+def refuse_lost_records(dataset: str, head: BronzeHead | None, log_ends: Mapping[int, int]) -> None:
+    """Raise TablesDisagree unless Kafka has all offsets of bronze."""
     for partition, end in (head.ends if head else {}).items():
         if log_ends.get(partition, -1) < end:
             why = f"bronze has partition {partition} up to {end}, Kafka only up to {log_ends.get(partition, 'nothing')}"
@@ -259,6 +266,15 @@ def _silver_batch(settings: Settings, dataset: Dataset) -> int:
     return -1 if found is None else found
 
 
+def _refuse_lost_plan(dataset: str, generation: Generation, checkpoint: Path, log_ends: Mapping[int, int]) -> None:
+    """Raise CheckpointAhead when the last planned batch has offsets that Kafka lost: Spark would fail at each start."""
+    for batch in logged_batches(checkpoint / "offsets")[-1:]:
+        ends = planned_ends(checkpoint, batch, generation.topic, dataset)
+        lost = {p: end for p, end in ends.items() if log_ends.get(p, -1) < end}
+        if lost:
+            raise CheckpointAhead(dataset, f"{checkpoint} has planned offsets up to {lost}, Kafka ends before them")
+
+
 def _validate_checkpoint(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
     validate_log(checkpoint, dataset)
     planned = logged_batches(checkpoint / "offsets")
@@ -283,7 +299,7 @@ def _validate_progress(dataset: str, generation: Generation, checkpoint: Path, h
         raise OffsetLogDamaged(checkpoint / "offsets" / str(head.transaction), dataset, "is missing")
     if (done and done[-1] > head.transaction) or planned[-1] > head.transaction + 1:
         far = f"planned up to batch {planned[-1]}, committed up to {done[-1] if done else 'none'}"
-        raise CheckpointDisagrees(dataset, f"{checkpoint} has {far}, bronze has {head.transaction}")
+        raise CheckpointAhead(dataset, f"{checkpoint} has {far}, bronze has {head.transaction}")
     ends = planned_ends(checkpoint, head.transaction, generation.topic, dataset)
     if ends != dict(head.ends):
         why = f"batch {head.batch} ends at {dict(head.ends)} in bronze, at {ends} in {checkpoint}"
@@ -293,9 +309,10 @@ def _validate_progress(dataset: str, generation: Generation, checkpoint: Path, h
 def _validate_start(dataset: str, generation: Generation, checkpoint: Path, head: BronzeHead | None) -> None:
     """Bronze has no batch of this generation: it starts where bronze ends, and has planned one batch at most."""
     planned = logged_batches(checkpoint / "offsets")
-    if logged_batches(checkpoint / "commits") or (planned and planned[-1] > 0):
-        raise CheckpointDisagrees(dataset, f"{checkpoint} has committed batches that bronze does not have")
     follows = 0 if head is None else head.batch + 1
+    if logged_batches(checkpoint / "commits") or (planned and planned[-1] > 0):
+        problem = CheckpointAhead if generation.base >= follows else CheckpointDisagrees
+        raise problem(dataset, f"{checkpoint} has committed batches that bronze does not have")
     ends = dict(head.ends) if head else {}
     # Offsets between the two are lost, and that was accepted.
     starts = {p: generation.lost[p][0] if p in generation.lost else start for p, start in generation.start.items()}

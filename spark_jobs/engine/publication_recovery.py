@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.clients.delta_log import LOG, latest_version
+from include.clients.delta_log import LOG
 from include.errors import Terminal
 from include.paths import folder_name, identities_path, warehouse
 from include.reading.publication import Publication, find_publication, publish, replace_publication
@@ -20,6 +20,7 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.identity_index import index_file
+from spark_jobs.storage.log_tail import log_tail
 from spark_jobs.storage.table_commits import last_run
 
 
@@ -45,7 +46,7 @@ def last_active_release(settings: Settings, dataset: str) -> str | None:
     if recorded:
         return recorded[0]
     logs = sorted(warehouse(settings).glob(f"{folder_name('dataset', dataset)}/*/silver/{LOG}"))
-    found = [log.parent for log in logs if last_run(log.parent, latest_version(log.parent))[1] >= 0]
+    found = [log.parent for log in logs if last_run(log.parent, log_tail(log.parent).whole)[1] >= 0]
     if len(found) > 1:
         raise ReleaseAmbiguous(settings, dataset, [path.parent.name for path in found])
     return found[0].parent.name if found else None

@@ -9,12 +9,16 @@ Does not: move the publication (`republish`), or change a data file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 from include.catalog.dataset import released_dataset
-from include.clients.delta_log import LOG, commits_descending
+from include.clients.delta_log import LOG, LogDamaged, commits_descending, read_commit
 from include.errors import Terminal
 from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.reading.publication import find_publication
@@ -23,7 +27,7 @@ from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.next_run import are_one_run_apart
 from spark_jobs.engine.publication_recovery import last_active_release
 from spark_jobs.storage.identity_index import index_file
-from spark_jobs.storage.log_tail import LogTail, log_tail, move_files, obsolete_files
+from spark_jobs.storage.log_tail import CHECKED, LogTail, log_tail, move_files, obsolete_files
 from spark_jobs.storage.table_commits import last_run
 
 
@@ -51,12 +55,15 @@ class TableEnd:
 class Rollback:
     """The log files to remove, by table (path below the warehouse), and the version that `bronze` goes back to.
 
-    `indexes`: folders of the releases' identity indexes, which are derived again; a power cut may have damaged them.
+    `span`: between the oldest readable commit to remove and the newest commit of all. `indexes`: folders of the
+    releases' identity indexes, which are derived again; a power cut may have damaged them.
     """
 
     files: dict[str, list[Path]]
     bronze: int
     indexes: tuple[Path, ...]
+    bronze_table: Path
+    span: timedelta
 
     def sentences(self, folder: Path) -> list[str]:
         """Return what is removed, one line for each table, and where it goes."""
@@ -68,8 +75,21 @@ class Rollback:
         """Move the files into `folder`."""
         for index in self.indexes:
             index_file(index).remove()
+        root = self.bronze_table.parents[1]
+        _link_records(self.bronze_table, self.files.get(str(self.bronze_table.relative_to(root)), []), folder)
         for table, files in self.files.items():
             move_files(files, folder / table)
+
+
+def _link_records(bronze: Path, removed: list[Path], folder: Path) -> None:
+    """Keep the records of removed commits: Kafka may have lost them."""
+    for version in (int(file.stem) for file in removed if file.suffix == ".json"):
+        with suppress(LogDamaged):
+            for file in read_commit(bronze, version).added:
+                kept = folder / "records" / file.path
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError, FileExistsError):
+                    os.link(bronze / unquote(file.path), kept)
 
 
 def _names(files: list[Path]) -> str:
@@ -77,20 +97,40 @@ def _names(files: list[Path]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]} ({len(names)} files)"
 
 
-def planned_rollback(settings: Settings, dataset: str) -> Rollback | None:
-    """Return the rollback that the dataset's tables need, None when they need none. Raises PatchInTheWay."""
+def planned_rollback(
+    settings: Settings, dataset: str, bronze_version: int | None = None, checked: int = CHECKED
+) -> Rollback | None:
+    """Return the rollback that the dataset's tables need, None when they need none. Raises PatchInTheWay.
+
+    `bronze_version`: bronze goes back to it or an earlier one. `checked`: commits that are checked in each table.
+    """
     path = bronze_path(settings, dataset)
     if not (path / LOG).is_dir():
         return None
-    bronze = table_end(path)
+    bronze = table_end(path, checked)
+    if bronze_version is not None and bronze_version < bronze.keep:
+        _refuse_patches(path, bronze_version, bronze.keep)
+        bronze = replace(bronze, run=last_run(path, bronze_version), keep=bronze_version)
     ends, releases = [bronze], release_names(settings, dataset)
     for release in releases:
-        ends += _rolled_back([table_end(path) for path in release_paths(settings, dataset, release)], bronze.run[1])
+        own = [table_end(path, checked) for path in release_paths(settings, dataset, release)]
+        ends += _rolled_back(own, bronze.run[1])
     root = warehouse(settings)
     files = {str(end.tail.table.relative_to(root)): obsolete_files(end.tail, end.keep) for end in ends}
     found = {table: removed for table, removed in files.items() if removed}
     indexes = tuple(identities_path(settings, dataset, release) for release in releases)
-    return Rollback(found, bronze.keep, indexes) if found else None
+    since = min((_removed_since(end) for end in ends if end.keep < end.tail.whole), default=None)
+    until = max(_timestamp(end.tail.table, end.tail.whole) for end in ends)
+    return Rollback(found, bronze.keep, indexes, path, until - since if since else timedelta()) if found else None
+
+
+def _removed_since(end: TableEnd) -> datetime:
+    return _timestamp(end.tail.table, end.keep + 1)
+
+
+def _timestamp(table: Path, version: int) -> datetime:
+    milliseconds = read_commit(table, version).timestamp_ms if version >= 0 else 0
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def release_names(settings: Settings, dataset: str) -> list[str]:
@@ -107,11 +147,18 @@ def release_paths(settings: Settings, dataset: str, release: str) -> list[Path]:
     return own + [gold_path(settings, dataset, release, table.name) for table in gold]
 
 
-def table_end(path: Path) -> TableEnd:
+def _refuse_patches(path: Path, keep: int, last: int) -> None:
+    for version in range(last, keep, -1):
+        metadata = read_commit(path, version).metadata or {}
+        if "plan" in metadata:
+            raise PatchInTheWay(str(path), metadata["plan"])
+
+
+def table_end(path: Path, checked: int = CHECKED) -> TableEnd:
     """Return the end of a table's log; only what follows its whole part is to be removed."""
     if not (path / LOG).is_dir():
         return TableEnd(LogTail(path, -1, -1, ()), (-1, -1), -1)
-    tail = log_tail(path)
+    tail = log_tail(path, checked)
     return TableEnd(tail, last_run(path, tail.whole), tail.whole)
 
 

@@ -10,7 +10,6 @@ Does not: start Spark, change a data file, or run together with a driver: it hol
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,15 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.clients.kafka import log_start_offsets, topic_id
 from include.errors import HeadraceError
 from include.ledger.ledger_rebuild import rebuild
 from include.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.next_generation import next_generation, next_offsets
 from spark_jobs.engine.preflight import (
-    BronzeHead,
     OffsetsExpired,
     bronze_head,
     bronze_head_at,
@@ -37,7 +35,7 @@ from spark_jobs.engine.preflight import (
 from spark_jobs.engine.publication_recovery import last_active_release
 from spark_jobs.engine.table_rollback import planned_rollback, release_names
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation, write_generation
+from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, write_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.lease import take_lease
 
@@ -78,44 +76,8 @@ def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str, *, acce
     try:
         validated_generation(settings, dataset, bronze, head, bootstrap)
     except (CheckpointUnusable, OffsetsExpired) as problem:
-        return Repair(problem, _next_generation(dataset, folder, bronze, head, bootstrap, accept_loss))
+        return Repair(problem, next_generation(dataset, folder, bronze, head, bootstrap, accept_loss))
     return None
-
-
-def _next_generation(
-    dataset: Dataset, folder: Path, bronze: Table, head: BronzeHead | None, bootstrap: str, accept_loss: bool
-) -> Generation:
-    topic = dataset.pipeline.topic
-    start, lost = next_offsets(dataset, head, bootstrap, accept_loss)
-    number = 1 + max(_known_numbers(dataset.name, folder, head), default=0)
-    base = head.batch + 1 if head else 0
-    return Generation(number, base, start, topic, topic_id(bootstrap, topic), bronze.table_id, lost)
-
-
-def next_offsets(
-    dataset: Dataset, head: BronzeHead | None, bootstrap: str, accept_loss: bool
-) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
-    """Return the next offset by partition, and the ranges that Kafka has expired. Raises OffsetsExpired for those
-    unless the loss is accepted."""
-    topic = dataset.pipeline.topic
-    first = log_start_offsets(bootstrap, topic)
-    start = first | (dict(head.ends) if head else {})
-    lost = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
-    if lost and not accept_loss:
-        raise OffsetsExpired(dataset.name, topic, lost)
-    return start | {p: end for p, (_, end) in lost.items()}, lost
-
-
-def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
-    """Return the numbers of all generations in the file, the checkpoint folders and bronze."""
-    found = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
-    try:
-        known = read_generation(folder, dataset)
-        found += [known.number] if known else []
-    except CheckpointUnusable:
-        pass
-    committed = re.fullmatch(rf"{re.escape(dataset)}/bronze/(\d+)", head.app_id) if head else None
-    return found + ([int(committed[1])] if committed else [])
 
 
 def repair(

@@ -39,7 +39,8 @@ from spark_jobs.engine.driver_progress import refresh_progress
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
-from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze, validated_generation
+from spark_jobs.engine.power_cut_recovery import roll_back_tables, usable_generation
+from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze
 from spark_jobs.engine.publication_recovery import last_active_release, republish
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
@@ -103,7 +104,7 @@ def prepare(
     status.release = dataset.release
     bootstrap = bootstrap_servers(settings)
     ensure_topic(bootstrap, dataset.pipeline.topic, dataset.pipeline.partitions)
-    bronze, head, generation = preflight(settings, dataset, bootstrap)
+    bronze, head, generation, recovered = preflight(settings, dataset, bootstrap)
     lease = lease.with_minimum_epoch(head.epoch + 1 if head else 1)
     status.epoch = lease.epoch
     ledger, mismatch = open_writer(settings), None
@@ -122,9 +123,9 @@ def prepare(
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
     rolled_back = republish(settings, active.published.release)
     if mismatch is not None:
-        follow_tables(settings, mismatch, rolled_back)
+        follow_tables(settings, mismatch, recovered or rolled_back)
     lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
-    status.event = "; ".join(filter(None, [rolled_back, lost])) or None
+    status.event = "; ".join(filter(None, [recovered, rolled_back, lost])) or None
     if status.event:
         log_line(f"{name}: {status.event}")
     reporter.refresh = lambda: refresh_progress(reporter, ingest, active)
@@ -149,14 +150,20 @@ def current_dataset(settings: Settings, name: str) -> Dataset:
     return released_dataset(settings, name, release) if release else snapshot_dataset(settings, name)
 
 
-def preflight(settings: Settings, dataset: Dataset, bootstrap: str) -> tuple[Table, BronzeHead | None, Generation]:
-    """Open bronze, validate checkpoint, tables and topic; return bronze, its last batch, and the generation to use."""
+def preflight(
+    settings: Settings, dataset: Dataset, bootstrap: str
+) -> tuple[Table, BronzeHead | None, Generation, str | None]:
+    """Open bronze, validate checkpoint, tables and topic; return bronze, its last batch, and the generation to use.
+
+    The last value says what was recovered after a power cut; None for nothing.
+    """
     refuse_lost_bronze(settings, dataset.name)
+    rolled_back = roll_back_tables(settings, dataset, bootstrap, datetime.now(UTC))
     bronze = Table(bronze_spec(settings, dataset.name))
     head = bronze_head(bronze)
-    generation = validated_generation(settings, dataset, bronze, head, bootstrap)
+    generation, replaced = usable_generation(settings, dataset, bronze, head, bootstrap)
     ensure_generation(checkpoint_path(settings, dataset.name), generation)
-    return bronze, head, generation
+    return bronze, head, generation, "; ".join(filter(None, [rolled_back, replaced])) or None
 
 
 if __name__ == "__main__":

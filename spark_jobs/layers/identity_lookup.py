@@ -36,6 +36,7 @@ from spark_jobs.storage.identity_index import (
     IndexRecord,
     Segment,
     Words,
+    boot_id,
     find_places,
     index_file,
     open_segment,
@@ -122,6 +123,8 @@ class IdentityLookup:
             raise IndexDamaged(str(error)) from error
         if record is None or record.hashing != self._hashing:
             raise IndexDamaged("there is no index, or one of other hashes")
+        if record.boot != boot_id():
+            raise IndexDamaged("the machine has restarted, and segments are not synced")
         if record.version > self._silver.version if self._owns else record.built > self._silver.version:
             raise IndexDamaged("the table is older than the index")
         if self._silver.version - record.version > LONGEST_CATCH_UP or record.digest != self._digest(record.version):
@@ -145,7 +148,7 @@ class IdentityLookup:
                 duck.view_table("added", self._silver, some)
                 segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
         records = tuple(segment.record for segment in segments)
-        record = IndexRecord(self._hashing, built, version, self._digest(version), records)
+        record = IndexRecord(self._hashing, built, version, self._digest(version), records, boot_id())
         index_file(self._folder).write(record)
         self._record, self._segments = record, segments
         remove_other_segments(self._folder, segments)

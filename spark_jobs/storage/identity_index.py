@@ -29,6 +29,7 @@ LARGEST = 16_000_000
 SLICE = 2_000_000
 """Entries that are in memory at once during a merge."""
 OFFSET_BITS = 48
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Beyond every timestamp, and far from overflow of 64 bits.
 LONGEST_HORIZON_US = 10**18
 
@@ -48,6 +49,7 @@ class IndexRecord:
     """`index.json`: how identities are hashed, and which versions of silver are covered.
 
     Rows of version `built` and all rows added up to `version` are indexed; `digest` is of that version's commit file.
+    `boot`: of the machine that wrote it. Segments are not synced, so another boot may find them without content.
     """
 
     hashing: str
@@ -55,6 +57,7 @@ class IndexRecord:
     version: int
     digest: str
     segments: tuple[SegmentRecord, ...]
+    boot: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class IndexDamaged(Exception):
 def index_file(folder: Path) -> JsonFile[IndexRecord]:
     """Return the index's list of segments. Not durable: its segments are not either, and it can be derived again."""
     return JsonFile(folder / "index.json", IndexRecord, consequence="the index is built again", durable=False)
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine, "" where the system has none."""
+    try:
+        return BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:

@@ -36,10 +36,10 @@ class LogTail:
     checkpoints: tuple[int, ...]
 
 
-def log_tail(table: Path) -> LogTail:
-    """Check the newest commits of a table. Raises TableMissing."""
+def log_tail(table: Path, checked: int = CHECKED) -> LogTail:
+    """Check the newest commits of a table, as many as `checked`. Raises TableMissing."""
     last = max(log_versions(table), default=-1)
-    first, whole = max(0, last - CHECKED), last
+    first, whole = max(0, last - checked), last
     while (found := _whole_until(table, first, whole)) < whole:
         # A data file that a removed commit had superseded is needed again.
         whole = found

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from durable_disk import DurableDisk, write_files
 from pyspark.sql import SparkSession
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
@@ -111,6 +112,34 @@ def test_tables_apart_are_refused_then_rolled_back(whole: SmallRelease, release:
     planned.execute(release.settings.state / "removed")
     finish(release)
     assert contents(release) == contents(whole)
+
+
+def test_run_that_is_cut_off_with_power_continues_where_the_disk_ends(
+    whole: SmallRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cuts between any two syncs of a run; what was published before is there, and no table needs a rollback."""
+    settings = Settings(state=tmp_path / "state", durability="power")
+    release = small_release(whole.spark, settings, "flights")
+    snapshot_dataset(settings, "flights")
+    disk, cuts = DurableDisk(settings.state), list[dict[Path, bytes]]()
+    with disk.recording(monkeypatch):
+        for records in BATCHES[:2]:
+            release.take(records)
+        release.ingest(BATCHES[2])
+        disk.after_sync = lambda: cuts.append(disk.files())
+        release.refine(2, 2)
+    assert len(cuts) > 20
+    for number, left in enumerate(cuts[:: len(cuts) // 4]):
+        after = Settings(state=tmp_path / str(number))
+        write_files(left, after.state)
+        publication = find_publication(after, "flights")
+        assert publication is not None
+        assert publication.batch >= 1
+        assert planned_rollback(after, "flights") is None
+        successor = small_release(whole.spark, after, "flights")
+        successor.batches, successor.ends = release.batches, release.ends
+        finish(successor)
+        assert contents(successor) == contents(whole)
 
 
 def test_lost_patch_is_reported_and_readers_see_what_is_left(release: SmallRelease) -> None:

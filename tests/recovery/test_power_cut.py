@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from recovery_site import Driver, Site
+from recovery_site import Driver, Site, open_broker
 
 from include.clients.delta_log import LOG, commit_name, latest_version
-from include.paths import publication_path, warehouse
+from include.paths import bronze_path, publication_path, warehouse
+from include.state.process_states import BROKER
 from include.state.release_files import active_releases_file
+from include.state.run_files import read_run_file, send, wait_gone
 
 REFUSED, DECLINED = 2, 1
 
@@ -49,17 +53,50 @@ def test_lost_commits_are_refined_again(site: Site) -> None:
     tables = stop(site, driver)
     lost = last_commit(tables[0])
     lost.write_bytes(b"")
-    refused = site.start_driver()
-    assert refused.wait() == REFUSED
-    assert "headrace repair" in refused.log_text()
     shown = site.command("repair", site.dataset, "--dry-run")
     assert (shown.returncode, lost.name in shown.stdout) == (DECLINED, True)
-    repaired = site.command("repair", site.dataset, "--yes")
-    assert repaired.returncode == 0, repaired.stderr
-    assert not lost.exists()
-    successor = site.start_driver()
-    site.wait_state("running", successor)
-    site.wait_published(successor)
+    damages: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: [last_commit(tables[-1]).unlink() for _ in range(2)],
+        lambda: last_commit(bronze_path(site.settings, site.dataset)).write_bytes(b""),
+    ]
+    for damage in damages:
+        damage()
+        successor = site.start_driver()
+        site.wait_state("running", successor)
+        assert "rolled back" in site.status()["event"]
+        site.wait_published(successor)
+        site.assert_nothing_lost()
+        tables = stop(site, successor)
+    assert "identical" in site.command("ledger", "rebuild").stdout
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_driver_follows_kafka_that_lost_records_and_got_others(site: Site) -> None:
+    """The broker loses what it had not flushed; producers use the offsets again before the driver starts."""
+    driver = site.start_driver()
+    site.send(60)
+    site.wait_published(driver)
+    logs = sorted((site.settings.state / "kafka" / "data").glob(f"{site.dataset}-*/*0.log"))
+    assert len(logs) == 2
+    sizes, kept = [log.stat().st_size for log in logs], len(site.sent)
+    site.send(60)
+    site.wait_published(driver)
+    stop(site, driver)
+    broker = read_run_file(site.settings, BROKER)
+    assert broker is not None
+    send(broker, signal.SIGKILL)
+    assert wait_gone(broker, 20)
+    for log, size in zip(logs, sizes, strict=True):
+        os.truncate(log, size)
+    open_broker(site.settings)
+    del site.sent[kept:]
+    site.send(200)
+    driver = site.start_driver()
+    site.wait_state("running", driver)
+    assert "rolled back" in site.status()["event"]
+    site.wait_published(driver)
     site.assert_nothing_lost()
 
 

@@ -19,7 +19,7 @@ from include.catalog.dataset import Dataset, declared_dataset
 from include.clients.kafka_record import KafkaRecord, RecordReader
 from include.paths import checkpoint_path
 from include.settings import Settings
-from spark_jobs.engine import preflight
+from spark_jobs.engine import next_generation, preflight
 from spark_jobs.engine.preflight import bronze_head, refuse_lost_bronze, validated_generation
 from spark_jobs.jobs import repair_job
 from spark_jobs.layers.bronze_layer import bronze_spec
@@ -133,7 +133,7 @@ def record_of(offset: int, partition: int) -> KafkaRecord:
 def open_scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Return a scene with `BATCHES` batches; preflight and repair get the answers of its `kafka`."""
     kafka = Kafka()
-    for module in (preflight, repair_job):
+    for module in (preflight, next_generation):
         monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
         monkeypatch.setattr(module, "log_start_offsets", lambda *_: dict(kafka.starts))
     monkeypatch.setattr(preflight, "log_end_offsets", lambda *_: dict(kafka.ends))

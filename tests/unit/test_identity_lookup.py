@@ -168,6 +168,14 @@ def replaced_files_of_unindexed_commits(silver: IndexedSilver) -> None:
     silver.compact()
 
 
+def lost_content(silver: IndexedSilver) -> None:
+    """A power cut leaves a segment of the right length without its content."""
+    path = index_file(silver.index).path
+    path.write_text(path.read_text().replace(identity_index.boot_id(), "an earlier boot"))
+    for segment in silver.index.glob("*.hashes"):
+        segment.write_bytes(bytes(segment.stat().st_size))
+
+
 def rolled_back_table(silver: IndexedSilver) -> None:
     """The table loses its last two commits and gets others with the same versions."""
     for version in (silver.table.version, silver.table.version - 1):
@@ -184,6 +192,7 @@ def rolled_back_table(silver: IndexedSilver) -> None:
         cut_segment,
         unreadable_list,
         other_hashing,
+        lost_content,
         replaced_files_of_unindexed_commits,
         rolled_back_table,
     ],
