@@ -159,7 +159,7 @@ ROWS: dict[str, Row] = {
         "partitions: 2",
         "partitions: 2\nretention: {verions: 2 hours}",
         "retention.verions",
-        "known: plans, releases, versions",
+        "known: logs, plans, releases, versions",
     ),
     "no partitions": pipeline("partitions: 2", "partitions: 0", "partitions", "must be from 1 to 10000, is 0"),
     "too many partitions": pipeline("partitions: 2", "partitions: 100000", "partitions", "from 1 to 10000"),
