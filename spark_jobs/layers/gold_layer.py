@@ -9,8 +9,9 @@ Does not: read silver of untouched grains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window, grain_columns
+from include.errors import Terminal
 from include.paths import gold_path
 from include.settings import Settings
 from spark_jobs.layers.additive_gold import additive_rows, merged_additive
@@ -36,12 +38,24 @@ from spark_jobs.layers.latest_gold import latest_rows, merged_latest
 from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_writer import MONTH, SilverWriter
+from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import Bound, DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.failpoints import Step, pass_step
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
+
+
+class GoldBroken(Terminal):
+    """An expression or the query of a gold table fails on a row of silver, which no grain can leave out."""
+
+    def __init__(self, dataset: str, table: str, error: str) -> None:
+        super().__init__(
+            f"{table} fails on rows of silver, {error}; nothing was published",
+            f"correct its declaration, then: headrace release run --dataset {dataset}",
+        )
+        self.table = table
 
 
 def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
@@ -60,7 +74,10 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
 
 
 def commit_gold(targets: Sequence[GoldTable], writer: SilverWriter, silver: Sequence[DataFile], run: RefineRun) -> None:
-    """Commit a run to every gold table; `silver` are silver's files of the run as committed. Raises OwnershipLost."""
+    """Commit a run to every gold table; `silver` are silver's files of the run as committed.
+
+    Raises OwnershipLost, GoldBroken.
+    """
     facts = run.facts(writer.dataset)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         for _ in pool.map(lambda target: _commit_table(target, writer.silver, silver, run.last, facts), targets):
@@ -77,12 +94,26 @@ def _commit_table(
         return
     old, added, grains = list[DataFile](), list[DataFile](), 0
     if fresh:
-        old = touched_files(target, grains_of_silver(target.gold, silver, fresh))
-        rows = _merged(target, silver, silver.read(target.spark, fresh), table.read(target.spark, old), fresh, batch)
-        added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)
+        with _failure_named(facts["dataset"], table):
+            old = touched_files(target, grains_of_silver(target.gold, silver, fresh))
+            new = silver.read(target.spark, fresh)
+            rows = _merged(target, silver, new, table.read(target.spark, old), fresh, batch)
+            added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)
     pass_step(Step.GOLD_WRITTEN, batch)
     table.commit(target.app_id, batch, _metadata(target, added, old, grains, facts), added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
+
+
+@contextmanager
+def _failure_named(dataset: str, table: Table) -> Iterator[None]:
+    """Raise GoldBroken for an error that a row of silver causes."""
+    try:
+        yield
+    except Exception as error:
+        text = record_error(error)
+        if text is None:
+            raise
+        raise GoldBroken(dataset, table.spec.name, text) from error
 
 
 def write_gold(

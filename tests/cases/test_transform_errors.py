@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher, copy_release
 from small_events import observation
 from small_release import Record, SmallRelease, small_release
@@ -16,8 +15,8 @@ from include.catalog.history_slice import Slice
 from include.planning.rejected_decisions import record_spans
 from include.settings import CLONE, Settings
 from spark_jobs.layers import transform_errors
+from spark_jobs.layers.gold_layer import GoldBroken
 from spark_jobs.layers.transform_errors import TransformationBroken, most_tolerated, record_error
-from spark_jobs.storage.failpoints import Step
 
 BODY = "    return accepted\n"
 FAILING = """
@@ -50,6 +49,8 @@ def failing_dataset(parent: Path, body: str = FAILING) -> Path:
     folder = Path(shutil.copytree(CLONE / "include" / "datasets" / "weather", parent / "weather"))
     text = (folder / "silver.py").read_text("utf-8")
     (folder / "silver.py").write_text(text.replace(BODY, body), "utf-8")
+    pipeline = (folder / "pipeline.yaml").read_text("utf-8")
+    (folder / "pipeline.yaml").write_text(pipeline.replace("{max: wind_speed}", '{max: "1 / wind_speed"}'), "utf-8")
     return folder
 
 
@@ -68,19 +69,16 @@ def verdicts(release: SmallRelease) -> Verdicts:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset whose silver.py divides by `dewp`, and overflows where `wind_dir` is large."""
+    """Return a dataset whose silver.py divides by `dewp` and overflows where `wind_dir` is large; gold divides, too."""
     return failing_dataset(tmp_path_factory.mktemp("datasets"))
 
 
 @pytest.fixture(scope="module")
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, folder: Path) -> SmallRelease:
-    """Return a release that refined two batches in one run, after it died while it isolated the failing records."""
+    """Return a release that refined two batches in one run."""
     release = small_release(spark, Settings(state=tmp_path_factory.mktemp("failing")), "weather", folder)
     release.ingest([event(0), event(1, dewp="0"), event(2, dewp='0,"humid":1e1')])
     release.ingest([event(3, partition=1), event(4, wind_dir="360", partition=1), event(5), Record(b"broken")])
-    with pytest.raises(Died), dying_at(Step.PART_WRITTEN, passes=3):
-        release.refine(0, 1)
-    release.restart()
     with pytest.MonkeyPatch.context() as patch:
         # Two failing records of a batch are tolerated, three of a run.
         patch.setattr(transform_errors, "ALWAYS_TOLERATED", 2)
@@ -100,11 +98,14 @@ def test_failing_records_are_rejected_with_the_error_and_all_others_accepted(pro
     assert set(production.rejected()["disposition"]) == {"invalid"}
 
 
-def test_failing_records_alone_have_the_same_verdict_and_corrected_code_reinstates_them(
-    production: SmallRelease, tmp_path: Path
-) -> None:
+def test_failing_records_alone_have_the_same_verdict(production: SmallRelease, tmp_path: Path) -> None:
     patcher = SlicePatcher(copy_release(production, tmp_path / "state"), tmp_path)
     assert set(patcher.rebuild(FAILED)[2].values()) == {0}
+
+
+@pytest.mark.extended
+def test_corrected_code_reinstates_failing_records(production: SmallRelease, tmp_path: Path) -> None:
+    patcher = SlicePatcher(copy_release(production, tmp_path / "state"), tmp_path)
     patch, _, differing = patcher.rebuild(FAILED, correct)
     assert (differing["silver.weather"], differing["rejected.weather"]) == (3, 3)
     patcher.apply(patch)
@@ -121,6 +122,14 @@ def test_code_that_fails_on_too_many_records_of_a_batch_halts(
     assert "The first is partition 0 offset 106: SparkArithmeticException: [DIVIDE_BY_ZERO]" in refused.value.what
     assert refused.value.remedy.endswith("headrace release run --dataset weather")
     assert production.refined() == number - 1
+
+
+def test_gold_expression_that_fails_halts_and_names_the_table(production: SmallRelease, tmp_path: Path) -> None:
+    release = copy_release(production, tmp_path / "state")
+    calm = observation("2013-02-01T09", dewp="4", wind_dir="20", wind_speed="0")
+    with pytest.raises(GoldBroken, match=r"gold.weather_days fails on rows of silver, SparkArithmeticException: \[DIV"):
+        release.refine(release.refined() + 1, release.ingest([calm]))
+    assert verdicts(release) == verdicts(production)
 
 
 @pytest.mark.parametrize(("rows", "tolerated"), [(1, 10), (100, 10), (500, 50), (1_000, 100), (1_000_000, 100)])

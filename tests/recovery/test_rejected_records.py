@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from recovery_site import Driver, Site
 
+from spark_jobs.storage.failpoints import Step
+
 pytestmark = pytest.mark.extended
 
 REFUSED = 2
@@ -95,4 +97,30 @@ def test_rejected_records_are_reinstated_once(site: Site) -> None:
     assert [r["status"] for r in rejected(site, *where(third))] == ["open"]
     unknown = site.command("rejected", "fix", *name, *place_of(one), "--payload", "{}", "--why", "once more")
     assert (unknown.returncode, "is no rejected record" in unknown.stderr) == (REFUSED, True)
+    stopped(driver)
+
+
+@pytest.mark.timeout(900)
+def test_records_on_which_silver_code_fails_do_not_stop_the_stream(site: Site) -> None:
+    code = site.settings.datasets / site.dataset / "silver.py"
+    text = code.read_text("utf-8")
+    dividing = 'return accepted.selectExpr("*", "1 / (litres - 50) as share")\n'
+    code.write_text(text.replace("return accepted\n", dividing), "utf-8")
+    site.send(200)
+    whole, of_fifty = list(site.sent), [item for item in site.sent if item.reading.get("litres") == 50]
+    site.sent = [replace(item, fate="transform_error") if item in of_fifty else item for item in whole]
+    driver = site.start_driver(f"kill:{Step.PART_WRITTEN}")
+    assert driver.wait() == -signal.SIGKILL
+    driver = site.start_driver()
+    site.wait_published(driver)
+    site.assert_nothing_lost()
+    failed = rejected(site, "--reason", "transform_error", "--status", "open")
+    assert sorted(record["payload"] for record in failed) == sorted(item.value for item in of_fifty) != []
+    assert all("DIVIDE_BY_ZERO" in record["reasons"][0]["detail"] for record in failed)
+
+    code.write_text(text.replace("return accepted\n", dividing.replace("1 / (litres - 50)", "litres")), "utf-8")
+    released = site.command("release", "run", "--dataset", site.dataset, "--yes")
+    assert released.returncode == 0, released.stderr
+    site.sent = whole
+    site.assert_nothing_lost()
     stopped(driver)
