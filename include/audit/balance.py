@@ -8,7 +8,7 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -25,6 +25,7 @@ from include.audit.bronze_findings import (
     record_findings,
     topic_findings,
 )
+from include.audit.deep_findings import DeepAudit
 from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_records import Topic
@@ -70,7 +71,8 @@ class DatasetAudit:
 
     `unchecked`: tables that were not checked, because DuckDB could not recompute them or because a table that they are
     compared with is damaged; all others were. `lost`: offsets that Kafka expired before they were read, accepted by
-    `headrace repair`. `files`: the files of each table, verified by checksum.
+    `headrace repair`. `files`: the files of each table, verified by checksum. `deep`: what was recomputed
+    from bronze; its findings are among `findings`.
     """
 
     dataset: str
@@ -82,11 +84,19 @@ class DatasetAudit:
     unchecked: tuple[UncheckedTable, ...] = ()
     lost: tuple[CommittedRange, ...] = ()
     files: tuple[FileCheck, ...] = ()
+    deep: DeepAudit | None = None
 
     @property
     def balanced(self) -> bool:
         """Whether every table was checked and nothing is wrong."""
         return not self.findings and not self.unchecked
+
+
+def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
+    """Add what a deep audit found; a table that only DuckDB could not recompute is checked by it."""
+    unchecked = [skipped for skipped in audit.unchecked if not (skipped.expression and skipped.table in deep.rows)]
+    findings = tuple(merge_findings([*audit.findings, *deep.findings]))
+    return replace(audit, findings=findings, unchecked=(*unchecked, *deep.unchecked), deep=deep)
 
 
 @dataclass

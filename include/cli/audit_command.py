@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,10 +15,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from include.audit.audit_run import audit_dataset, audited_datasets
-from include.audit.balance import DatasetAudit
-from include.audit.gold_findings import ExpressionNotEvaluable
+from include.audit.balance import DatasetAudit, Progress, with_deep_audit
+from include.audit.deep_findings import deep_audit
+from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.cli.query_command import wide_console
+from include.errors import HeadraceError
+from include.planning.bounded_jobs import JobFailed, run_job
+from include.process_control.job_process import refuse_running
 from include.settings import Settings, load_settings
 from include.state.run_files import read_run_file
 
@@ -27,6 +32,10 @@ SHOWN_FINDINGS = 20
 def audit(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The full result with the range of every finding.")] = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also recompute all tables from bronze and compare every row, in a job."),
+    ] = False,
 ) -> None:
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
 
@@ -35,6 +44,8 @@ def audit(
     with Console(stderr=True).status("audit") as shown:
         opener = partial(open_topic, bootstrap)
         audits = [audit_dataset(settings, name, opener, shown.update) for name in names]
+        if deep:
+            audits = [_deep(settings, each, shown.update) for each in audits]
     if as_json:
         json.dump(_values(audits), sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -43,8 +54,31 @@ def audit(
     if any(each.findings for each in audits):
         raise typer.Exit(1)
     for each in audits:
-        if each.unchecked:
-            raise ExpressionNotEvaluable(each.dataset, each.unchecked[0])
+        for unchecked in each.unchecked:
+            # Another reason has been printed with the table.
+            raise ExpressionNotEvaluable(each.dataset, unchecked) if unchecked.expression else typer.Exit(2)
+
+
+def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> DatasetAudit:
+    """Run the job that recomputes a dataset's tables, and add what it found. Raises JobRunning."""
+    if audit.batch is None:
+        return audit
+    name = f"audit-{audit.dataset}"
+    refuse_running(settings, name)
+
+    def report(facts: Mapping[str, Any]) -> None:
+        if "at" in facts:
+            progress(f"{audit.dataset}: {facts['at']} from bronze, {facts['done']} of {facts['of']}")
+
+    job, again = ("spark_jobs.jobs.audit_job", audit.dataset), f"headrace audit --deep --dataset {audit.dataset}"
+    try:
+        output = run_job(settings, name, audit.dataset, job, report, again)
+        if "recomputed" not in output:
+            raise JobFailed(name, str(output.get("failed")), str(output.get("remedy", "")))
+    except HeadraceError as error:
+        why = UncheckedTable(f"silver.{audit.dataset}", "", f"not recomputed from bronze: {error.what}")
+        return replace(audit, unchecked=(*audit.unchecked, why))
+    return with_deep_audit(audit, deep_audit(audit.dataset, output["recomputed"]))
 
 
 def _bootstrap(settings: Settings) -> str:
@@ -76,6 +110,12 @@ def print_audits(audits: list[DatasetAudit]) -> None:
             verified, rest = sum(files.files for files in each.files), sum(files.unverifiable for files in each.files)
             without = f"; {rest:,} not verifiable (written without a checksum)" if rest else ""
             console.print(f"  files: {verified:,} verified by checksum{without}", highlight=False)
+        if each.deep is not None:
+            rows, records = sum(each.deep.rows.values()), each.deep.records
+            text = (
+                f"  recomputed from {records:,} records of bronze up to batch {each.deep.batch}: {rows:,} rows compared"
+            )
+            console.print(text, highlight=False)
         for lost in each.lost:
             where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
             console.print(f"  {where}: never read, Kafka had expired them; accepted", style="yellow", markup=False)
@@ -84,6 +124,8 @@ def print_audits(audits: list[DatasetAudit]) -> None:
     if first is not None:
         finding = escape(first.sentence())
         console.print(f"[bold red]not balanced[/]; first finding: {finding}", highlight=False, soft_wrap=True)
+        for repair in [each.deep.repair for each in audits if each.deep and each.deep.repair]:
+            console.print(f"next: {repair}   (recomputes these batches, shows the difference)", soft_wrap=True)
     elif all(each.batch is None for each in audits):
         console.print("nothing is published yet, so there is nothing to compare")
     elif any(each.unchecked for each in audits):

@@ -1,6 +1,7 @@
 """Compares the tables of two sides by key: keys that only one side has, keys whose rows differ, sums of measures.
 
-Columns that begin with `_` are left out, except a record's coordinates: how a row was produced may differ.
+Columns that begin with `_` are left out, except a record's coordinates: how a row was produced may differ. Sums of
+doubles are equal when their first DIGITS digits are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import LatestGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, LatestGold, grain_columns
 from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
 from include.reading.sql_quoting import sql_identifier
@@ -22,6 +23,8 @@ NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUB
 COORDINATES = ("_topic", "_partition", "_offset")
 # A new contract version alone does not change a rejected record.
 NOT_COMPARED = ("contract_version",)
+# Of sums of doubles, which releases of earlier versions have.
+DIGITS = 9
 
 
 Rows = Any
@@ -51,7 +54,8 @@ def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progre
     for name in names:
         progress(name)
         if name in old.tables and name in new.tables:
-            found.append(_compare_table(name, key_columns(new.dataset, name), old.tables[name], new.tables[name]))
+            keys, sums = key_columns(new.dataset, name), summed_columns(new.dataset, name)
+            found.append(_compare_table(name, keys, sums, old.tables[name], new.tables[name]))
         else:
             found.append(_unmatched(name, old.tables.get(name), new.tables.get(name)))
     return Comparison(old.dataset.name, old.dataset.release, new.dataset.release, batch, threshold, found)
@@ -66,6 +70,13 @@ def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
         return COORDINATES
     gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
     return gold.keys if isinstance(gold, LatestGold) else grain_columns(gold)
+
+
+def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:
+    """Return the columns of an additive gold table that are sums."""
+    gold = next((gold for gold in dataset.pipeline.gold if table == f"gold.{gold.name}"), None)
+    measures = gold.measures if isinstance(gold, AdditiveGold) else ()
+    return frozenset(measure.name for measure in measures if measure.function == "sum")
 
 
 def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
@@ -87,7 +98,7 @@ def column_types(table: Rows) -> dict[str, str]:
 class _TablePair:
     """Both versions of a table in one in-memory database, as views `_old` and `_new`."""
 
-    def __init__(self, old: Rows, new: Rows, keys: Sequence[str]) -> None:
+    def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str]) -> None:
         self.database = memory_database()
         self.database.register("_old", old)
         self.database.register("_new", new)
@@ -96,17 +107,23 @@ class _TablePair:
         shared = [name for name in self.new if self.old.get(name) == self.new[name]]
         ignored = (*keys, *NOT_COMPARED)
         self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
+        self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
         for side in ("old", "new"):
             self._summarise(side)
 
     def _summarise(self, side: str) -> None:
         """One row per key: its number of rows, and a hash of their values that does not depend on their order."""
-        names, keys = ", ".join(map(sql_identifier, self.values)), ", ".join(map(sql_identifier, self.keys))
+        names, keys = ", ".join(map(self._exact, self.values)), ", ".join(map(sql_identifier, self.keys))
         content = f"sum(hash({names})::hugeint)" if names else "0"
         self.database.execute(
             f"create table {side}_keys as select {keys}, count(*) as _rows, {content} as _content "
             f"from _{side} group by {keys}"
         )
+
+    def _exact(self, column: str) -> str:
+        """Return a column, a sum of doubles without its last digits: they depend on the order of the rows."""
+        name = sql_identifier(column)
+        return f"format('{{:.{DIGITS - 1}e}}', {name} + 0.0)" if column in self.rounded else name
 
     def count(self, sql: str) -> int:
         return int(self.database.execute(sql).fetchone()[0] or 0)
@@ -121,12 +138,12 @@ class _TablePair:
         return f"from {one} anti join {other} on {on}"
 
 
-def _compare_table(name: str, keys: Sequence[str], old: Rows, new: Rows) -> TableComparison:
+def _compare_table(name: str, keys: Sequence[str], sums: frozenset[str], old: Rows, new: Rows) -> TableComparison:
     before, after = column_types(old), column_types(new)
     if any(before.get(key) != after.get(key) for key in keys):
         rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
-    pair = _TablePair(old, new, keys)
+    pair = _TablePair(old, new, keys, sums)
     try:
         return _by_key(name, keys, pair)
     finally:

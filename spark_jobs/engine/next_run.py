@@ -59,15 +59,20 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
     first = refined_batch(release) + 1
     if last < first:
         return None
-    rows = _next_rows(release.writer.bronze, first, last, most_rows)
-    total, bound = rows.get(first, 0), first
     inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
+    return first, last_of_run(release.writer.bronze, first, last, most_rows)
+
+
+def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
+    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows."""
+    rows = _next_rows(bronze, first, last, most_rows)
+    total, bound = rows.get(first, 0), first
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
         bound += 1
         total += rows.get(bound, 0)
-    return first, bound
+    return bound
 
 
 def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[int]:

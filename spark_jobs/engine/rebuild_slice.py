@@ -195,12 +195,17 @@ def _write_before(writer: SilverWriter, table: Table, folder: PlanFolder) -> int
         duck.save(BEFORE, folder.rows("before", name))
         for state in ("before", "after"):
             duck.view_folder(state, folder.rows(state, name), schema)
-        equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
-        duck.create_table("same", SAME.format(equal=equal))
-        for state, side in (("removed", "before"), ("added", "after")):
-            duck.save(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
-            duck.view_folder(state, folder.rows(state, name), schema)
-        return duck.count("select _partition, _offset from removed union select _partition, _offset from added")
+        return save_differences(duck, folder, name, schema)
+
+
+def save_differences(duck: DuckSession, folder: PlanFolder, name: str, schema: StructType) -> int:
+    """Write the rows of views `before` and `after` that differ; return how many records they are about."""
+    equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
+    duck.create_table("same", SAME.format(equal=equal))
+    for state, side in (("removed", "before"), ("added", "after")):
+        duck.save(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))
+        duck.view_folder(state, folder.rows(state, name), schema)
+    return duck.count("select _partition, _offset from removed union select _partition, _offset from added")
 
 
 # Each row finds the last span that begins before it: the cost does not grow with rows times spans.

@@ -93,11 +93,11 @@ def _validated_batch(
 def _validated(
     writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
 ) -> ValidatedBatch:
-    records = _records(writer, run)
+    records = run_records(writer, run)
     rows_in = rows_in_files(records)
     files = validate_files(writer, records, run.batches, writer.staging, until)
     with duckdb_session() as duck:
-        _view(duck, writer, files, run.first)
+        view_run(duck, writer, files, run.first)
         find_duplicates(duck, writer.dataset, "accepted", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
@@ -107,7 +107,7 @@ def _validated(
     return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until)
 
 
-def _records(writer: SilverWriter, run: RefineRun) -> list[Path]:
+def run_records(writer: SilverWriter, run: RefineRun) -> list[Path]:
     """Return files with exactly the bronze rows of the run; rows of files that have other batches too are copied."""
     bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
     mixed = [file for file in files if not file.lies_within("_batch_id", *run.batches)]
@@ -120,7 +120,7 @@ def _records(writer: SilverWriter, run: RefineRun) -> list[Path]:
     return [*paths, *parquet_files(writer.records_folder)]
 
 
-def _view(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first: int) -> None:
+def view_run(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first: int) -> None:
     """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`."""
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)

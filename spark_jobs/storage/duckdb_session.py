@@ -96,6 +96,10 @@ class DuckSession:
         found: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
         return found
 
+    def columns(self, view: str) -> list[str]:
+        """Return the columns of a view or table."""
+        return [str(name) for name, *_ in self.rows(f'describe "{view}"')]
+
     def count(self, sql: str) -> int:
         """Return the row count of a query."""
         return int(self.rows(f"select count(*) from ({sql})")[0][0])

@@ -102,6 +102,12 @@ def test_threshold_is_a_share_of_the_keys(tmp_path: Path, threshold: float, verd
     assert compared(tmp_path, ROUTES, new, threshold).verdict == verdict
 
 
+@pytest.mark.parametrize(("other", "verdict"), [(0.3 + 1e-13, EQUAL), (0.3 + 1e-6, NEEDS_APPROVAL)])
+def test_sums_of_doubles_differ_beyond_their_last_digits(tmp_path: Path, other: float, verdict: str) -> None:
+    old, new = (ROUTES.with_columns(distance_miles=pl.Series([value, 0.0, None])) for value in (0.3, other))
+    assert compared(tmp_path, old, new).verdict == verdict
+
+
 def test_removed_column_needs_approval_at_any_threshold(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.drop("departed"), 1.0)
     assert (found.verdict, found.tables[0].columns_removed) == (NEEDS_APPROVAL, ["departed"])

@@ -1,0 +1,277 @@
+"""Deep audit: silver, rejected and gold computed again from bronze, and compared row by row with what is published.
+
+Reads: bronze up to the published batch, the published versions of the tables, decisions about records.
+Writes: a temporary folder: the rows of one slice of batches, one gold table, and the rows that differ.
+Guarantee: duplicates are judged among recomputed rows, so a wrong row of silver changes the verdict on no other.
+After a crash: the folder is one of the process's temporary files; nothing else was written.
+Does not: use the release's index of identities, or change a table.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from include.catalog.pipeline import AdditiveGold, QueryGold, grain_columns
+from include.reading.amendments import Amendment, Coordinates
+from include.settings import Settings
+from spark_jobs.engine.next_run import last_of_run
+from spark_jobs.engine.rebuild_gold import rows_of_grains, touched_grains, visible
+from spark_jobs.engine.rebuild_slice import PlanFolder, save_differences
+from spark_jobs.engine.row_differences import Differences, row_differences
+from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import gold_rows
+from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.record_decisions import RecordDecisions
+from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.rejected_layer import rejected_rows_sql
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.row_coordinates import PLACE, RANK
+from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.layers.silver_layer import run_records, view_run
+from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.layers.validate_records import validate_files
+from spark_jobs.storage.delta_table import Table, read_files
+from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, rows_in_files, write_folder
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What a deep audit compared: `records` of bronze, the first batch, and the differences of each table."""
+
+    records: int
+    first: int
+    differences: Sequence[Differences]
+
+
+@dataclass
+class ChosenDecisions(RecordDecisions):
+    """Of the decisions about some records, those that their published rows follow."""
+
+    chosen: Mapping[Coordinates, Amendment] = field(default_factory=dict)
+
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
+        """Return the chosen decisions."""
+        return dict(self.chosen)
+
+
+def recompute_history(
+    settings: Settings, release: Release, batch: int, folder: Path, progress: Progress = lambda *_: None
+) -> Recomputed:
+    """Recompute what `release`, pinned to its publication at `batch`, holds, and compare it; removes the folder.
+
+    Batches that the release inherited are left out. Raises RowsUnaccounted.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        start = release.dataset.release_start
+        history = _History(_own_writer(release.writer, folder), folder, start.batch if start else 0, batch)
+        history.compare_unknown_batches()
+        records = 0
+        for run in history.runs(2 * settings.refine_records):
+            progress("silver and rejected", run.last, batch)
+            records += history.compare_run(run)
+        tables = (history.writer.silver, history.writer.rejected)
+        found = [history.differences(table) for table in tables]
+        for number, target in enumerate(release.gold):
+            progress(target.table.spec.name, number, len(release.gold))
+            found.append(compare_gold(history, target))
+        return Recomputed(records, history.first, found)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_writer(writer: SilverWriter, folder: Path) -> SilverWriter:
+    """Return the writer with an index of its own, built from the published rows, and temporary folders."""
+    identities = IdentityLookup(writer.dataset, writer.silver, folder / "identities", owns=True)
+    return replace(writer, staging=folder / "_staging", identities=identities)
+
+
+@dataclass
+class _History:
+    """The batches [first, last] of a release, and the rows of them that differ."""
+
+    writer: SilverWriter
+    folder: Path
+    first: int
+    last: int
+    slices: list[PlanFolder] = field(default_factory=list)
+    """Folders of the slices with differences: `removed` is published and not recomputed, `added` the reverse."""
+
+    def runs(self, most_rows: int) -> Iterator[RefineRun]:
+        first = self.first
+        while first <= self.last:
+            bound = last_of_run(self.writer.bronze, first, self.last, most_rows)
+            yield RefineRun(first, bound, 0)
+            first = bound + 1
+
+    def rows(self, state: str, table: Table) -> list[Path]:
+        """Return the files of the rows of a table that differ."""
+        return [path for found in self.slices for path in parquet_files(found.rows(state, table.spec.name))]
+
+    def compare_run(self, run: RefineRun) -> int:
+        """Recompute some batches and keep the rows that differ; return the number of records.
+
+        A decision about a record (a fix, a discard) acts when the record is validated again. The published row tells
+        whether it has: where it differs, the latest decision is left out.
+        """
+        writer, until = self.writer, self.writer.decisions.until()
+        decided = writer.decisions.for_batches(run.batches, until)
+        found = PlanFolder(self.folder / "slices" / str(run.first))
+        while True:
+            decisions = ChosenDecisions(writer.decisions.settings, writer.decisions.dataset, decided)
+            records = self._recompute(replace(writer, decisions=decisions), run, until, found)
+            tables = (writer.silver, writer.rejected)
+            differing = sum(self._compare(table, run, found) for table in tables)
+            pending = _pending(decided, tables, found) if differing and decided else set()
+            if not pending:
+                break
+            decided = {place: fewer for place, each in decided.items() if (fewer := _without(each, place in pending))}
+        self._keep(found, differing)
+        return records
+
+    def _recompute(self, writer: SilverWriter, run: RefineRun, until: int, found: PlanFolder) -> int:
+        records = run_records(writer, run)
+        files = validate_files(writer, records, run.batches, writer.staging, until)
+        silver, rejected = writer.silver.spec, writer.rejected.spec
+        with duckdb_session() as duck:
+            view_run(duck, writer, files, run.first)
+            for state in ("removed", "added"):
+                duck.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)
+            columns = ", ".join(f'"{name}"' for name in dict.fromkeys([*writer.dataset.pipeline.identity, *RANK]))
+            duck.view_query("recomputed", RECOMPUTED.format(columns=columns, rank=", ".join(RANK)))
+            find_duplicates(duck, writer.dataset, "accepted", "recomputed")
+            columns = ", ".join(rejected.data_schema.fieldNames())
+            rows = f"select {columns} from ({rejected_rows_sql(writer.dataset)})"
+            duck.save(rows, found.rows("after", rejected.name))
+            duck.save(ORIGINALS, found.rows("after", silver.name))
+        return rows_in_files(records)
+
+    def _compare(self, table: Table, run: RefineRun, found: PlanFolder) -> int:
+        with duckdb_session() as duck:
+            duck.view_table("published", table, table.batch_files(*run.batches))
+            inside = f"select * from published where _batch_id between {run.first} and {run.last}"
+            duck.view_query("before", inside)
+            duck.view_folder("after", found.rows("after", table.spec.name), table.spec.data_schema)
+            return save_differences(duck, found, table.spec.name, table.spec.data_schema)
+
+    def compare_unknown_batches(self) -> None:
+        """Keep the published rows of batches that bronze does not have."""
+        found, differing = PlanFolder(self.folder / "slices" / "unknown"), 0
+        for table in (self.writer.silver, self.writer.rejected):
+            with duckdb_session() as duck:
+                duck.view_table("published", table, table.files())
+                unknown = f"select * from published where (_batch_id between 0 and {self.last}) is not true"
+                duck.save(unknown, found.rows("removed", table.spec.name))
+            differing += rows_in_files(parquet_files(found.rows("removed", table.spec.name)))
+        self._keep(found, differing)
+
+    def _keep(self, found: PlanFolder, differing: int) -> None:
+        for folder in (self.writer.staging, self.writer.records_folder, found.path / "after"):
+            shutil.rmtree(folder, ignore_errors=True)
+        if differing:
+            self.slices.append(found)
+        else:
+            shutil.rmtree(found.path)
+
+    def differences(self, table: Table) -> Differences:
+        """Return how silver or rejected differs."""
+        identity = self.writer.dataset.pipeline.identity if table is self.writer.silver else ()
+        with duckdb_session() as duck:
+            for state in ("removed", "added"):
+                duck.view_files(state, self.rows(state, table), table.spec.data_schema)
+            found = row_differences(duck, table, list(PLACE), list(identity))
+            first, last = duck.rows(BATCHES)[0]
+        return self.with_batches(found, first, last)
+
+    def with_batches(self, found: Differences, first: int | None, last: int | None) -> Differences:
+        """Return differences with the batches to replay: all when it is not known which."""
+        if first is None or last is None:
+            first, last = self.first, self.last
+        within = (max(self.first, min(first, self.last)), min(self.last, max(last, self.first)))
+        return replace(found, batches=within) if found.counts else found
+
+    def silver(self, spark: SparkSession) -> DataFrame:
+        """Return silver as recomputed: the published rows with those that differ replaced."""
+        table = self.writer.silver
+        rows, schema = table.read(spark, table.files()), table.spec.data_schema
+        removed, added = (read_files(spark, schema, self.rows(state, table)) for state in ("removed", "added"))
+        if not self.slices:
+            return rows
+        return rows.join(removed.select(*RANK).distinct(), list(RANK), "left_anti").unionByName(added)
+
+
+def _pending(decided: Mapping[Coordinates, Amendment], tables: Sequence[Table], found: PlanFolder) -> set[Coordinates]:
+    """Return the decided records that differ."""
+    partitions, offsets = zip(*decided, strict=True)
+    places = pa.table({"_partition": pa.array(partitions, pa.int32()), "_offset": pa.array(offsets, pa.int64())})
+    differing: set[Coordinates] = set()
+    for table in tables:
+        with duckdb_session() as duck:
+            duck.view_arrow("decided", places)
+            for state in ("removed", "added"):
+                duck.view_folder(state, found.rows(state, table.spec.name), table.spec.data_schema)
+            differing |= set(duck.rows(DECIDED))
+    return differing
+
+
+def _without(amendment: Amendment, is_pending: bool) -> Amendment | None:
+    """Return what is decided without the latest decision, if that has not acted; None when nothing is left."""
+    decisions = amendment.decisions[:-1] if is_pending else amendment.decisions
+    return Amendment(decisions) if decisions else None
+
+
+def compare_gold(history: _History, target: GoldTable) -> Differences:
+    """Recompute a gold table from silver as recomputed; return how the published rows differ."""
+    gold, table, silver = target.gold, target.table, history.silver(target.spark)
+    if isinstance(gold, QueryGold):
+        rows = rows_of_grains(gold, silver, touched_grains(gold, silver), history.last)
+    else:
+        rows = gold_rows(gold, silver, history.last).drop(*PROVENANCE)
+    shown = visible(table.spec.data_schema)
+    written, keys = history.folder / "gold", list(grain_columns(gold))
+    write_folder(rows.select(*shown.fieldNames()), written)
+    with duckdb_session() as duck:
+        duck.view_table("published", table, table.files())
+        duck.view_folder("recomputed", written, shown)
+        columns = ", ".join(f'"{name}"' for name in shown.fieldNames())
+        duck.create_table("differing", DIFFERING.format(columns=columns))
+        for state, sign in (("removed", 1), ("added", -1)):
+            duck.view_query(state, COPIES.format(columns=columns, sign=sign))
+        same = " and ".join(f'p."{key}" is not distinct from removed."{key}"' for key in keys)
+        source = f"published as p semi join removed on {same}"
+        first, last = duck.rows(f"select min(_first_batch), max(_last_batch) from {source}")[0]
+        sums = shown.fields if isinstance(gold, AdditiveGold) else []
+        doubles = [field.name for field in sums if field.dataType.simpleString() == "double"]
+        found = row_differences(duck, table, keys, keys, doubles)
+    shutil.rmtree(written)
+    return history.with_batches(found, None if "missing" in found.counts else first, last)
+
+
+# Silver before the slice, as recomputed.
+RECOMPUTED = """
+select {columns} from known anti join silver_removed using ({rank})
+union all by name
+select {columns} from silver_added
+"""
+BATCHES = "select min(_batch_id), max(_batch_id) from (select * from removed union all select * from added)"
+DECIDED = """
+select _partition, _offset from (select * from removed union all select * from added)
+semi join decided using (_partition, _offset)
+"""
+DIFFERING = """
+select {columns}, sum(_sign)::bigint as _copies
+from (select {columns}, 1 as _sign from published union all select {columns}, -1 from recomputed)
+group by {columns}
+having sum(_sign) <> 0
+"""
+COPIES = "select {columns} from differing, unnest(range({sign} * _copies)) where {sign} * _copies > 0"
