@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.audit.audit_findings import Finding, FindingKind
+from include.clients.commit_history import HistoryDamaged
 from include.clients.delta_log import LogDamaged, LogIncomplete
 from include.clients.file_checksum import file_checksum, named_checksum
 from include.reading.publication import PublishedTable
@@ -27,6 +28,7 @@ READ_ERRORS = (
     PublishedVersionGone,
     LogDamaged,
     LogIncomplete,
+    HistoryDamaged,
 )
 AT_A_TIME = 2
 

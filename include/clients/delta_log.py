@@ -1,4 +1,4 @@
-"""A Delta table's commits as its log tells them: plain JSON, no Spark and no table state."""
+"""A Delta table's commits: from the compact history, then from the log's JSON files. No Spark and no table state."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from include.clients.commit_history import historic_commit, historic_commits, history_end
 from include.errors import Terminal
 
 LOG = "_delta_log"
@@ -88,13 +89,19 @@ def log_versions(table: Path) -> list[int]:
 
 
 def commits(table: Path, after: int = -1) -> Iterator[Commit]:
-    """Yield the commits of versions > `after`, ascending; LogIncomplete at a hole, LogDamaged at an unreadable file.
+    """Yield the commits of versions > `after`, ascending, each once: from the history, then from the log.
 
-    The first one may be later than `after` + 1 when log clean-up removed old files: compare its version.
+    Raises LogIncomplete at a hole, LogDamaged or HistoryDamaged at an unreadable file. The first one may be later than
+    `after` + 1 when Delta's log clean-up removed old files: compare its version.
     """
-    expected = None
-    for version in log_versions(table):
-        if version <= after:
+    versions = log_versions(table)
+    # After the listing: what the owner moves meanwhile is in the history, where `read_commit` finds it.
+    end = history_end(table)
+    for version, data in historic_commits(table, after + 1, end):
+        yield _parsed(_commit_path(table, version), version, data)
+    expected = max(end, after + 1) if end else None
+    for version in versions:
+        if version <= after or version < end:
             continue
         if expected is not None and version != expected:
             raise LogIncomplete(table, expected)
@@ -121,8 +128,8 @@ def latest_version(table: Path) -> int:
 
 
 def has_commit(table: Path, version: int) -> bool:
-    """Return whether the log has the commit file of a version."""
-    return os.path.exists(f"{table}/{LOG}/{commit_name(version)}")
+    """Return whether the log or the history has the commit of a version."""
+    return os.path.exists(_commit_path(table, version)) or 0 <= version < history_end(table)
 
 
 def checkpoint_file(table: Path, version: int) -> Path:
@@ -137,7 +144,7 @@ def refuse_lost_commits(table: Path, version: int) -> None:
     rows, and without an error.
     """
     for number in range(version, -1, -1):
-        path = f"{table}/{LOG}/{commit_name(number)}"
+        path = _commit_path(table, number)
         try:
             if os.path.getsize(path) == 0:
                 raise LogDamaged(path, "is empty")
@@ -180,9 +187,29 @@ def commits_following(table: Path, after: int) -> Iterator[Commit]:
 
 def read_commit(table: Path, version: int) -> Commit:
     """Read one version; LogDamaged when its file is empty or cut short, FileNotFoundError when there is none."""
-    path = f"{table}/{LOG}/{commit_name(version)}"
-    with open(path, "rb") as file:
-        data = file.read()
+    return _parsed(_commit_path(table, version), version, commit_content(table, version))
+
+
+def commit_content(table: Path, version: int) -> bytes:
+    """Return the content of a version's commit file, also of one that is in the history only.
+
+    Raises FileNotFoundError, HistoryDamaged.
+    """
+    try:
+        with open(_commit_path(table, version), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        content = historic_commit(table, version)
+        if content is None:
+            raise
+        return content
+
+
+def _commit_path(table: Path, version: int) -> str:
+    return f"{table}/{LOG}/{commit_name(version)}"
+
+
+def _parsed(path: str, version: int, data: bytes) -> Commit:
     if not data.strip():
         raise LogDamaged(path, "is empty")
     try:

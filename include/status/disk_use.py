@@ -12,6 +12,7 @@ from pathlib import Path
 
 from include.catalog.dataset import released_dataset
 from include.clients import table_files
+from include.clients.commit_history import HISTORY
 from include.clients.delta_log import LOG
 from include.errors import HeadraceError, Terminal
 from include.paths import removed_data_path, removed_tables_path, warehouse
@@ -50,9 +51,10 @@ class StoragePart:
 
 @dataclass(frozen=True)
 class PartUse:
-    """Bytes of a part: `current` files, `replaced` files of earlier versions and of crashed writers, Delta's `log`.
+    """Bytes of a part: `current` files, `replaced` files of earlier versions and of crashed writers.
 
-    `deletable`: what the owner deletes next: replaced files that no version needs any more, and data of ended plans.
+    `log`: Delta's log and the history of its old commits. `deletable`: what the owner deletes next: replaced files that
+    no version needs any more, and data of ended plans.
     """
 
     part: StoragePart
@@ -84,7 +86,7 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
         use = found.get(part, PartUse(part))
         if not ended.isdisjoint((path, *path.parents)):
             use = replace(use, deletable=use.deletable + size)
-        if part.table is not None and LOG in path.relative_to(part.table).parts:
+        if part.table is not None and {LOG, HISTORY} & {*path.relative_to(part.table).parts}:
             found[part] = replace(use, log=use.log + size)
         elif part.table is not None and str(path.relative_to(part.table)) not in active[part]:
             found[part] = replace(use, replaced=use.replaced + size)

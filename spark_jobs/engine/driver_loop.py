@@ -20,6 +20,7 @@ from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.engine.driver_progress import record_run
@@ -49,6 +50,7 @@ class DriverLoop:
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
+    history: AutomaticHistory = field(default_factory=AutomaticHistory)
     pause: float = 0.0
     retry_at: float = 0.0
 
@@ -67,7 +69,7 @@ class DriverLoop:
             worked = self._refine_next() or self._advance_shadow()
             if worked:
                 self.compaction.note_run()
-            if not self._compact() and not self._delete_obsolete() and not self._remove_ended() and not worked:
+            if not self._compact() and not self._clean_up() and not worked:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
@@ -102,15 +104,19 @@ class DriverLoop:
         active = self.active
         return not active.is_patching and self.compaction.step([each.release for each in active.all_releases])
 
-    def _delete_obsolete(self) -> bool:
-        """Delete some files that no table version needs any more; not while a patch must be finished first."""
-        active = self.active
-        releases = [each.release for each in active.all_releases]
-        return not active.is_patching and self.deletion.step(self.settings, releases)
+    def _clean_up(self) -> bool:
+        """Delete replaced files, data of ended plans, or commits that the history holds; return whether there is more.
 
-    def _remove_ended(self) -> bool:
-        """Remove some data of ended plans; not while a patch must be finished first."""
-        return not self.active.is_patching and self.removal.step(self.settings, self.dataset)
+        Not while a patch must be finished first.
+        """
+        if self.active.is_patching:
+            return False
+        releases = [each.release for each in self.active.all_releases]
+        return (
+            self.deletion.step(self.settings, releases)
+            or self.removal.step(self.settings, self.dataset)
+            or self.history.step(self.settings, releases)
+        )
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

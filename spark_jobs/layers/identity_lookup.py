@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
-from include.clients.delta_log import LOG, commit_name, read_commit
+from include.clients.delta_log import commit_content, read_commit
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.row_coordinates import PLACE, RANK
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows, group_bounds
@@ -156,7 +156,7 @@ class IdentityLookup:
     def _digest(self, version: int) -> str:
         """Return a digest of a commit file: after a rollback, another commit may have the version."""
         try:
-            return sha256((self._silver.spec.path / LOG / commit_name(version)).read_bytes()).hexdigest()
+            return sha256(commit_content(self._silver.spec.path, version)).hexdigest()
         except FileNotFoundError as error:
             raise IndexDamaged(str(error)) from error
 

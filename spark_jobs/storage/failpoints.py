@@ -31,6 +31,9 @@ class Step(StrEnum):
     PATCH_GOLD_COMMITTED = "patch.gold-committed"
     PATCH_PUBLISHED = "patch.published"
     COMPACTION_WRITTEN = "compact.files-written"
+    HISTORY_WRITTEN = "history.file-written"
+    HISTORY_EXTENDED = "history.extended"
+    HISTORY_COMMIT_REMOVED = "history.commit-removed"
 
 
 INGEST_STEPS = (Step.BRONZE_STARTED, Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED)

@@ -29,6 +29,11 @@ def checkpoint_versions(table: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def permanent_checkpoints(after: int, last: int) -> range:
+    """Return the versions in (after, last] whose checkpoints stay, ascending."""
+    return range((after + 1) // SPARSE * SPARSE + SPARSE - 1, last + 1, SPARSE)
+
+
 class SupersededCheckpoints:
     """Removes one table's checkpoints that newer ones supersede: O(1) after each commit, by one listing at first."""
 

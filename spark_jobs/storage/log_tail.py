@@ -19,11 +19,24 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.clients.delta_log import LOG, LogDamaged, checkpoint_file, commit_name, log_versions, read_commit
+from include.clients.commit_history import history_end
+from include.clients.delta_log import LOG, LogDamaged, checkpoint_file, commit_content, log_versions, read_commit
+from include.errors import Terminal
 from spark_jobs.storage.log_checkpoints import checkpoint_versions
 
 CHECKED = 500
 """Commits before the log's end that are checked: more than a system leaves unwritten."""
+
+
+class RollbackTooFar(Terminal):
+    """A rollback to version `keep` would leave the table without the checkpoint that its history ends before."""
+
+    def __init__(self, table: Path, keep: int) -> None:
+        super().__init__(
+            f"{table}: version {keep} cannot be opened any more, its commits are in the history; nothing was changed",
+            "restore the table's folder from a backup",
+        )
+        self.table, self.keep = table, keep
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,7 @@ def _whole_until(table: Path, first: int, last: int) -> int:
 
 
 def _actions(table: Path, version: int) -> Iterator[dict[str, Any]]:
-    data = (table / LOG / commit_name(version)).read_bytes()
-    return (orjson.loads(line) for line in data.splitlines() if line.strip())
+    return (orjson.loads(line) for line in commit_content(table, version).splitlines() if line.strip())
 
 
 def _has_size(path: Path, size: int) -> bool:
@@ -84,7 +96,13 @@ def _is_parquet(table: Path, version: int) -> bool:
 
 
 def obsolete_files(tail: LogTail, keep: int) -> list[Path]:
-    """Return the log's files after version `keep`, newest first, and the unreadable checkpoints before it."""
+    """Return the log's files after version `keep`, newest first, and the unreadable checkpoints before it.
+
+    Raises RollbackTooFar when no version up to `keep` could be opened without them.
+    """
+    whole = set(checkpoint_versions(tail.table)) - set(tail.checkpoints) if history_end(tail.table) else {-1}
+    if keep < tail.last and not any(version <= keep for version in whole):
+        raise RollbackTooFar(tail.table, keep)
     numbered = [path for path in (tail.table / LOG).iterdir() if path.name[:20].isdigit()]
     later = sorted((path for path in numbered if int(path.name[:20]) > keep), reverse=True)
     return later + [checkpoint_file(tail.table, version) for version in tail.checkpoints if version <= keep]

@@ -101,7 +101,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.storage": (
         (
             *(*GROUND, "include.clients.delta_log", "include.reading.memory_database", "include.reading.sql_quoting"),
-            *("include.clients.file_checksum", "include.state.json_file"),
+            *("include.clients.commit_history", "include.clients.file_checksum", "include.state.json_file"),
         ),
         "tables and leases; knows no layer or dataset",
     ),
