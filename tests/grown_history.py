@@ -27,6 +27,7 @@ from include.paths import gold_path, rejected_path, silver_path
 from include.reading.publication import publish
 from include.settings import Settings
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.driver_progress import lag_seconds
 from spark_jobs.engine.next_run import next_run
 from spark_jobs.engine.release_publication import publication_of
@@ -101,6 +102,8 @@ class GrownHistory:
         self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),))
         self.ledger = open_writer(self.settings)
         self.compaction = AutomaticCompaction()
+        # Made as fast as it goes, all commits would be of the last five minutes.
+        self.moving = AutomaticHistory(age=timedelta())
 
     @property
     def commits(self) -> int:
@@ -129,6 +132,9 @@ class GrownHistory:
         self.compaction.note_run()
         with self._timed("compact"):
             while self.compaction.step([self.release]):
+                pass
+        with self._timed("move"):
+            while self.moving.step(self.settings, [self.release]):
                 pass
         assert writer.silver.rows == writer.bronze.rows
         self.batches += 1

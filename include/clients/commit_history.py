@@ -16,10 +16,8 @@ from typing import Any
 from include.errors import Terminal
 
 HISTORY = "_headrace_history"
-RANGE = 1000
-"""Commits in each file."""
-GROUP = 250
-"""Commits in each row group: what a look-up of one commit reads."""
+RANGE = 200
+"""Commits in each file, which a look-up of one commit reads."""
 
 
 class HistoryDamaged(Terminal):
@@ -54,15 +52,15 @@ def history_end(table: Path) -> int:
 def historic_commit(table: Path, version: int) -> bytes | None:
     """Return the content of a version's commit file, None when the history does not hold it. Raises HistoryDamaged.
 
-    Opens one file of computed name and reads one row group, or none when the last call read the same.
+    Reads one file of computed name, or none when the last call read the same.
     """
-    return _group(table, version)[version % GROUP] if 0 <= version < history_end(table) else None
+    return _commits_around(table, version)[version % RANGE] if 0 <= version < history_end(table) else None
 
 
 def historic_commits(table: Path, first: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield version and commit file of versions [first, end), which the history must hold. Raises HistoryDamaged."""
-    for start in range(first - first % GROUP, end, GROUP):
-        yield from ((v, commit) for v, commit in enumerate(_group(table, start), start) if first <= v < end)
+    for start in range(first - first % RANGE, end, RANGE):
+        yield from ((v, commit) for v, commit in enumerate(_commits_around(table, start), start) if first <= v < end)
 
 
 def next_range(table: Path) -> range:
@@ -84,7 +82,7 @@ def write_range(table: Path, commits: Sequence[bytes]) -> None:
     pq.write_table(
         rows,
         sink,
-        row_group_size=GROUP,
+        row_group_size=RANGE,
         compression="zstd",
         compression_level=12,
         use_dictionary=False,
@@ -111,29 +109,29 @@ def _range_file(table: Path, version: int) -> Path:
     return table / HISTORY / f"{version - version % RANGE:020d}.parquet"
 
 
-def _group(table: Path, version: int) -> list[bytes]:
-    """Return the commits of the row group that has a version."""
+def _commits_around(table: Path, version: int) -> list[bytes]:
+    """Return the commits of the file that has a version."""
     path = _range_file(table, version)
     try:
         written = path.stat()
     except FileNotFoundError as error:
         raise HistoryDamaged(path, "is missing") from error
-    return _read_group(path, (written.st_ino, written.st_mtime_ns), version - version % GROUP)
+    return _read_range(path, (written.st_ino, written.st_mtime_ns), version - version % RANGE)
 
 
-# Two groups: a merge of two tables' commits, for example, alternates between them.
+# Two ranges: a merge of two tables' commits, for example, alternates between them.
 @lru_cache(maxsize=2)
-def _read_group(path: Path, _: tuple[int, int], first: int) -> list[bytes]:
+def _read_range(path: Path, _: tuple[int, int], first: int) -> list[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            rows: dict[str, list[Any]] = file.read_row_group(first % RANGE // GROUP).to_pydict()
+            rows: dict[str, list[Any]] = file.read().to_pydict()
     except (pa.ArrowException, OSError, IndexError) as error:
         raise HistoryDamaged(path, f"cannot be read ({str(error).splitlines()[0]})") from error
-    if rows.get("version") != list(range(first, first + GROUP)):
-        raise HistoryDamaged(path, f"does not have each of the versions {first} to {first + GROUP - 1}")
+    if rows.get("version") != list(range(first, first + RANGE)):
+        raise HistoryDamaged(path, f"does not have each of the versions {first} to {first + RANGE - 1}")
     return rows["commit"]
 
 

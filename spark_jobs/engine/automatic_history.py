@@ -9,29 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from include.paths import reading_lock_path
 from include.settings import Settings
 from include.state.file_locks import is_free
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.obsolete_files import FIRST_LOOK, protected_versions
+from spark_jobs.engine.obsolete_files import protected_versions
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.log_history import KEPT_COMMITS, move_range
+from spark_jobs.storage.log_checkpoints import OPENING
+from spark_jobs.storage.log_history import is_due, move_range
 
-LOOK_EVERY = 3600.0
+LOOK_EVERY = 10.0
 
 
 @dataclass
 class AutomaticHistory:
-    """Looks at each long log once an hour, and moves one range of its commits at a time."""
+    """Looks at the logs every ten seconds, and moves one range of commits at a time that are older than `age`."""
 
     clock: Callable[[], float] = time.monotonic
-    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+    age: timedelta = OPENING
+    next_look: float = field(default_factory=lambda: time.monotonic() + LOOK_EVERY)
     _tables: list[Table] = field(default_factory=list)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
-        """Look at one table, or move some of its commits; return whether there is more to do."""
+        """Look at all tables, or move some commits of one; return whether there is more to do."""
         try:
             return self._step(settings, releases)
         except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
@@ -44,12 +47,12 @@ class AutomaticHistory:
             if self.clock() < self.next_look:
                 return False
             self.next_look = self.clock() + LOOK_EVERY
-            self._tables = [table for table in tables_of(releases) if table.version > KEPT_COMMITS]
+            self._tables = [table for table in tables_of(releases) if is_due(table.spec.path, table.version)]
         if not self._tables or not is_free(reading_lock_path(settings, releases[0].dataset.name)):
             self._tables = []
             return False
-        table, retention = self._tables[0], releases[0].dataset.pipeline.retention.versions
-        needed = protected_versions(settings, releases).get(table.spec.path, ())
-        if not move_range(table.spec.path, table.version, needed, retention):
+        path, version = self._tables[0].spec.path, self._tables[0].version
+        needed = protected_versions(settings, releases).get(path, ())
+        if not (move_range(path, version, needed, self.age) and is_due(path, version)):
             self._tables.pop(0)
         return bool(self._tables)

@@ -38,7 +38,7 @@ TOMBSTONE_RETENTION = timedelta(days=1)
 PROPERTIES = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": f"interval {TOMBSTONE_RETENTION.days} days",
-    "delta.checkpointInterval": "50",
+    "delta.checkpointInterval": "25",
     "delta.enableDeletionVectors": "false",
 }
 

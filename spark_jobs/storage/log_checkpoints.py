@@ -16,8 +16,8 @@ from pathlib import Path
 from include.clients.delta_log import LOG, checkpoint_file, last_checkpoint
 
 KEPT = 2
-# One checkpoint in so many versions is kept: opening an older version replays at most this many commits.
-SPARSE = 5000
+# One checkpoint in so many versions stays until the commits before it are in the history: it opens those after it.
+SPARSE = 100
 # A reader opens the checkpoint that it found in the log, so a superseded one stays a little longer.
 OPENING = timedelta(minutes=5)
 CHECKPOINT_FILE = re.compile(r"^(\d{20})\.checkpoint\.parquet$")

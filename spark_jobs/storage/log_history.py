@@ -8,34 +8,34 @@ After a crash: the next call removes what is left of the range, or writes the ra
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from include.clients.commit_history import extend_history, next_range, write_range
-from include.clients.delta_log import LOG, checkpoint_file, commit_name, read_commit
+from include.clients.commit_history import extend_history, history_end, next_range, write_range
+from include.clients.delta_log import LOG, checkpoint_file, commit_name, log_versions, read_commit
 from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.log_checkpoints import permanent_checkpoints
+from spark_jobs.storage.log_checkpoints import OPENING, checkpoint_versions, permanent_checkpoints
 
-KEPT_COMMITS = 10_000
-KEPT_AGE = timedelta(days=7)
+KEPT_COMMITS = 100
 
 
-def move_range(table: Path, version: int, needed: Collection[int], retention: timedelta) -> bool:
-    """Move one range of commits into the history, or finish the removal of the last one; return whether there was one.
+def is_due(table: Path, version: int) -> bool:
+    """Return whether a table at `version` has a range of commits that may move, if they are old enough."""
+    return version - KEPT_COMMITS >= history_end(table) + len(next_range(table))
 
-    Stay in the log: the last KEPT_COMMITS up to `version`, those younger than KEPT_AGE and `retention`, and all from
-    the checkpoint on that the oldest of these and of the `needed` versions is opened from.
+
+def move_range(table: Path, version: int, needed: Collection[int], age: timedelta = OPENING) -> bool:
+    """Move one range of commits into the history; return whether there was one. Removes what a crash left.
+
+    Stay in the log: the last KEPT_COMMITS up to `version`, those younger than `age`, all from the checkpoint on that
+    opens the oldest of these; and what opens the `needed` versions, which the history holds as well.
     """
+    _remove_moved(table, needed)
     versions = next_range(table)
-    last = range(versions.start - len(versions), versions.start)
-    # Files are removed in ascending order.
-    if last.start >= 0 and (table / LOG / commit_name(last[-1])).exists():
-        _remove(table, last)
-        return True
-    if not _may_move(table, versions, min([version - KEPT_COMMITS, *needed]), max(KEPT_AGE, retention)):
+    if not _may_move(table, versions, version - KEPT_COMMITS, age):
         return False
     contents = [(table / LOG / commit_name(each)).read_bytes() for each in versions]
     # An empty or cut file is no commit; it stays where `headrace repair` finds it.
@@ -45,7 +45,7 @@ def move_range(table: Path, version: int, needed: Collection[int], retention: ti
     pass_step(Step.HISTORY_WRITTEN)
     extend_history(table)
     pass_step(Step.HISTORY_EXTENDED)
-    _remove(table, versions)
+    _remove_moved(table, needed)
     return True
 
 
@@ -59,10 +59,21 @@ def _may_move(table: Path, versions: range, oldest: int, age: timedelta) -> bool
     return False
 
 
-def _remove(table: Path, versions: range) -> None:
-    permanent = set(permanent_checkpoints(versions.start - 1, versions[-1]))
-    for each in versions:
-        if each in permanent:
+def _remove_moved(table: Path, needed: Collection[int]) -> None:
+    """Remove commits that the history holds, and checkpoints among them, but not what opens the needed versions."""
+    end = history_end(table)
+    checkpoints = checkpoint_versions(table)
+    kept = set(_openers(checkpoints, needed))
+    for each in checkpoints:
+        if each < end and each not in kept:
             checkpoint_file(table, each).unlink(missing_ok=True)
-        (table / LOG / commit_name(each)).unlink(missing_ok=True)
-        pass_step(Step.HISTORY_COMMIT_REMOVED, each)
+    for each in log_versions(table):
+        if each < end and each not in kept:
+            (table / LOG / commit_name(each)).unlink(missing_ok=True)
+            pass_step(Step.HISTORY_COMMIT_REMOVED, each)
+
+
+def _openers(checkpoints: Collection[int], needed: Collection[int]) -> Iterator[int]:
+    """Yield the versions whose checkpoints and commits open the needed versions."""
+    for version in needed:
+        yield from range(max((each for each in checkpoints if each <= version), default=0), version + 1)

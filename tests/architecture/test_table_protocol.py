@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from grown_history import GrownHistory
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
+from include.clients import commit_history
+from include.clients.delta_log import log_versions
 from include.reading.publication import PublishedTable, published_tables
 from include.settings import Settings
+from spark_jobs.storage import delta_table, log_checkpoints, log_history
+from spark_jobs.storage.log_history import move_range
 
 # Any of these shuts out a reader (MECHANICS, FACTS): the log then needs a protocol that not all four speak.
 BANNED_PROPERTIES = {
@@ -130,6 +137,31 @@ def test_checkpoint_changes_no_rows(spark: SparkSession, table: PublishedTable, 
     assert pa.table(fresh.get_add_actions(flatten=True))["num_records"].null_count == 0
     assert_frame_equal(by_delta_rs(table), before)
     assert_frame_equal(by_delta_spark(spark, table), before)
+
+
+def test_readers_open_kept_versions_after_old_commits_moved(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", "5")
+    monkeypatch.setattr(log_checkpoints, "SPARSE", 5)
+    monkeypatch.setattr(log_history, "KEPT_COMMITS", 5)
+    monkeypatch.setattr(commit_history, "RANGE", 5)
+    history = GrownHistory(Settings(state=tmp_path / "a state"))
+    while history.batches < 25:
+        history.add_batch(published=False)
+    for table in (history.release.writer.bronze, history.release.gold[0].table):
+        # Compaction replaced files of the older version, which are there still.
+        versions = (7, table.version)
+        kept = [PublishedTable(table.spec.name, table.spec.path, each, "flights", "a release", 0) for each in versions]
+        before = [by_delta_rs(each) for each in kept]
+        while move_range(table.spec.path, table.version, (7,), timedelta()):
+            continue
+        assert log_versions(table.spec.path)[:5] == [4, 5, 6, 7, 15]
+        for each, rows in zip(kept, before, strict=True):
+            for reader in (by_delta_rs, by_polars, by_duckdb, partial(by_delta_spark, spark)):
+                assert_frame_equal(reader(each), rows)
+        newest = spark.read.format("delta").load(str(table.spec.path))
+        assert_frame_equal(in_order(newest.toArrow()), before[-1])
 
 
 def test_filters_by_statistics_find_every_row(spark: SparkSession, table: PublishedTable) -> None:

@@ -14,17 +14,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 from grown_history import GrownHistory
 
+from include.clients.commit_history import HISTORY
+from include.clients.delta_log import LOG
 from include.ledger.ledger_reader import open_reader
 from include.settings import Settings
 from include.status.stream_progress import observe_progress
 
 GOAL = 1.2
 WINDOW = 25
-"""Batches that are measured."""
+"""Batches that are measured: from one checkpoint of a log to the next, between which a commit's cost rises."""
+BLOCK = 512
+"""Bytes in which a file system counts what a file takes on the disk."""
 REPEATS = 40
 STEPS = ("plan", "commit", "publish", "project", "lag")
 Figures = dict[str, float]
@@ -57,17 +61,18 @@ def grow(history: GrownHistory, batches: int) -> None:
 def measured(history: GrownHistory) -> Figures:
     """Return the figures of the history as it is now."""
     window = range(history.batches - WINDOW + 1, history.batches)
-    found = {f"{step}, ms": 1000 * min(history.seconds[step][b] for b in window) for step in STEPS}
-    for step in ("commit", "compact"):
-        # Log checkpoints and compaction come in some of the batches only.
+    found = {f"{step}, ms": 1000 * median(history.seconds[step][b] for b in window) for step in STEPS}
+    for step in ("commit", "compact", "move"):
+        # Log checkpoints, compaction and the history of commits come in some of the batches only.
         recent = range(max(0, history.batches - 200), history.batches)
         found[f"{step}, mean, ms"] = 1000 * mean(history.seconds[step][b] for b in recent)
     reader = open_reader(history.settings)
     found["status, ms"] = cpu(lambda: observe_progress(history.settings, reader))
     found["totals, ms"] = cpu(reader.totals)
     found["memory, MB"] = megabytes()
-    logs = history.settings.state.rglob("_delta_log/*")
-    found["log bytes per commit"] = sum(path.stat().st_size for path in logs) / history.commits
+    logs = [path for name in (LOG, HISTORY) for path in history.settings.state.rglob(f"{name}/*")]
+    found["log bytes per commit"] = sum(path.stat().st_blocks * BLOCK for path in logs) / history.commits
+    found["files in logs"] = len(logs)
     found["files"] = history.files
     return found
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from shutil import copytree
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -42,16 +40,14 @@ from include.reading.bronze_ranges import batch_offsets
 from include.settings import Settings
 from include.state.file_locks import shared_lock
 from include.status.disk_use import disk_use
-from spark_jobs.engine import automatic_history
-from spark_jobs.engine.automatic_history import AutomaticHistory
-from spark_jobs.engine.obsolete_files import FIRST_LOOK
+from spark_jobs.engine.automatic_history import LOOK_EVERY, AutomaticHistory
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.storage import delta_table, log_checkpoints, log_history
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.log_checkpoints import checkpoint_versions
-from spark_jobs.storage.log_history import move_range
+from spark_jobs.storage.log_history import is_due, move_range
 from spark_jobs.storage.log_tail import LogTail, RollbackTooFar, obsolete_files
 from spark_jobs.storage.table_commits import bronze_commit, commit_of
 
@@ -67,10 +63,7 @@ def _small_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_checkpoints, "SPARSE", 20)
     monkeypatch.setattr(log_checkpoints, "OPENING", NOW)
     monkeypatch.setattr(commit_history, "RANGE", 10)
-    monkeypatch.setattr(commit_history, "GROUP", 5)
     monkeypatch.setattr(log_history, "KEPT_COMMITS", 15)
-    monkeypatch.setattr(automatic_history, "KEPT_COMMITS", 15)
-    monkeypatch.setattr(log_history, "KEPT_AGE", NOW)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +99,7 @@ def file(n: int) -> DataFile:
 def move_all(table: Table, *needed: int) -> int:
     """Move all commits that may move; return the number of versions in the history."""
     while move_range(table.spec.path, table.version, needed, NOW):
-        pass
+        continue
     return history_end(table.spec.path)
 
 
@@ -151,26 +144,38 @@ def test_vacuum_leaves_the_history(table: Table) -> None:
     assert [commit.version for commit in commits(table.spec.path)][:67] == list(range(67))
 
 
-def test_needed_young_and_last_commits_stay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert move_all(table, 66, 38) == 10, "checkpoint 19 opens version 38"
+def test_young_and_last_commits_stay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not move_range(table.spec.path, table.version, (), timedelta(hours=1))
-    monkeypatch.setattr(log_history, "KEPT_AGE", timedelta(hours=1))
-    assert move_all(table) == 10
-    monkeypatch.setattr(log_history, "KEPT_AGE", NOW)
     monkeypatch.setattr(log_history, "KEPT_COMMITS", 28)
+    assert not is_due(table.spec.path, 37)
+    assert is_due(table.spec.path, 38)
     assert move_all(table) == 10
     monkeypatch.setattr(log_history, "KEPT_COMMITS", 27)
     assert move_all(table) == 30
 
 
-def test_nothing_moves_behind_a_damaged_checkpoint(table: Table) -> None:
+def test_needed_versions_open_until_they_are_not_needed_any_more(table: Table) -> None:
+    path, before = table.spec.path, list(commits(table.spec.path))
+    files = sorted(DeltaTable(str(path), version=22).file_uris())
+    assert move_all(table, 66, 22) == 30, "one old version does not keep all later ones"
+    assert log_versions(path) == [19, 20, 21, 22, *range(30, 67)]
+    assert sorted(DeltaTable(str(path), version=22).file_uris()) == files
+    assert list(commits(path)) == list(commits_descending(path))[::-1] == before
+    assert move_all(table) == 30
+    assert log_versions(path) == list(range(30, 67))
+    assert 19 not in checkpoint_versions(path)
+
+
+def test_nothing_moves_behind_a_damaged_checkpoint(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_history, "KEPT_COMMITS", 28)
     checkpoint = checkpoint_file(table.spec.path, 19)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(Exception, match=r"(?i)parquet|corrupt|footer"):
-        move_all(table, 38)
+        move_all(table)
     assert log_versions(table.spec.path) == list(range(67))
     checkpoint.unlink()
-    assert move_all(table, 38) == 0
+    assert move_all(table) == 0
+    monkeypatch.setattr(log_history, "KEPT_COMMITS", 15)
     assert move_all(table) == 30
 
 
@@ -199,7 +204,7 @@ def test_commits_that_move_while_they_are_read_are_read_once(table: Table) -> No
 def test_history_that_lacks_a_commit_removes_none(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     write = pq.write_table
     monkeypatch.setattr(pq, "write_table", lambda rows, *more, **named: write(without_row(rows, 3), *more, **named))
-    with pytest.raises(HistoryDamaged, match="each of the versions 0 to 4"):
+    with pytest.raises(HistoryDamaged, match="each of the versions 0 to 9"):
         move_all(table)
     assert (history_end(table.spec.path), log_versions(table.spec.path)) == (0, list(range(67)))
 
@@ -209,11 +214,11 @@ def without_row(rows: Any, number: int) -> Any:
 
 
 def drop_a_commit(path: Path) -> None:
-    pq.write_table(without_row(pq.read_table(path), 3), path, row_group_size=5)
+    pq.write_table(without_row(pq.read_table(path), 3), path)
 
 
 def repeat_a_commit(path: Path) -> None:
-    pq.write_table(pq.read_table(path).take([0, 1, 2, 2, 4, 5, 6, 7, 8, 9]), path, row_group_size=5)
+    pq.write_table(pq.read_table(path).take([0, 1, 2, 2, 4, 5, 6, 7, 8, 9]), path)
 
 
 def flip_a_bit(path: Path) -> None:
@@ -293,9 +298,7 @@ def move_commits(moving: AutomaticHistory, history: GrownHistory) -> list[int]:
     return [history_end(table.spec.path) for table in tables_of([history.release])]
 
 
-def test_driver_moves_commits_and_ledger_and_planning_read_the_same(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_moves_commits_and_ledger_and_planning_read_the_same(settings: Settings) -> None:
     history = GrownHistory(settings)
     while history.batches < 42:
         history.add_batch(published=history.batches >= 40)
@@ -303,13 +306,13 @@ def test_driver_moves_commits_and_ledger_and_planning_read_the_same(
     before, offsets = all_commits(history), batch_offsets(bronze, 50)
     assert rebuild(settings).identical
     moving = AutomaticHistory()
-    assert not moving.step(settings, [history.release]), "the first look is a minute after the driver's start"
-    assert move_commits(moving, history) == [0] * 4, "versions of the last 6 hours stay readable"
-    monkeypatch.setattr(log_history, "time", SimpleNamespace(time=lambda: time.time() + 7 * 3600))
+    assert not moving.step(settings, [history.release]), "the first look is ten seconds after the driver's start"
+    assert move_commits(moving, history) == [0] * 4, "commits of the last five minutes stay"
+    moving.age = NOW
     with shared_lock(reading_lock_path(settings, "flights")):
         assert move_commits(moving, history) == [0] * 4, "a job reads the tables"
     assert move_commits(moving, history) == [10] * 4
-    assert moving.next_look - moving.clock() > FIRST_LOOK
+    assert moving.next_look - moving.clock() > LOOK_EVERY - 5
     assert all_commits(history) == before
     assert batch_offsets(bronze, 50) == offsets
     rebuilt = rebuild(settings)
