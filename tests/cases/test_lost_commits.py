@@ -60,10 +60,10 @@ def lose(path: Path, commits: int) -> None:
 
 
 def contents(release: SmallRelease) -> dict[str, list[dict[str, object]]]:
-    """Return the published rows of all tables, by table."""
+    """Return the published rows of all tables, by table, without sketches, which depend on the order of merges."""
     publication = find_publication(release.settings, "flights")
     assert publication is not None
-    found = {name: release.read(name) for name in publication.tables}
+    found = {name: release.read(name).drop("_tails_sketch", strict=False) for name in publication.tables}
     return {name: sorted(rows.to_dicts(), key=repr) for name, rows in found.items()}
 
 
@@ -129,7 +129,7 @@ def test_run_that_is_cut_off_with_power_continues_where_the_disk_ends(
         disk.after_sync = lambda: cuts.append(disk.files())
         release.refine(2, 2)
     assert len(cuts) > 20
-    for number, left in enumerate(cuts[:: len(cuts) // 4]):
+    for number, left in enumerate(cuts[len(cuts) // 4 :: len(cuts) // 2]):
         after = Settings(state=tmp_path / str(number))
         write_files(left, after.state)
         publication = find_publication(after, "flights")
