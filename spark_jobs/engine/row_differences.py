@@ -54,7 +54,7 @@ def row_differences(
     columns = duck.columns("removed")
     unequal = [_unequal(name, near=name in doubles) for name in columns]
     same = " and ".join(f'r."{key}" is not distinct from a."{key}"' for key in [*keys, "_copy"])
-    duck.create_table(
+    duck.view_query(
         "pairs",
         PAIRS.format(
             removed=SIDE.format(view="removed", keys=_listed(keys), columns=_listed(columns)),
@@ -83,8 +83,9 @@ def row_differences(
             partition,
             offset,
         )
-        for kind, names, published, recomputed, flags, partition, offset in duck.rows(
-            SAMPLED.format(places=places, order=order, samples=SAMPLES)
+        for kind in sorted(counts)
+        for names, published, recomputed, flags, partition, offset in duck.rows(
+            SAMPLED.format(places=places, order=order, samples=SAMPLES, kind=kind)
         )
     ]
     return Differences(table.spec.name, table.rows, counts, samples)
@@ -113,9 +114,11 @@ select
 from ({removed}) as r full join ({added}) as a on {same}
 where {any} or r._copy is null or a._copy is null
 """
+# The first rows of a kind: a sort of all would hold their texts.
 SAMPLED = """
-select kind, names, published, recomputed, unequal, {places}
+select names, published, recomputed, unequal, {places}
 from pairs
-qualify row_number() over (partition by kind order by {order}) <= {samples}
-order by kind, {order}
+where kind = '{kind}'
+order by {order}
+limit {samples}
 """
