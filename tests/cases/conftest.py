@@ -30,9 +30,9 @@ def take_batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     return taken
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def compactable(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
-    """Return a release with five batches, each with a file in every table."""
+    """Return a release with five batches, each with a file in every table; tests change copies of it."""
     return compactable_release(spark, tmp_path_factory.mktemp("compaction"))
 
 
