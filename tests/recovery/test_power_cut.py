@@ -93,7 +93,7 @@ def test_driver_follows_kafka_that_lost_records_and_got_others(site: Site) -> No
     open_broker(site.settings)
     del site.sent[kept:]
     site.send(200)
-    driver = site.start_driver()
+    driver = site.start_driver(HEADRACE_DURABILITY="power")
     site.wait_state("running", driver)
     assert "rolled back" in site.status()["event"]
     site.wait_published(driver)
