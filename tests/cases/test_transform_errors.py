@@ -158,3 +158,22 @@ def test_function_that_lacks_a_file_halts(spark: SparkSession, tmp_path: Path) -
     with pytest.raises(Exception, match="FileNotFoundError"):
         release.take([event(0), event(1, wind_dir="13")])
     assert release.refined() == -1
+
+
+@pytest.mark.extended
+def test_complete_tasks_of_a_failed_job_leave_no_rows(
+    spark: SparkSession, production: SmallRelease, tmp_path: Path
+) -> None:
+    """Each record is a task; the one that fails has the smallest file and so runs last."""
+    release, settings = copy_release(production, tmp_path / "state"), ("maxRecordsPerFile", "minPartitionNum")
+    before = {name: spark.conf.get(f"spark.sql.files.{name}", None) for name in settings}
+    longer = ['20,"temp":39.02,"humid":59.37,"pressure":1012.5e0'] * 5
+    try:
+        spark.conf.set("spark.sql.files.maxRecordsPerFile", "1")
+        spark.conf.set("spark.sql.files.minPartitionNum", "6")
+        number = release.ingest([*(event(9 + n, wind_dir=more) for n, more in enumerate(longer)), event(8, dewp="0")])
+        release.refine(number, number)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(f"spark.sql.files.{name}", value) if value else spark.conf.unset(f"spark.sql.files.{name}")
+    assert len(verdicts(release)) == len(verdicts(production)) + 1
