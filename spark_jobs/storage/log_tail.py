@@ -95,13 +95,22 @@ def _is_parquet(table: Path, version: int) -> bool:
     return True
 
 
+def _opens(tail: LogTail, keep: int) -> bool:
+    """Return whether the log has all commits from a readable checkpoint to version `keep`.
+
+    A checkpoint that stays for a protected version has only the commits up to that version (adr-0003).
+    """
+    whole = (version for version in checkpoint_versions(tail.table) if version <= keep)
+    first = max((version for version in whole if version not in tail.checkpoints), default=-1) + 1
+    return keep >= 0 and set(range(first, keep + 1)) <= set(log_versions(tail.table))
+
+
 def obsolete_files(tail: LogTail, keep: int) -> list[Path]:
     """Return the log's files after version `keep`, newest first, and the unreadable checkpoints before it.
 
-    Raises RollbackTooFar when no version up to `keep` could be opened without them.
+    Raises RollbackTooFar when version `keep` could not be opened without them.
     """
-    whole = set(checkpoint_versions(tail.table)) - set(tail.checkpoints) if history_end(tail.table) else {-1}
-    if keep < tail.last and not any(version <= keep for version in whole):
+    if keep < tail.last and history_end(tail.table) and not _opens(tail, keep):
         raise RollbackTooFar(tail.table, keep)
     numbered = [path for path in (tail.table / LOG).iterdir() if path.name[:20].isdigit()]
     later = sorted((path for path in numbered if int(path.name[:20]) > keep), reverse=True)

@@ -286,6 +286,20 @@ def test_rollback_into_the_history_is_refused(table: Table) -> None:
         obsolete_files(LogTail(table.spec.path, 66, 66, (39,)), 45)
 
 
+def test_rollback_behind_a_protected_version_is_refused(table: Table) -> None:
+    """Checkpoint 19 stays for version 22, but commits 23 to 29 are in the history only."""
+    path, tail = table.spec.path, LogTail(table.spec.path, 66, 66, ())
+    while move_range(path, table.version, (22,), NOW):
+        continue
+    for version in (-1, 23, 29, 38):
+        with pytest.raises(RollbackTooFar):
+            obsolete_files(tail, version)
+    for obsolete in obsolete_files(tail, 22):
+        obsolete.unlink()
+    (path / LOG / "_last_checkpoint").unlink()
+    assert DeltaTable(str(path)).version() == 22
+
+
 def all_commits(history: GrownHistory) -> dict[str, list[Commit]]:
     return {table.spec.name: list(commits(table.spec.path)) for table in tables_of([history.release])}
 
