@@ -69,7 +69,12 @@ class Settings(BaseSettings):
         "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
     )
     batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
-    refine_records: int = Field(500_000, ge=1, description="maximum records in a refine run; a batch is never split")
+    batch_bytes: int = Field(256 << 20, ge=1, description="about the most bytes of records in an ingest batch")
+    refine_records: int = Field(
+        500_000,
+        ge=1,
+        description="maximum records in a refine run, one above 1 KB on disk counts as several; a batch is never split",
+    )
     compaction_files: int = Field(
         8, ge=0, le=500, description="similar small files that the owner compacts by itself; 0: only headrace maintain"
     )

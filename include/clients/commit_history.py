@@ -64,7 +64,7 @@ def historic_commits(table: Path, first: int, end: int) -> Iterator[tuple[int, b
 
 
 def next_range(table: Path) -> range:
-    """Return the versions that the next call of `append_range` adds."""
+    """Return the versions that the next call of `write_range` writes."""
     end = history_end(table)
     return range(end, end + RANGE)
 

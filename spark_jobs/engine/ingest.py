@@ -25,6 +25,7 @@ from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
 from spark_jobs.storage.checkpoint_generation import Generation
@@ -50,6 +51,7 @@ class Ingest:
     epoch: int
     stop: threading.Event
     failure: Exception | None = None
+    limit: BatchLimit = field(init=False)
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)
     rows: int = 0
@@ -57,17 +59,29 @@ class Ingest:
     progress: float = field(default_factory=time.monotonic)
     """When it last committed, started, or had nothing to read (monotonic seconds)."""
 
+    def __post_init__(self) -> None:
+        self.limit = BatchLimit(self.settings.batch_records, self.settings.batch_bytes)
+
     def start(self, bootstrap: str) -> StreamingQuery:
-        """Start the query against the broker at `bootstrap` (host:port)."""
+        """Start the query against the broker at `bootstrap` (host:port). Raises BrokerUnreachable."""
         self.failure, self.progress = None, time.monotonic()
+        self.spark.sparkContext.setLogLevel("WARN")
+        if self.last_batch < 0:
+            self._measure_first(bootstrap)
         reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
         trigger = f"{int(self.settings.trigger_seconds * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
 
+    def _measure_first(self, bootstrap: str) -> None:
+        """Measure records that came before this process, or those that the first batch begins with."""
+        files = newest_files(self.bronze)
+        topic, starts = self.generation.topic, self.generation.start
+        self.limit.measure(*(size_in_bronze(self.bronze, files) if files else size_in_topic(bootstrap, topic, starts)))
+
     def mute(self) -> None:
-        """Turn Spark's log off before a drain, which ends the query by an expected exception."""
+        """Turn Spark's log off before the query ends by an expected exception."""
         self.spark.sparkContext.setLogLevel("OFF")
 
     def _source_options(self, bootstrap: str) -> dict[str, str]:
@@ -85,7 +99,7 @@ class Ingest:
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
             "groupIdPrefix": f"headrace-{self.dataset.name}",
-            "maxOffsetsPerTrigger": str(self.settings.batch_records),
+            "maxOffsetsPerTrigger": str(self.limit.apply()),
         }
         for key, value in options.items():
             reject_unsafe(key, value)
@@ -98,13 +112,17 @@ class Ingest:
             raise RuntimeError(DRAINED)
         begun = time.monotonic()
         try:
+            self.limit.refuse_outdated()
             batch = self._batch(number)
             self._sync_plan(number)
             files = commit_bronze(self.bronze, records, batch, self._refuse_replaced_topic)
         except Exception as error:
             self.failure = error
+            if isinstance(error, BatchLimitChanged):
+                self.mute()
             raise
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
+        self.limit.measure(*size_in_bronze(self.bronze, files))
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
         self.last_batch, self.progress = batch.number, time.monotonic()
 

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.clients.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.errors import Terminal, Transient
 from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import DRAINED, Ingest
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.preflight import refuse_changed_topic
@@ -84,6 +85,9 @@ class IngestSupervisor:
         error = self.ingest.failure or self.query.exception()
         if isinstance(error, Terminal) and not isinstance(error, TopicMissing):
             raise error
+        if isinstance(error, BatchLimitChanged):
+            log_line(f"ingest starts again after bronze batch {batch}: {error}")
+            return
         reason = error_reason(error) if error else "the query ended without an error"
         self.failures = self.failures + 1 if self.failed_after == batch else 1
         self.failed_after = batch

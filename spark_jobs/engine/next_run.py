@@ -14,6 +14,8 @@ from spark_jobs.storage.batch_rows import batch_rows, first_batch
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
+ROW_BYTES = 1024
+
 
 class TablesApart(Terminal):
     """The tables are more than one run apart: commits were lost. `batches`: each table's last batch."""
@@ -66,7 +68,10 @@ def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | N
 
 
 def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
-    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows."""
+    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows.
+
+    A row of more than ROW_BYTES on disk counts as several: a run holds its records in memory.
+    """
     rows = _next_rows(bronze, first, last, most_rows)
     total, bound = rows.get(first, 0), first
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
@@ -86,7 +91,8 @@ def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[
             settled += unsettled.pop(batch)
         if settled > most_rows:
             break
-        found = batch_rows(bronze, [file], first, last)
+        weight = max(1, file.size // (file.rows * ROW_BYTES)) if file.rows else 1
+        found = {batch: weight * count for batch, count in batch_rows(bronze, [file], first, last).items()}
         rows.update(found)
         for batch, count in found.items():
             unsettled[batch] = unsettled.get(batch, 0) + count

@@ -34,6 +34,7 @@ from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, write_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.lease import take_lease
+from spark_jobs.storage.log_history import oldest_version
 from spark_jobs.storage.log_tail import CHECKED
 from spark_jobs.storage.offset_log import OffsetLogDamaged
 
@@ -82,7 +83,8 @@ def _shared_version(settings: Settings, dataset: Dataset, bootstrap: str) -> int
     head = bronze_head_at(path, last)
     if head is None or head.topic_id != topic_id(bootstrap, topic) or _kafka_has(settings, dataset, last, bootstrap):
         return None
-    low, high = max(-1, last - CHECKED), last
+    # What does not open any more was on the disk long before.
+    low, high = max(-1, last - CHECKED, oldest_version(path) - 1), last
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _kafka_has(settings, dataset, middle, bootstrap) else (low, middle)

@@ -49,6 +49,12 @@ def move_range(table: Path, version: int, needed: Collection[int], age: timedelt
     return True
 
 
+def oldest_version(table: Path) -> int:
+    """Return the oldest version from which on each one opens: 0 while the history has no commits."""
+    end = history_end(table)
+    return min((each for each in checkpoint_versions(table) if each >= end), default=end) if end else 0
+
+
 def _may_move(table: Path, versions: range, oldest: int, age: timedelta) -> bool:
     """Return whether a checkpoint after these versions opens the table at version `oldest`, and is old enough."""
     for checkpoint in permanent_checkpoints(versions[-1], oldest):

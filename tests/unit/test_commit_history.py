@@ -47,7 +47,7 @@ from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.log_checkpoints import checkpoint_versions
-from spark_jobs.storage.log_history import is_due, move_range
+from spark_jobs.storage.log_history import is_due, move_range, oldest_version
 from spark_jobs.storage.log_tail import LogTail, RollbackTooFar, obsolete_files
 from spark_jobs.storage.table_commits import bronze_commit, commit_of
 
@@ -152,6 +152,16 @@ def test_young_and_last_commits_stay(table: Table, monkeypatch: pytest.MonkeyPat
     assert move_all(table) == 10
     monkeypatch.setattr(log_history, "KEPT_COMMITS", 27)
     assert move_all(table) == 30
+
+
+def test_oldest_version_that_opens_is_a_checkpoint(table: Table) -> None:
+    path = table.spec.path
+    assert oldest_version(path) == 0
+    assert move_all(table, 22) == 30
+    assert oldest_version(path) == 39
+    assert DeltaTable(str(path), version=39).version() == 39
+    with pytest.raises(Exception, match="38|version"):
+        DeltaTable(str(path), version=38)
 
 
 def test_needed_versions_open_until_they_are_not_needed_any_more(table: Table) -> None:

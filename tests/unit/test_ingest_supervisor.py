@@ -13,6 +13,7 @@ from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.errors import Terminal
 from include.settings import Settings
 from spark_jobs.engine import ingest_supervisor
+from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
 from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
@@ -70,6 +71,13 @@ def restarts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Restarts:
     monkeypatch.setattr(ingest_supervisor, "bootstrap_servers", lambda _: "broker")
     made.supervisor.query = EndedQuery()  # type: ignore[assignment]
     return made
+
+
+def test_changed_batch_limit_is_no_failure_and_needs_no_pause(restarts: Restarts) -> None:
+    for _ in range(MAX_FAILURES + 2):
+        restarts.end(BatchLimitChanged("its batches get fewer offsets"))
+        restarts.supervisor.restart_ended()
+    assert (restarts.started, restarts.supervisor.failures) == (MAX_FAILURES + 2, 0)
 
 
 def replace_last_record(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from spark_jobs.engine.preflight import CheckpointDisagrees, CheckpointMissing, 
 from spark_jobs.engine.preflight import bronze_head as head_of
 from spark_jobs.engine.table_rollback import PatchInTheWay
 from spark_jobs.storage.checkpoint_generation import Generation
+from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table
 
 
@@ -84,6 +85,22 @@ def test_bronze_goes_back_to_the_last_batch_that_kafka_has(scene: Scene, loss: s
     assert f"bronze batch {kept}" in event
     records = scene.settings.state.glob("removed/flights/*/records/**/*.parquet")
     assert len({path.name for path in records}) == 2 * (BATCHES - 1 - kept), "bronze alone has them"
+
+
+def test_versions_that_do_not_open_any_more_are_not_compared_with_kafka(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(power_cut_recovery, "oldest_version", lambda _: 3)
+    opened: list[int] = []
+
+    def opened_table(spec: TableSpec, version: int) -> Table:
+        opened.append(version)
+        return Table(spec, version)
+
+    monkeypatch.setattr(power_cut_recovery, "Table", opened_table)
+    replace_from(scene, 3, 1)
+    assert started(scene)[0] == 2
+    assert min(opened) == 3
 
 
 def test_topic_with_other_records_is_refused(scene: Scene) -> None:
