@@ -30,6 +30,8 @@ STATE_FOLDERS = (
     "orders",
     "airflow",
     "quality",
+    "removed",
+    "spill",
 )
 LEDGER = "ledger.sqlite"
 DEMO_FOLDER = "demo"

@@ -151,7 +151,7 @@ class ComparePlan(RunPlan):
 
 
 class ApplyPlan(RunPlan):
-    """Publish the plan's outcome, all tables in one commit."""
+    """Publish the plan's outcome, all tables in one publication."""
 
     upto = "applied"
     operator_extra_links = (ComparisonLink(),)

@@ -249,7 +249,7 @@ def _approve_stage(run: PlanRun, record: PlanRecord) -> PlanRecord:
 
 
 def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Publish the plan's outcome, all tables in one commit. Applying it twice applies it once."""
+    """Publish the plan's outcome, all tables in one publication. Applying it twice applies it once."""
     validate_stage(record, Stage.APPLIED)
     return record_result(settings, record.plan.id, kind_of(record.plan).apply(settings, record), by)
 

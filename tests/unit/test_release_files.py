@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from deltalake import DeltaTable
 from ledgered_stream import Stream, commit
 
 from include.catalog.history_slice import Slice, Span
@@ -30,6 +32,12 @@ def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def write_data_files(table: Path) -> None:
+    """Write what the log of a table names: files of 10 bytes."""
+    for uri in DeltaTable(str(table)).file_uris():
+        write(Path(unquote(uri)), "0123456789")
 
 
 def test_active_releases_of_an_earlier_version_are_read(settings: Settings) -> None:
@@ -64,8 +72,11 @@ def test_release_with_batches_is_published_again_without_a_publication(settings:
     commit(silver_path(settings, "flights", "empty"), "another app", 0, None)
     assert last_active_release(settings, "flights") is None
     Stream(settings, release="r1").silver(0, 3)
+    assert last_active_release(settings, "flights") is None, "a power cut took the only data file"
+    write_data_files(silver_path(settings, "flights", "r1"))
     assert last_active_release(settings, "flights") == "r1"
     Stream(settings, release="r2").silver(0, 1)
+    write_data_files(silver_path(settings, "flights", "r2"))
     with pytest.raises(ReleaseAmbiguous) as refused:
         last_active_release(settings, "flights")
     assert refused.value.releases == ("r1", "r2")

@@ -1,0 +1,15 @@
+"""A demo with --fresh removes a state folder only if it knows all that is in it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from include import paths
+from include.demo.demo_state import STATE_FOLDERS
+
+
+def test_every_folder_of_the_state_is_removed_by_a_fresh_demo() -> None:
+    named = set(re.findall(r'settings\.state / "(\w+)"', inspect.getsource(paths)))
+    assert {"warehouse", "spill", "removed"} <= named
+    assert named - set(STATE_FOLDERS) == set()
