@@ -276,7 +276,9 @@ KIND = PlanKind(
     name=RELEASE,
     parameters=ReleaseParameters,
     describe_build=lambda plan: f"build release {plan.release} from bronze in tables of its own",
-    describe_apply=lambda plan: f"publish release {plan.release} in place of {plan.base}, all tables in one publication",
+    describe_apply=lambda plan: (
+        f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
+    ),
     refuse_applied=_refuse_applied,
     build_job=_build_job,
     read_build=_read_build,
