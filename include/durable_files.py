@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a small file so that a reader sees the old or the new text; when `durable`, also after a power cut."""
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Replace a small file so that a reader sees the old or the new content; when `durable`, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         if durable:
             os.fsync(file.fileno())

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from include.cli.exit_codes import INTERRUPTED
 from include.cli.lazy_group import LazyCommand, LazyGroup
 from include.errors import HeadraceError
 
@@ -134,7 +135,7 @@ def headrace(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; a HeadraceError becomes a message on stderr and exit code 2."""
+    """Run the command line; a HeadraceError becomes a message on stderr and exit code 2, Ctrl-C in a query 130."""
     # Files of the state folder may hold payloads and settings: they are for this user only.
     os.umask(0o077)
     try:
@@ -142,6 +143,11 @@ def main() -> None:
     except HeadraceError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
+    except RuntimeError as error:
+        # What DuckDB makes of Ctrl-C.
+        if str(error) != "Query interrupted":
+            raise
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

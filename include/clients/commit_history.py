@@ -7,12 +7,12 @@ the Parquet file and before a commit file is removed, so each version is read fr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from include.durable_files import write_atomically
 from include.errors import Terminal
 
 HISTORY = "_headrace_history"
@@ -90,15 +90,14 @@ def write_range(table: Path, commits: Sequence[bytes]) -> None:
         write_page_checksum=True,
     )
     path = _range_file(table, versions.start)
-    path.parent.mkdir(exist_ok=True)
-    _replace(path, sink.getvalue())
+    write_atomically(path, sink.getvalue().to_pybytes())
     if [commit for _, commit in historic_commits(table, versions.start, versions.stop)] != list(commits):
         raise HistoryDamaged(path, "differs from the commits that were to be written; none was removed")
 
 
 def extend_history(table: Path) -> None:
     """Make the range that was written last part of the history."""
-    _replace(_end_file(table), str(next_range(table).stop).encode())
+    write_atomically(_end_file(table), str(next_range(table).stop))
 
 
 def _end_file(table: Path) -> Path:
@@ -133,18 +132,3 @@ def _read_range(path: Path, _: tuple[int, int], first: int) -> list[bytes]:
     if rows.get("version") != list(range(first, first + RANGE)):
         raise HistoryDamaged(path, f"does not have each of the versions {first} to {first + RANGE - 1}")
     return rows["commit"]
-
-
-def _replace(path: Path, content: bytes | memoryview) -> None:
-    """Replace a file atomically; it and its name outlive a power cut."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

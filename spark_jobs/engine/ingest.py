@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset
+from include.clients.kafka import BrokerUnreachable
 from include.durable_files import sync_files
 from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
@@ -63,7 +65,7 @@ class Ingest:
         self.limit = BatchLimit(self.settings.batch_records, self.settings.batch_bytes)
 
     def start(self, bootstrap: str) -> StreamingQuery:
-        """Start the query against the broker at `bootstrap` (host:port). Raises BrokerUnreachable."""
+        """Start the query against the broker at `bootstrap` (host:port)."""
         self.failure, self.progress = None, time.monotonic()
         self.spark.sparkContext.setLogLevel("WARN")
         if self.last_batch < 0:
@@ -75,10 +77,14 @@ class Ingest:
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
 
     def _measure_first(self, bootstrap: str) -> None:
-        """Measure records that came before this process, or those that the first batch begins with."""
-        files = newest_files(self.bronze)
-        topic, starts = self.generation.topic, self.generation.start
-        self.limit.measure(*(size_in_bronze(self.bronze, files) if files else size_in_topic(bootstrap, topic, starts)))
+        """Measure records that came before this process, or those that the first batch begins with.
+
+        A broker that does not answer leaves the limit as it is: the query waits for it.
+        """
+        topic, starts, files = self.generation.topic, self.generation.start, newest_files(self.bronze)
+        with suppress(BrokerUnreachable):
+            found = size_in_bronze(self.bronze, files) if files else size_in_topic(bootstrap, topic, starts)
+            self.limit.measure(*found)
 
     def mute(self) -> None:
         """Turn Spark's log off before the query ends by an expected exception."""

@@ -157,7 +157,7 @@ def _validate_closure(
         duck.view_folder("closure", places, PLACES)
         duck.view_table("bronze", writer.bronze, files)
         at = 'select _partition as "partition", _offset as "offset" from closure'
-        duck.save(f"select * from bronze semi join ({at}) using ({PLACED})", records)
+        duck.save_records(f"select * from bronze semi join ({at}) using ({PLACED})", records)
     validated = validate_files(writer, parquet_files(records), (first, last), folder.staging("closure"), until)
     found = rows_in_files(validated.accepted) + rows_in_files(validated.invalid)
     if found != count:

@@ -121,8 +121,8 @@ class _History:
     def compare_run(self, run: RefineRun) -> int:
         """Recompute some batches and keep the rows that differ; return the number of records.
 
-        A decision about a record (a fix, a discard) acts when the record is validated again. The published row tells
-        whether it has: where it differs, the latest decision is left out.
+        A decision about a record (a fix, a discard) acts when the record is validated again. Where the published
+        row differs, the latest decision has not acted yet and is left out.
         """
         writer, until = self.writer, self.writer.decisions.until()
         decided = writer.decisions.for_batches(run.batches, until)

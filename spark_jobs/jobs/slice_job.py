@@ -145,7 +145,7 @@ def slice_records(
             records += ["select * from kafka", f"select * from known {ANTI_JOIN.format(other='kafka')}"]
         missing = f"kafka {ANTI_JOIN.format(other='known')}" if from_kafka.spans else "old where false"
         duck.save(f"select * from {missing}", folder.rows("added", bronze.spec.name))
-        duck.save(" union all ".join(records), place)
+        duck.save_records(" union all ".join(records), place)
     return parquet_files(place)
 
 

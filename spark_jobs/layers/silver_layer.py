@@ -116,7 +116,9 @@ def run_records(writer: SilverWriter, run: RefineRun) -> list[Path]:
         return paths
     with duckdb_session() as duck:
         duck.view_table("mixed", bronze, mixed)
-        duck.save(f"select * from mixed where _batch_id between {run.first} and {run.last}", writer.records_folder)
+        duck.save_records(
+            f"select * from mixed where _batch_id between {run.first} and {run.last}", writer.records_folder
+        )
     return [*paths, *parquet_files(writer.records_folder)]
 
 

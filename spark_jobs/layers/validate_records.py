@@ -129,7 +129,7 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
         )
         left = duck.count("select * from left_over")
         if left:
-            duck.save(f"select * from records semi join left_over using ({PLACED})", folder / OTHERS)
+            duck.save_records(f"select * from records semi join left_over using ({PLACED})", folder / OTHERS)
     return left
 
 

@@ -6,7 +6,7 @@ Only for queries without a dataset's own code (layers/adr-0002). Folders hold on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,9 @@ from spark_jobs.storage.delta_table import Table, read_files
 MEMORY = "2GB"
 # A look-up of one row reads its row group.
 ROWS_PER_GROUP = 8_192
+# DuckDB's own writer makes row groups of at least a vector's rows: 600 MB if a record has 300 KB.
+VECTOR = 2_048
+GROUP_BYTES = 16 << 20
 
 
 class DuckSession:
@@ -69,6 +72,15 @@ class DuckSession:
         folder.mkdir(parents=True)
         self._database.execute(f"copy ({sql}) to {sql_literal(str(folder / 'part-0.parquet'))} (format parquet)")
 
+    def save_records(self, sql: str, folder: Path) -> None:
+        """As `save`, for records with payloads: Spark holds a row group in memory, so each has about GROUP_BYTES."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        rows = self._database.sql(sql).to_arrow_reader(VECTOR)
+        with pq.ParquetWriter(folder / "part-0.parquet", rows.schema, use_dictionary=False) as writer:
+            for group in _groups(rows):
+                writer.write_table(group)
+
     def save_file(self, sql: str, path: Path) -> None:
         """Write the rows of a query into one new file, compressed for rows that stay."""
         form = f"format parquet, compression zstd, row_group_size {ROWS_PER_GROUP}"
@@ -107,6 +119,20 @@ class DuckSession:
     def close(self) -> None:
         """Close the connection."""
         self._database.close()
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about GROUP_BYTES; one row may have more."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        most = max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, most):
+            pending.append(batch.slice(first, most))
+            if sum(each.nbytes for each in pending) >= GROUP_BYTES // 2:
+                yield pa.Table.from_batches(pending)
+                pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 @cache

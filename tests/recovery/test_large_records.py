@@ -13,7 +13,7 @@ from include.clients.delta_log import commits
 from include.paths import bronze_path
 from include.producers.kafka_producer import produce
 
-RECORDS, PADDING, SENT_AT_A_TIME = 5_000, 150_000, 250
+RECORDS, PADDING, SENT_AT_A_TIME = 3_000, 150_000, 250
 SCHEMA = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
 
 
@@ -28,7 +28,7 @@ def test_large_records_are_published_with_a_small_heap(site: Site) -> None:
     driver = site.start_driver()
     site.wait_published(driver)
     found = [commit for commit in commits(bronze_path(site.settings, site.dataset)) if commit.app_id]
-    assert len(found) > 4, "256 MB are fewer than 1,000 records"
+    assert len(found) > 2, "256 MB are fewer than 1,000 records"
     site.assert_nothing_lost()
 
 

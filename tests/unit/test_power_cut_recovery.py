@@ -71,7 +71,7 @@ LOSSES: dict[str, tuple[Callable[[Scene], object], int]] = {
     "another last record": (lambda scene: replace_from(scene, 3, 1), 2),
     "other records of one partition": (lambda scene: replace_from(scene, 1, 0), 0),
     "Kafka behind": (lambda scene: lose_from(scene, 2), 1),
-    "Kafka behind, producers went on": (send_short, 2),
+    "Kafka behind, and newer records at the lost offsets": (send_short, 2),
 }
 
 
