@@ -15,9 +15,10 @@ from typing import Any
 import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window, grain_columns
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, gold_window, grain_columns
+from include.catalog.window_sql import windowed_sql
 from include.errors import Terminal
-from include.reading.sql_quoting import duckdb_expression, sql_identifier
+from include.sql_quoting import duckdb_expression, sql_identifier
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
@@ -133,7 +134,7 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
         for _, expression in gold.columns:
             yield expression, f"select {duckdb_expression(expression, silver)} from silver"
     else:
-        touched = duckdb_expression(gold.touched_by, [*silver, gold.window.name])
+        touched = duckdb_expression(gold.touched_by, _columns(gold, silver))
         yield gold.touched_by, f"{_grained(gold, silver)} select 1 from grained where {touched}"
 
 
@@ -164,19 +165,16 @@ def columns_of(database: Any, table: str) -> list[str]:
 
 
 def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
-    window = f"{_start(gold.window)} as {sql_identifier(gold.window.name)}"
-    keys = [window, *(sql_identifier(key) for key in gold.keys)]
-    measures = [f"{_aggregate(measure, silver)} as {sql_identifier(measure.name)}" for measure in gold.measures]
-    return f"select {', '.join(keys + measures)} from silver group by {', '.join(_ordinals(len(keys)))}"
+    columns = _columns(gold, silver)
+    keys = [sql_identifier(name) for name in grain_columns(gold)]
+    measures = [f"{_aggregate(measure, columns)} as {sql_identifier(measure.name)}" for measure in gold.measures]
+    return f"{_grained(gold, silver)} select {', '.join(keys + measures)} from grained group by {', '.join(keys)}"
 
 
-def _start(window: Window) -> str:
-    start = f"date_trunc('{window.unit}', {sql_identifier(window.column)})"
-    return start if window.unit == "hour" else f"cast({start} as date)"
-
-
-def _ordinals(count: int) -> list[str]:
-    return [str(number) for number in range(1, count + 1)]
+def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
+    """Return the columns of silver and the window."""
+    window = gold_window(gold)
+    return list(silver) if window is None else [*silver, window.name]
 
 
 def _aggregate(measure: Measure, silver: Sequence[str]) -> str:
@@ -202,7 +200,7 @@ def _latest(gold: LatestGold, silver: Sequence[str]) -> str:
 
 
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:
-    columns = [*silver, gold.window.name]
+    columns = _columns(gold, silver)
     grain = [sql_identifier(name) for name in grain_columns(gold)]
     same = " and ".join(f"grained.{name} is not distinct from touched.{name}" for name in grain)
     return (
@@ -213,11 +211,11 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
     )
 
 
-def _grained(gold: QueryGold, silver: Sequence[str]) -> str:
+def _grained(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
-    window = gold.window
-    rest = f"* exclude ({sql_identifier(window.name)})" if window.name in silver else "*"
-    return f"with grained as (select {rest}, {_start(window)} as {sql_identifier(window.name)} from silver)"
+    window = gold_window(gold)
+    rest = "*" if window is None or window.name not in silver else f"* exclude ({sql_identifier(window.name)})"
+    return f"with grained as ({windowed_sql(window, 'silver', rest)})"
 
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[tuple[str, Finding]]:

@@ -13,7 +13,7 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.catalog.pipeline import Pipeline
-from include.reading.sql_quoting import sql_identifier, sql_literal
+from include.sql_quoting import sql_identifier, sql_literal
 
 
 def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]:

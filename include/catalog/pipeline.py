@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from include.catalog.windows import Window
 from include.catalog.yaml_declarations import Document, Duration, Unfit, raise_problems, shown
 
 MeasureFunction = Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct"]
-WindowUnit = Literal["hour", "day", "month"]
 ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 
@@ -59,15 +59,6 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
 
 
 @dataclass(frozen=True, config=CONFIG)
-class Window:
-    """A tumbling window of one `unit` (hour, day, month; UTC) over a timestamp column, named `name` in gold."""
-
-    column: str
-    unit: WindowUnit
-    name: Annotated[str, Field(alias="as")]
-
-
-@dataclass(frozen=True, config=CONFIG)
 class Measure:
     """One additive measure: a function over an SQL expression of silver columns."""
 
@@ -78,13 +69,13 @@ class Measure:
 
 @dataclass(frozen=True, config=CONFIG)
 class AdditiveGold:
-    """Rows that merge by addition: one per window and keys."""
+    """Rows that merge by addition: one per window and keys, or per keys alone."""
 
     name: str
-    partition: str
-    window: Window
-    keys: tuple[str, ...]
-    measures: Annotated[tuple[Measure, ...], BeforeValidator(_measures)]
+    partition: str = ""
+    window: Window | None = None
+    keys: tuple[str, ...] = ()
+    measures: Annotated[tuple[Measure, ...], BeforeValidator(_measures)] = ()
     kind: Literal["additive"] = "additive"
 
 
@@ -93,10 +84,10 @@ class LatestGold:
     """The newest row per key by `order_by`; `columns` names an SQL expression of silver for each output."""
 
     name: str
-    partition: str
-    keys: tuple[str, ...]
-    order_by: tuple[str, ...]
-    columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
+    partition: str = ""
+    keys: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
     kind: Literal["latest"] = "latest"
 
 
@@ -104,15 +95,15 @@ class LatestGold:
 class QueryGold:
     """Grains recomputed by an SQL query over `silver`, which has the window's column added.
 
-    A grain is a window and the keys; `touched_by` says which silver rows touch a grain at all. The query's columns
-    begin with the grain's, of the same names.
+    A grain is a window and the keys, or the keys alone; `touched_by` says which silver rows touch a grain at all. The
+    query's columns begin with the grain's, of the same names.
     """
 
     name: str
-    partition: str
-    query: Annotated[str, BeforeValidator(_query_text)]
-    window: Window
-    keys: tuple[str, ...]
+    partition: str = ""
+    query: Annotated[str, BeforeValidator(_query_text)] = ""
+    window: Window | None = None
+    keys: tuple[str, ...] = ()
     touched_by: str = "true"
     kind: Literal["query"] = "query"
 
@@ -205,14 +196,32 @@ def read_pipeline(document: Document) -> Pipeline | None:
     )
 
 
+def gold_window(gold: Gold) -> Window | None:
+    """Return the window of a gold table; None when its grains are keys alone."""
+    return None if isinstance(gold, LatestGold) else gold.window
+
+
 def grain_columns(gold: Gold) -> tuple[str, ...]:
     """Return the columns that name one grain of a gold table."""
-    return gold.keys if isinstance(gold, LatestGold) else (gold.window.name, *gold.keys)
+    window = gold_window(gold)
+    return gold.keys if window is None else (window.name, *gold.keys)
+
+
+def pruning_column(gold: Gold) -> str:
+    """Return the column of silver by whose bounds the files of some grains are found."""
+    window = gold_window(gold)
+    return gold.keys[0] if window is None else window.column
+
+
+def partition_expression(gold: Gold) -> str:
+    """Return the SQL expression by which a gold table is partitioned: as declared, or the month of the window."""
+    window = gold_window(gold)
+    return gold.partition or ("'all'" if window is None else f"date_format(`{window.name}`, 'yyyy-MM')")
 
 
 def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the columns by which an event lies in a range of time: the event time and those of all windows."""
-    windows = [gold.window.column for gold in pipeline.gold if not isinstance(gold, LatestGold)]
+    windows = [window.column for window in map(gold_window, pipeline.gold) if window is not None]
     return tuple(dict.fromkeys([pipeline.event_time, *windows]))
 
 

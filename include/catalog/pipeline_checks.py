@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from include.catalog.contract import Contract
-from include.catalog.pipeline import Gold, LatestGold, Pipeline, QueryGold, grain_columns, latest_keys, time_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    Pipeline,
+    QueryGold,
+    gold_window,
+    grain_columns,
+    latest_keys,
+    time_columns,
+)
+from include.catalog.windows import window_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -28,14 +39,14 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("partitions",), f"must be from 1 to {MAX_PARTITIONS}, is {pipeline.partitions}"
     if pipeline.retention.versions < SHORTEST_RETENTION:
         yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
-    yield from _names_once(("identity", "columns"), pipeline.identity)
+    yield from _some_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
         yield from _gold_findings(gold)
     for table in pipeline.reference:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])
-        yield from _names_once((*place, "keys"), table.keys)
+        yield from _some_once((*place, "keys"), table.keys)
         columns = [name for name, _ in table.columns]
         if not set(table.keys) <= set(columns):
             yield (*place, "keys"), f"must be columns of the table ({', '.join(columns)}), are {', '.join(table.keys)}"
@@ -55,8 +66,9 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
             key = _time_key(pipeline, name)
             yield key, f"must be a timestamp; {name} is of type {types[name]}"
     for gold in pipeline.gold:
-        if not isinstance(gold, LatestGold) and gold.window.name in (*types, *COORDINATES):
-            why = f"{gold.window.name!r} is already a column of silver; give the window a name of its own"
+        window = gold_window(gold)
+        if window is not None and window.name in (*types, *COORDINATES):
+            why = f"{window.name!r} is already a column of silver; give the window a name of its own"
             yield ("gold", gold.name, "window", "as"), why
 
 
@@ -81,34 +93,43 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
 
 def _gold_findings(gold: Gold) -> Iterator[Finding]:
     place = ("gold", gold.name)
+    window, grain = gold_window(gold), grain_columns(gold)
+    required = {AdditiveGold: "measures", LatestGold: "columns", QueryGold: "query"}[type(gold)]
+    if not getattr(gold, required):
+        yield (*place, required), "is required and missing"
+    if window is None and not gold.keys:
+        yield (*place, "keys"), "must name at least one column, or the table needs a window"
     yield from _names_once((*place, "keys"), gold.keys)
-    grain = grain_columns(gold)
     outputs: list[tuple[str, str]] = []
     if isinstance(gold, LatestGold):
-        yield from _names_once((*place, "order_by"), gold.order_by)
+        yield from _some_once((*place, "order_by"), gold.order_by)
         outputs = [("columns", name) for name, _ in gold.columns]
-    else:
-        if not NAME.fullmatch(gold.window.name):
-            yield (*place, "window", "as"), f"{NAME_RULE}, is {shown(gold.window.name)}"
-        if gold.window.name in gold.keys:
-            yield (*place, "window", "as"), f"{gold.window.name!r} is a key as well; give the window another name"
-        if not isinstance(gold, QueryGold):
-            outputs = [("measures", measure.name) for measure in gold.measures]
+    elif isinstance(gold, AdditiveGold):
+        outputs = [("measures", measure.name) for measure in gold.measures]
+    if window is not None:
+        yield from (((*place, "window", *key), why) for key, why in window_findings(window))
+        if window.name in gold.keys:
+            yield (*place, "window", "as"), f"{window.name!r} is a key as well; give the window another name"
     for part, name in outputs:
         if not NAME.fullmatch(name):
             yield (*place, part, name), f"{NAME_RULE}, is {shown(name)}"
         if name in grain:
             yield (*place, part, name), f"{name!r} is already a column of the table: {', '.join(grain)} name its grain"
     words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}
-    if words - set(grain) or not words:
+    if gold.partition and (words - set(grain) or not words):
         why = f"must be an expression over {', '.join(grain)} alone, so that a row never moves, is {gold.partition!r}"
         yield (*place, "partition"), why
 
 
-def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+def _some_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a finding for an empty list, and for each name that the list has already."""
     if not names:
         yield key, "must name at least one column"
+    yield from _names_once(key, names)
+
+
+def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding for each name that the list has already."""
     for n, name in enumerate(names):
         if name in names[:n]:
             yield (*key, n), f"{name!r} stands twice"
@@ -117,5 +138,5 @@ def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Findin
 def _time_key(pipeline: Pipeline, column: str) -> tuple[str, ...]:
     if column == pipeline.event_time:
         return ("event_time",)
-    windows = [g for g in pipeline.gold if not isinstance(g, LatestGold) and g.window.column == column]
-    return ("gold", windows[0].name, "window", "column")
+    name = next(g.name for g in pipeline.gold if (window := gold_window(g)) is not None and window.column == column)
+    return ("gold", name, "window", "column")

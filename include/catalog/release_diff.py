@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.catalog.contract_changes import contract_changes
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, grain_columns
 from include.errors import HeadraceError
 from include.settings import Settings
 
@@ -67,11 +67,10 @@ def _how(before: Gold, after: Gold) -> tuple[str, str]:
 
 def _columns(gold: Gold) -> Iterable[str]:
     if isinstance(gold, AdditiveGold):
-        return (gold.window.name, *gold.keys, *(measure.name for measure in gold.measures))
+        return (*grain_columns(gold), *(measure.name for measure in gold.measures))
     if isinstance(gold, LatestGold):
         return (*gold.keys, *(name for name, _ in gold.columns))
-    assert isinstance(gold, QueryGold)
-    return (gold.window.name, *gold.keys)
+    return grain_columns(gold)
 
 
 def _modules(base: Dataset, fresh: Dataset) -> list[str]:

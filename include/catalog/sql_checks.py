@@ -19,8 +19,9 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from include.catalog.contract import Contract
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, gold_window, grain_columns
 from include.catalog.pipeline_checks import COORDINATES
+from include.catalog.query_grains import grain_problems
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
 
 WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -80,7 +81,8 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
 def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str, set[str] | None]]:
     """Yield key, SQL and known columns of each expression of a gold table."""
     place: Key = ("gold", gold.name)
-    yield (*place, "partition"), gold.partition, set(grain_columns(gold))
+    if gold.partition:
+        yield (*place, "partition"), gold.partition, set(grain_columns(gold))
     yield from (((*place, "keys", n), name, silver) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
@@ -89,8 +91,8 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
     if isinstance(gold, LatestGold):
         yield from (((*place, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
         yield from (((*place, "columns", name), expression, silver) for name, expression in gold.columns)
-    else:
-        yield (*place, "window", "column"), gold.window.column, silver
+    if (window := gold_window(gold)) is not None:
+        yield (*place, "window", "column"), window.column, silver
     if isinstance(gold, QueryGold):
         yield (*place, "touched_by"), gold.touched_by, silver
 
@@ -132,8 +134,9 @@ def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[
         yield 1, f"the query's columns must begin with {', '.join(grain)}, are {', '.join(names)}"
     aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
     aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
-    known = None if silver is None else silver | {gold.window.name} | aliases
+    known = None if silver is None else silver | set(grain) | aliases
     yield from ((1, why) for why in _unknown_columns(query, known))
+    yield from grain_problems(query, grain)
 
 
 def unproven_constructs(sql: str) -> list[str]:

@@ -15,7 +15,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, LatestGold, grain_columns
 from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
-from include.reading.sql_quoting import sql_identifier
+from include.sql_quoting import sql_identifier
 
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3

@@ -13,8 +13,8 @@ from include.plans.plan import Plan
 from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset
-from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
+from include.sql_quoting import sql_identifier, sql_literal
 
 RECORD = ("_partition", "_offset")
 LAYERS = ("bronze", "silver", "rejected", "gold")

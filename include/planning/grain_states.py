@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from include.catalog.dataset import released_dataset
-from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold
+from include.catalog.pipeline import Gold, gold_window, grain_columns
+from include.catalog.window_sql import begin_sql, end_sql
 from include.ledger.ledger_reader import Verification, open_reader
 from include.ledger.watermark import Watermark, watermarks
 from include.planning.plan_preconditions import refuse_unknown_dataset
@@ -19,6 +20,7 @@ from include.reading.memory_database import memory_database
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
+from include.sql_quoting import sql_identifier
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -63,16 +65,16 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
     tables = tables_of(settings, publication)
     windows: list[GrainWindow] = []
     for gold in declared.pipeline.gold:
-        if not isinstance(gold, LatestGold):
+        if gold_window(gold) is not None:
             rows = open_dataset(tables[f"gold.{gold.name}"])
             windows += windows_of(gold, rows, known, verified)
     return GrainStates(dataset, known[-1].after if known else None, tuple(windows))
 
 
-def windows_of(
-    gold: AdditiveGold | QueryGold, rows: Any, known: list[Watermark], verified: list[Verification]
-) -> list[GrainWindow]:
+def windows_of(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> list[GrainWindow]:
     """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
+    window = gold_window(gold)
+    assert window is not None, f"gold.{gold.name} has no window"
     database = memory_database()
     database.register("gold", rows)
     before = [(b.batch, b.before or LONG_AGO) for b in known]
@@ -82,8 +84,9 @@ def windows_of(
         [(v.since, v.until, v.batch) for v in verified],
     )  # fmt: skip
     now = (known[-1].after if known else None) or LONG_AGO
-    names = ", ".join(f'"{key}"' for key in gold.keys)
-    sql = STATES.format(window=gold.window.name, unit=gold.window.unit, keys=names)
+    start = sql_identifier(window.name)
+    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
+    sql = STATES.format(begin=begin_sql(window, start), end=end_sql(window, start), grain=grain)
     found = database.execute(sql, [now]).fetchall()
     database.close()
     return [GrainWindow(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
@@ -98,10 +101,10 @@ def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) 
 STATES = """
 with grains as (
     select
-        "{window}"::timestamptz as start,
-        "{window}"::timestamptz + interval 1 {unit} as stop,
+        {begin} as start,
+        {end} as stop,
         max(_last_batch) as batch
-    from gold group by "{window}", {keys}
+    from gold group by {grain}
 ),
 judged as (
     select

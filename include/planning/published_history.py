@@ -19,7 +19,7 @@ from include.reading.bronze_ranges import batch_offsets as read_batch_offsets
 from include.reading.memory_database import memory_database
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import open_dataset, open_table
-from include.reading.sql_quoting import sql_identifier, sql_literal
+from include.sql_quoting import sql_identifier, sql_literal
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 from include.catalog.pipeline import grain_columns
 from include.paths import warehouse
-from include.reading.sql_quoting import sql_identifier, sql_literal
 from include.settings import Settings
+from include.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.engine.compaction_groups import (
     ON_REQUEST,
     SPLIT_BY_DAY,

@@ -6,29 +6,23 @@ A grain is what a row of gold depends on: a window and keys, or (latest) the key
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.pipeline import Gold, LatestGold, QueryGold, grain_columns
+from include.catalog.pipeline import Gold, gold_window, grain_columns
+from include.catalog.windows import Start, window_begin, window_end
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
-from spark_jobs.layers.gold_layer import gold_rows
-from spark_jobs.layers.gold_windows import window_end, window_start
+from spark_jobs.layers.gold_rows import rows_of_grains, touched_grains
 from spark_jobs.layers.row_coordinates import PLACE
-from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains, with_grains_replaced
+from spark_jobs.layers.row_provenance import with_grains_replaced
 from spark_jobs.storage.data_files import Bound, DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, read_folder, rows_in_folder, write_folder
-
-
-def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
-    """Return the grains that these silver rows touch, once each."""
-    touching = silver.where(gold.touched_by) if isinstance(gold, QueryGold) else silver
-    return _with_window(gold, touching).select(*grain_columns(gold)).distinct()
 
 
 def grains_schema(target: GoldTable) -> StructType:
@@ -36,38 +30,18 @@ def grains_schema(target: GoldTable) -> StructType:
     return StructType([target.table.spec.schema[name] for name in grain_columns(target.gold)])
 
 
-def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
-    """Return the table's rows of these grains, without history; `silver` has all rows of them."""
-    columns = list(grain_columns(gold))
-    chosen = rows_in_grains(_with_window(gold, silver), grains, columns).select(*silver.columns)
-    rows = gold_rows(gold, chosen, batch).drop(*PROVENANCE)
-    # A query may give rows of a grain that no row touches any more.
-    return rows_in_grains(rows, touched_grains(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
-
-
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold a row of the grains that stand in these files."""
-    column, spans = grain_spans(gold, written)
-    if isinstance(gold, LatestGold) or spans is None:
-        return files_within(silver, column, spans)
-    moments = [(_moment(low), window_end(gold.window, _start(high))) for low, high in spans]
-    return files_within(silver, gold.window.column, moments)
+    window, (column, spans) = gold_window(gold), grain_spans(gold, written)
+    if window is None or spans is None:
+        return files_within(silver, column if window is None else window.column, None if window else spans)
+    moments = [(window_begin(window, _start(low)), window_end(window, _start(high))) for low, high in spans]
+    return files_within(silver, window.column, moments)
 
 
-def _with_window(gold: Gold, silver: DataFrame) -> DataFrame:
-    return silver if isinstance(gold, LatestGold) else silver.withColumn(gold.window.name, window_start(gold.window))
-
-
-def _start(bound: Bound) -> datetime | date:
+def _start(bound: Bound) -> Start:
     assert isinstance(bound, date), f"a window begins at {bound!r}"
     return bound
-
-
-def _moment(bound: Bound) -> datetime:
-    start = _start(bound)
-    if isinstance(start, datetime):
-        return start
-    return datetime.fromisoformat(f"{start.isoformat()}T00:00:00+00:00")
 
 
 def visible(schema: StructType) -> StructType:

@@ -21,12 +21,12 @@ from include.catalog.pipeline import AdditiveGold, QueryGold, grain_columns
 from include.reading.amendments import Amendment, Coordinates
 from include.settings import Settings
 from spark_jobs.engine.next_run import last_of_run
-from spark_jobs.engine.rebuild_gold import rows_of_grains, touched_grains, visible
+from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.engine.row_differences import Differences, row_differences
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import gold_rows
+from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.refine_run import RefineRun

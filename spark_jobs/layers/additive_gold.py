@@ -12,16 +12,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import AdditiveGold, Measure, grain_columns
-from spark_jobs.layers.gold_windows import window_start
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, merged_provenance
 
 
-def additive_rows(gold: AdditiveGold, silver: DataFrame, batch: int) -> DataFrame:
-    """Return one row per window and keys of `silver`, in final form, as if there were no others."""
-    windowed = silver.withColumn(gold.window.name, window_start(gold.window))
+def additive_rows(gold: AdditiveGold, rows: DataFrame, batch: int) -> DataFrame:
+    """Return one row per grain of `rows`, which are silver's with their windows, in final form."""
     parts = [part for measure in gold.measures for part in _parts(measure)]
-    grouped = windowed.groupBy(*grain_columns(gold)).agg(*parts)
-    return _final(gold, grouped.select("*", *first_provenance(batch, gold.window.name)))
+    grouped = rows.groupBy(*grain_columns(gold)).agg(*parts)
+    return _final(gold, grouped.select("*", *first_provenance(batch, grain_columns(gold)[0])))
 
 
 def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
 
-from include.catalog.pipeline import Gold, LatestGold, grain_columns
-from spark_jobs.layers.gold_windows import window_of
+from include.catalog.pipeline import Gold, gold_window, grain_columns, pruning_column
+from include.catalog.windows import Start, Window, window_starts
 from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, chunks_by_rows, written_file
 from spark_jobs.storage.delta_table import Table
 
@@ -84,20 +85,34 @@ class Grains:
 def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:
     """Return the grains of all rows in these files of silver."""
     paths = [silver.spec.path / file.path for file in fresh]
-    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.column
-    bounded = [file for file in fresh if file.nulls.get(column) == 0 and column in file.low]
-    known = [(file.low[column], file.high[column]) for file in bounded]
-    spans = known if len(known) == len(fresh) else None
-    if isinstance(gold, LatestGold):
-        return Grains(column, spans, lambda: _rows_of(paths, gold.keys))
-    window = gold.window
+    spans, window = silver_spans(gold, fresh), gold_window(gold)
+    if window is None:
+        return Grains(gold.keys[0], spans, lambda: _rows_of(paths, gold.keys))
 
     def exact() -> set[Grain] | None:
-        rows = _rows_of(paths, (column, *gold.keys))
-        return None if rows is None else {(window_of(window, moment), *keys) for moment, *keys in rows}
+        rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
+        if rows is None:
+            return None
+        return {(start, *keys) for moment, *keys in rows for start in window_starts(window, moment)}
 
-    starts = None if spans is None else [(window_of(window, low), window_of(window, high)) for low, high in spans]  # type: ignore[arg-type]
+    starts = None if spans is None else [window_bounds(window, low, high) for low, high in spans]
     return Grains(window.name, starts, exact)
+
+
+def silver_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
+    """Return the bounds of the pruning column in files of silver."""
+    column = pruning_column(gold)
+    known = [(f.low[column], f.high[column]) for f in fresh if f.nulls.get(column) == 0 and column in f.low]
+    return known if len(known) == len(fresh) else None
+
+
+def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start]:
+    """Return the starts of the first and the last window that rows between two moments lie in."""
+    assert isinstance(low, datetime), f"a window's column has the bound {low!r}"
+    assert isinstance(high, datetime), f"a window's column has the bound {high!r}"
+    # Before the first window that slides, rows lie in none.
+    first = window_starts(window, low) or window_starts(window, high) or [low]
+    return first[0], (window_starts(window, high) or first)[-1]
 
 
 def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
@@ -105,8 +120,8 @@ def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
     return Grains(*grain_spans(gold, written), lambda: _rows_of(written, grain_columns(gold)))
 
 
-def _rows_of(paths: Sequence[Path], columns: Sequence[str]) -> set[Grain] | None:
-    if sum(int(pq.read_metadata(path).num_rows) for path in paths) > MOST_GRAINS:
+def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRAINS) -> set[Grain] | None:
+    if sum(int(pq.read_metadata(path).num_rows) for path in paths) > most:
         return None
     tables = [pq.read_table(path, columns=list(columns), partitioning=None) for path in paths]
     return {row for table in tables for row in zip(*(table[name].to_pylist() for name in columns), strict=True)}
@@ -114,7 +129,7 @@ def _rows_of(paths: Sequence[Path], columns: Sequence[str]) -> set[Grain] | None
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
     """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
-    column = gold.keys[0] if isinstance(gold, LatestGold) else gold.window.name
+    column = grain_columns(gold)[0]
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
     known = [(low[column], high[column]) for low, high in found if column in low]
     return column, known if len(known) == len(found) else None

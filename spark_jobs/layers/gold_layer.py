@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.compute as pc
@@ -21,25 +20,37 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window, grain_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    grain_columns,
+    partition_expression,
+    pruning_column,
+)
+from include.catalog.windows import window_begin, window_end
 from include.errors import Terminal
 from include.paths import gold_path
 from include.settings import Settings
-from spark_jobs.layers.additive_gold import additive_rows, merged_additive
+from spark_jobs.layers.additive_gold import merged_additive
 from spark_jobs.layers.gold_files import (
     GoldTable,
+    Spans,
     cut_files,
     files_within,
     grains_of_silver,
+    silver_spans,
     touched_files,
+    window_bounds,
 )
-from spark_jobs.layers.gold_windows import window_end, window_of
-from spark_jobs.layers.latest_gold import latest_rows, merged_latest
-from spark_jobs.layers.query_gold import affected_grains, merged_query, query_rows
+from spark_jobs.layers.gold_rows import gold_rows, touched_grains
+from spark_jobs.layers.latest_gold import merged_latest
+from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_writer import MONTH, SilverWriter
 from spark_jobs.layers.transform_errors import record_error
-from spark_jobs.storage.data_files import Bound, DataFile, TableSpec
+from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.failpoints import Step, pass_step
 
@@ -56,13 +67,6 @@ class GoldBroken(Terminal):
             f"correct its declaration, then: headrace release run --dataset {dataset}",
         )
         self.table = table
-
-
-def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
-    """Return the table's rows over these silver rows alone: the declaration, as a batch computes it."""
-    if isinstance(gold, AdditiveGold):
-        return additive_rows(gold, silver, batch)
-    return latest_rows(gold, silver, batch) if isinstance(gold, LatestGold) else query_rows(gold, silver, batch)
 
 
 def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFrame) -> TableSpec:
@@ -120,7 +124,7 @@ def write_gold(
     target: GoldTable, rows: DataFrame, folder: str, old: Sequence[DataFile], batch: int
 ) -> tuple[list[DataFile], int]:
     """Write the files that take the place of `old`; return them and how many of their rows `batch` changed."""
-    added = target.table.write(rows.withColumn(MONTH, F.expr(target.gold.partition)), folder)
+    added = target.table.write(rows.withColumn(MONTH, F.expr(partition_expression(target.gold))), folder)
     changed = sum(_changed_rows(target.table, file, batch) for file in added)
     return cut_files(target, added, old, changed, batch), changed
 
@@ -130,28 +134,21 @@ def _merged(
 ) -> DataFrame:
     gold = target.gold
     if isinstance(gold, AdditiveGold):
-        return merged_additive(gold, old, additive_rows(gold, rows, batch))
+        return merged_additive(gold, old, gold_rows(gold, rows, batch))
     if isinstance(gold, LatestGold):
         return merged_latest(gold, old, rows, batch)
-    sources = files_within(silver, gold.window.column, _moments(gold.window, fresh))
+    sources = files_within(silver, pruning_column(gold), _spans(gold, fresh))
     whole = silver.read_batches(target.spark, sources, 0, batch)
-    return merged_query(gold, old, whole, affected_grains(gold, rows), batch)
+    return merged_query(gold, old, whole, touched_grains(gold, rows), batch)
 
 
-def _moments(window: Window, fresh: Sequence[DataFile]) -> list[tuple[Bound, Bound]]:
-    """Return the whole windows that the fresh rows touch, as spans of the window's own column."""
-    times = [(_moment(file.low[window.column]), _moment(file.high[window.column])) for file in fresh]
-    return [(_start(window, low), window_end(window, window_of(window, high))) for low, high in times]
-
-
-def _start(window: Window, moment: datetime) -> datetime:
-    start = window_of(window, moment)
-    return start if isinstance(start, datetime) else datetime(start.year, start.month, start.day, tzinfo=UTC)
-
-
-def _moment(bound: Bound) -> datetime:
-    assert isinstance(bound, datetime), f"a window's column has the bound {bound!r}"
-    return bound
+def _spans(gold: QueryGold, fresh: Sequence[DataFile]) -> Spans:
+    """Return spans of the pruning column that hold all rows of the grains which the fresh rows touch."""
+    spans = silver_spans(gold, fresh)
+    if gold.window is None or spans is None:
+        return spans
+    windows = [window_bounds(gold.window, low, high) for low, high in spans]
+    return [(window_begin(gold.window, low), window_end(gold.window, high)) for low, high in windows]
 
 
 def _metadata(

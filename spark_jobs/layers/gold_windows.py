@@ -1,38 +1,64 @@
-"""Tumbling windows of event time, in UTC: an hour is a timestamp, a day and a month are dates."""
+"""The windows of gold as Spark columns: the arithmetic of `include/catalog/windows.py`."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.event_times import LAST, after
-from include.catalog.pipeline import Window
+from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Window
+
+FIRST_TIME, LAST_TIME = "timestamp'0001-01-01 00:00:00'", "timestamp'9999-12-31 23:59:59.999999'"
 
 
-def window_start(window: Window) -> Column:
-    """Return the start of the window in which a row lies."""
-    if window.unit == "hour":
-        return F.date_trunc("hour", window.column)
-    day = F.to_date(window.column)
-    return day if window.unit == "day" else F.trunc(day, "month")
+def windowed(window: Window | None, rows: DataFrame) -> DataFrame:
+    """Return the rows with the start of their window; once for each window that a row lies in when windows slide."""
+    if window is None:
+        return rows
+    if window.slide is None:
+        return rows.withColumn(window.name, _start(window, _newest(window)))
+    newest = _newest(window)
+    span = F.lit((window.count - 1) * window.step)
+    starts = F.sequence(newest - span, newest, F.lit(window.step).cast(_kind(window)))
+    kept = F.filter(starts, lambda start: start >= FIRST_POSITION[window.size.domain])
+    return rows.withColumn(window.name, F.explode(F.transform(kept, lambda start: _start(window, start))))
 
 
-def window_of(window: Window, moment: datetime) -> datetime | date:
-    """Return the start of the window in which an aware `moment` lies: what `window_start` gives for it."""
-    utc = moment.astimezone(UTC)
-    if window.unit == "hour":
-        return utc.replace(minute=0, second=0, microsecond=0)
-    return utc.date() if window.unit == "day" else utc.date().replace(day=1)
+def _newest(window: Window) -> Column:
+    """Return the position of the newest window in which a row lies."""
+    position = _position(window)
+    start = position - F.pmod(position - window.origin, F.lit(window.step))
+    if window.slide is None:
+        start = F.greatest(start, F.lit(FIRST_POSITION[window.size.domain]))
+    return start.cast(_kind(window))
 
 
-def window_end(window: Window, start: datetime | date) -> datetime:
-    """Return the first moment after the window that starts at `start`."""
-    if isinstance(start, datetime):
-        return after(start.astimezone(UTC), timedelta(hours=1))
-    if window.unit == "day":
-        return after(datetime(start.year, start.month, start.day, tzinfo=UTC), timedelta(days=1))
-    if (start.year, start.month) == (LAST.year, LAST.month):
-        return LAST
-    return datetime(start.year + start.month // 12, start.month % 12 + 1, 1, tzinfo=UTC)
+def _kind(window: Window) -> str:
+    return "long" if window.size.domain == "time" else "int"
+
+
+def _position(window: Window) -> Column:
+    if window.size.domain == "time":
+        return F.unix_micros(window.column)
+    wall = F.col(window.column)
+    if window.time_zone != "UTC":
+        wall = _within_calendar(F.from_utc_timestamp(wall, window.time_zone))
+    if window.offset:
+        micros = F.unix_micros(wall) - F.lit(window.offset // MICROSECOND)
+        wall = _within_calendar(F.timestamp_micros(micros))
+    if window.size.domain == "day":
+        return F.unix_date(F.to_date(wall))
+    return (F.year(wall) - 1970) * 12 + F.month(wall) - 1
+
+
+def _within_calendar(wall: Column) -> Column:
+    return F.greatest(F.least(wall, F.expr(LAST_TIME)), F.expr(FIRST_TIME))
+
+
+def _start(window: Window, position: Column) -> Column:
+    """Return the start at a position, as a timestamp or a date."""
+    if window.size.domain == "time":
+        return F.timestamp_micros(position)
+    if window.size.domain == "day":
+        return F.date_from_unix_date(position + window.offset // DAY)
+    month = F.add_months(F.expr("date'1970-01-01'"), position)
+    return F.date_add(month, window.offset // DAY) if window.offset >= DAY else month

@@ -10,26 +10,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.pipeline import QueryGold, grain_columns
-from spark_jobs.layers.gold_windows import window_start
+from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.layers.row_provenance import first_provenance, rows_in_grains, with_grains_replaced
 
 
-def affected_grains(gold: QueryGold, silver: DataFrame) -> DataFrame:
-    """Return the grains that these silver rows touch, once each."""
-    rows = silver.where(gold.touched_by).withColumn(gold.window.name, window_start(gold.window))
-    return rows.select(*grain_columns(gold)).distinct()
-
-
-def query_rows(gold: QueryGold, silver: DataFrame, batch: int) -> DataFrame:
-    """Return the query's rows over all of `silver`, as if there were no others."""
-    silver.withColumn(gold.window.name, window_start(gold.window)).createOrReplaceTempView("silver")
-    return silver.sparkSession.sql(gold.query).select("*", *first_provenance(batch, gold.window.name))
+def query_rows(gold: QueryGold, rows: DataFrame, batch: int) -> DataFrame:
+    """Return the query's rows over all of `rows`, which are silver's with their windows."""
+    rows.createOrReplaceTempView("silver")
+    return rows.sparkSession.sql(gold.query).select("*", *first_provenance(batch, grain_columns(gold)[0]))
 
 
 def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
     """Return `old` with the rows of `grains` replaced by the query's over `silver`, which has all rows of them."""
     grain = list(grain_columns(gold))
-    windowed = silver.withColumn(gold.window.name, window_start(gold.window))
-    rows_in_grains(windowed, F.broadcast(grains), grain).createOrReplaceTempView("silver")
+    rows_in_grains(windowed(gold.window, silver), F.broadcast(grains), grain).createOrReplaceTempView("silver")
     fresh = silver.sparkSession.sql(gold.query)
     return with_grains_replaced(grain, old, fresh, grains, batch)

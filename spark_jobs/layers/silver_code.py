@@ -20,13 +20,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, NullType
 
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, grain_columns, time_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    gold_window,
+    grain_columns,
+    partition_expression,
+    time_columns,
+)
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
 from include.settings import Settings
-from spark_jobs.layers.additive_gold import additive_rows
-from spark_jobs.layers.gold_windows import window_start
-from spark_jobs.layers.latest_gold import latest_rows
-from spark_jobs.layers.query_gold import query_rows
+from spark_jobs.layers.gold_rows import gold_rows
+from spark_jobs.layers.gold_windows import windowed
 
 Transformation = Callable[..., DataFrame]
 """`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
@@ -131,26 +138,28 @@ def _line_of_silver(path: Path) -> int:
 def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterator[Problem]:
     """Yield the expressions of a gold table that Spark cannot resolve over silver's columns."""
     place: Key = ("gold", gold.name)
-    if not isinstance(gold, LatestGold):
-        if gold.window.name.lower() in map(str.lower, silver.columns):
-            why = f"{gold.window.name!r} is already a column of silver; give the window a name of its own"
-            yield _at(pipeline, (*place, "window", "as"), why)
-            return
-        if error := _analysis_error(lambda: silver.withColumn(gold.window.name, window_start(gold.window))):
-            yield _at(pipeline, (*place, "window", "column"), error)
-            return
-    rows = silver if isinstance(gold, LatestGold) else silver.withColumn(gold.window.name, window_start(gold.window))
+    window = gold_window(gold)
+    if window is not None and window.name.lower() in map(str.lower, silver.columns):
+        why = f"{window.name!r} is already a column of silver; give the window a name of its own"
+        yield _at(pipeline, (*place, "window", "as"), why)
+        return
+    if window is not None and (error := _analysis_error(lambda: windowed(window, silver))):
+        yield _at(pipeline, (*place, "window", "column"), error)
+        return
+    rows = windowed(window, silver)
     found = []
     for key, expression in _expressions(gold):
         if error := _analysis_error(partial(_selected, rows, expression)):
             found.append(_at(pipeline, (*place, *key), error))
     if not found and isinstance(gold, QueryGold):
         found = list(_query_problems(pipeline, gold, silver))
-    elif not found and (error := _analysis_error(lambda: _rows(gold, silver))):
+    elif not found and (error := _analysis_error(lambda: gold_rows(gold, silver, 0))):
         found = [_at(pipeline, place, error)]
     elif not found and isinstance(gold, AdditiveGold):
-        found = list(_inexact_sums(pipeline, gold, _rows(gold, silver)))
-    if not found and (error := _analysis_error(lambda: _rows(gold, silver).select(F.expr(gold.partition)))):
+        found = list(_inexact_sums(pipeline, gold, gold_rows(gold, silver, 0)))
+    if not found and (
+        error := _analysis_error(lambda: gold_rows(gold, silver, 0).select(F.expr(partition_expression(gold))))
+    ):
         found = [_at(pipeline, (*place, "partition"), error)]
     yield from found
 
@@ -181,7 +190,7 @@ def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> I
     """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
     file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
     try:
-        columns = _rows(gold, silver).columns
+        columns = gold_rows(gold, silver, 0).columns
     except AnalysisException as error:
         line = LINE_IN_SQL.search(str(error))
         yield Problem(file, int(line[1]) if line else 1, "", _first_line(error))
@@ -194,12 +203,6 @@ def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> I
 
 def _selected(rows: DataFrame, expression: str) -> DataFrame:
     return rows.select(F.expr(expression))
-
-
-def _rows(gold: Gold, silver: DataFrame) -> DataFrame:
-    if isinstance(gold, AdditiveGold):
-        return additive_rows(gold, silver, 0)
-    return latest_rows(gold, silver, 0) if isinstance(gold, LatestGold) else query_rows(gold, silver, 0)
 
 
 def _at(pipeline: Document, key: Key, why: str) -> Problem:

@@ -18,8 +18,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from include.errors import Terminal
-from include.reading.sql_quoting import sql_literal
 from include.secret_masking import mask_secrets
+from include.sql_quoting import sql_literal
 from spark_jobs.layers.reference_versions import VersionRange
 from spark_jobs.layers.silver_writer import SilverWriter
 from spark_jobs.storage.batch_rows import count_rows

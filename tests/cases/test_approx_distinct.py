@@ -6,13 +6,16 @@ import random
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.pipeline import AdditiveGold, Measure, Window
+from include.catalog.pipeline import AdditiveGold, Measure
+from include.catalog.windows import Window, parsed_size
 from spark_jobs.layers.additive_gold import additive_rows, merged_additive
 
 # Below, at and above the sizes at which a sketch changes its form.
 SIZES = (1, 7, 150, 383, 390, 1_000, 12_000)
 BATCHES = 5
-USERS = AdditiveGold("users", "", Window("at", "day", "day"), ("size",), (Measure("users", "approx_distinct", "user"),))
+USERS = AdditiveGold(
+    "users", "", Window("at", parsed_size("1 day"), "day"), ("size",), (Measure("users", "approx_distinct", "user"),)
+)
 
 
 def test_distinct_count_does_not_depend_on_the_batches(spark: SparkSession) -> None:

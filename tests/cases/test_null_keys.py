@@ -19,7 +19,7 @@ WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 PLACES = """
   meter_places:
     kind: additive
-    window: {column: read_at, unit: day, as: day}
+    window: {column: read_at, size: 1 day, as: day}
     keys: [place]
     partition: date_format(day, 'yyyy-MM')
     measures:
@@ -28,7 +28,7 @@ PLACES = """
   meter_tops:
     kind: query
     query: gold/tops.sql
-    window: {column: read_at, unit: day, as: day}
+    window: {column: read_at, size: 1 day, as: day}
     keys: [place]
     partition: date_format(day, 'yyyy-MM')
 """

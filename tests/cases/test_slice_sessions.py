@@ -20,7 +20,7 @@ SESSIONS = """
   meter_sessions:
     kind: query
     query: gold/sessions.sql
-    window: {column: read_at, unit: day, as: day}
+    window: {column: read_at, size: 1 day, as: day}
     keys: [device]
     partition: date_format(day, 'yyyy-MM')
 """

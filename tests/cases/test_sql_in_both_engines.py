@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.audit.gold_findings import DIALECT
 from include.catalog.sql_checks import SAME_IN_DUCKDB, parsed_statements, unproven_constructs
 from include.reading.memory_database import memory_database
-from include.reading.sql_quoting import duckdb_expression
+from include.sql_quoting import duckdb_expression
 
 SCHEMA = (
     "id int, i int, j int, n bigint, d decimal(18,2), e decimal(9,4), w decimal(38,10), x double, "

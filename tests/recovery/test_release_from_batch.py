@@ -21,7 +21,7 @@ def add_days_and_remove_peaks(site: Site) -> None:
     days = f"""\
   {site.dataset}_days:
     kind: additive
-    window: {{column: read_at, unit: day, as: day}}
+    window: {{column: read_at, size: 1 day, as: day}}
     keys: [device]
     partition: date_format(day, 'yyyy-MM')
     measures:

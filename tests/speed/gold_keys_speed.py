@@ -24,7 +24,8 @@ from include.catalog.pipeline import LatestGold
 from include.settings import Settings
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
-from spark_jobs.layers.gold_layer import commit_gold, gold_rows
+from spark_jobs.layers.gold_layer import commit_gold
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_writer import MONTH, SilverWriter
 from spark_jobs.storage.data_files import DataFile, TableSpec

@@ -51,7 +51,7 @@ identity: {columns: [event_id], horizon: 3 days}
 gold:
   shop_days:
     kind: additive
-    window: {column: sold_at, unit: day, as: day}
+    window: {column: sold_at, size: 1 day, as: day}
     keys: [shop]
     partition: date_format(day, 'yyyy-MM')
     measures:

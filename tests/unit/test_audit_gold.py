@@ -13,9 +13,10 @@ import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, Window
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold
+from include.catalog.windows import Window, parsed_size
 
-DAY = Window("sold_at", "day", "day")
+DAY = Window("sold_at", parsed_size("1 day"), "day")
 SHOP_DAYS_GOLD = AdditiveGold(
     name="shop_days",
     partition="date_format(day, 'yyyy-MM')",
@@ -135,7 +136,9 @@ def test_small_distinct_count_must_be_exact(database: duckdb.DuckDBPyConnection)
 def test_hour_windows_are_timestamps_and_month_windows_dates(
     database: duckdb.DuckDBPyConnection, unit: str, kind: pa.DataType, starts: list[datetime | date]
 ) -> None:
-    gold = AdditiveGold("sales", "", Window("sold_at", unit, "start"), (), (Measure("n", "count", "*"),))
+    gold = AdditiveGold(
+        "sales", "", Window("sold_at", parsed_size(f"1 {unit}"), "start"), (), (Measure("n", "count", "*"),)
+    )
     rows = [{"start": start, "n": len(SALES) // len(starts)} for start in starts]
     assert check(database, gold, rows, pa.schema([("start", kind), ("n", pa.int64())]))[1] == []
 

@@ -51,7 +51,7 @@ class Row:
 DEST = "{pattern: '^[A-Z]{3}$'}"
 FLIGHT = "{minimum: 1, maximum: 9999}"
 DISTANCE = "logicalTypeOptions: {minimum: 1, maximum: 12000}"
-HOUR = "window: {column: scheduled_departure, unit: hour, as: hour}"
+HOUR = "window: {column: scheduled_departure, size: 1 hour, as: hour}"
 OPTIONS = "logicalTypeOptions"
 TAILS = "tails: {approx_distinct: tailnum}"
 TIME = 'logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}\n      - name: scheduled_departure'
@@ -67,6 +67,10 @@ def flight(options: str, key: str, words: str) -> Row:
 
 def distance(lines: str, key: str, words: str) -> Row:
     return Row(CONTRACT, DISTANCE, lines, f"[10].{key}", words)
+
+
+def window(words: str, key: str, why: str) -> Row:
+    return pipeline(HOUR, HOUR.replace("size: 1 hour", words), f"gold.carrier_hours.window.{key}", why)
 
 
 def time(minimum: str, words: str) -> Row:
@@ -175,9 +179,15 @@ ROWS: dict[str, Row] = {
     "window named as a column": pipeline(
         HOUR, HOUR.replace("as: hour", "as: carrier"), "gold.carrier_hours.window.as", "already a column of silver"
     ),
-    "unit that does not exist": pipeline(
-        HOUR, HOUR.replace("unit: hour", "unit: week"), "gold.carrier_hours.window.unit", "'hour', 'day' or 'month'"
-    ),
+    "unit of a former release": window("unit: hour", "unit", "write size: 1 hour"),
+    "size that is not a length": window("size: fortnight", "size", "like '10 seconds'"),
+    "size of nothing": window("size: 0 hours", "size", "at least 1 hour"),
+    "slide that leaves gaps": window("size: 1 hour, slide: 7 minutes", "slide", "must divide the size, 1 hour"),
+    "slide of another calendar": window("size: 1 month, slide: 1 day", "slide", "must divide the size"),
+    "slide of many windows": window("size: 1 hour, slide: 1 second", "slide", "3,600 windows"),
+    "offset of a whole window": window("size: 1 hour, offset: 60 minutes", "offset", "shorter than 1 hour"),
+    "hours of a time zone": window("size: 1 hour, time_zone: Asia/Kolkata", "time_zone", "use offset"),
+    "unknown time zone": window("size: 1 day, time_zone: Europe/Pari", "time_zone", "like Europe/Paris"),
     "unknown window column": pipeline(
         HOUR,
         HOUR.replace("scheduled_departure", "schedule"),
@@ -205,7 +215,10 @@ ROWS: dict[str, Row] = {
     "unknown key column": pipeline(
         "keys: [carrier, origin]", "keys: [carriers]", "keys[0]", "'carriers' is not a column"
     ),
-    "no keys": pipeline("keys: [carrier, origin]", "keys: []", "carrier_hours.keys", "at least one column"),
+    "no keys": pipeline("keys: [flight_id]", "keys: []", "flight_status.keys", "at least one column"),
+    "no window and no keys": pipeline(
+        f"{HOUR}\n    keys: [carrier, origin]", "keys: []", "carrier_hours.keys", "a window"
+    ),
     "partition of another column": pipeline(
         "partition: substring(flight_id, 1, 7)", "partition: origin", "flight_status.partition", "over flight_id alone"
     ),

@@ -9,11 +9,10 @@ import pytest
 
 from include.catalog.dataset import declared_dataset
 from include.catalog.event_times import FIRST, LAST, after, before
-from include.catalog.pipeline import Window
+from include.catalog.windows import Window, parsed_size, window_end, window_starts
 from include.ledger.watermark import watermarks
 from include.operators.day_completion import complete_days
 from include.settings import Settings
-from spark_jobs.layers.gold_windows import window_end, window_of
 from spark_jobs.layers.identity_lookup import _may_share
 from spark_jobs.storage.data_files import DataFile
 
@@ -39,8 +38,9 @@ def test_complete_days_begin_in_year_one() -> None:
 @pytest.mark.parametrize("unit", ["hour", "day", "month"])
 @pytest.mark.parametrize("moment", [EARLY, LATE])
 def test_windows_at_the_ends_of_the_calendar_have_an_end(unit: str, moment: datetime) -> None:
-    window = Window("at", unit, "window")  # type: ignore[arg-type]
-    assert moment < window_end(window, window_of(window, moment)) <= LAST
+    window = Window("at", parsed_size(f"1 {unit}"), "window")
+    (start,) = window_starts(window, moment)
+    assert moment < window_end(window, start) <= LAST
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])

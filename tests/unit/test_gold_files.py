@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Window
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold
+from include.catalog.windows import Window, parsed_size
 from spark_jobs.engine.compact_tables import CompactedTable, compact_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.layers.gold_files import (
@@ -275,7 +276,7 @@ def test_files_that_are_no_pieces_are_compacted_at_once(tmp_path: Path) -> None:
     assert table.content() == table.rows
 
 
-HOURS = AdditiveGold("hours", "'all'", Window("at", "hour", "hour"), ("user",), ())
+HOURS = AdditiveGold("hours", "'all'", Window("at", parsed_size("1 hour"), "hour"), ("user",), ())
 
 
 def test_grains_of_a_window_are_its_starts(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.catalog.pipeline import AdditiveGold, Window
+from include.catalog.pipeline import AdditiveGold
+from include.catalog.windows import Window, parsed_size
 from include.ledger.ledger_reader import Verification
 from include.ledger.watermark import Watermark, watermarks
 from include.planning.grain_states import windows_of
 
-HOURS = AdditiveGold("sales_hours", "", Window("sold_at", "hour", "hour"), ("shop",), ())
+HOURS = AdditiveGold("sales_hours", "", Window("sold_at", parsed_size("1 hour"), "hour"), ("shop",), ())
 
 
 def at(hour: int, minute: int = 0) -> datetime:

@@ -13,8 +13,9 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver_findings import orphan_findings, register_fixes, repeated_findings
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, Pipeline, QueryGold, Window
-from include.reading.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, Pipeline, QueryGold
+from include.catalog.windows import Window, parsed_size
+from include.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 
 # All words that DuckDB reserves somewhere; the others are names everywhere.
 RESERVED = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved' order by all"
@@ -23,7 +24,7 @@ KEYWORDS = [str(row[0]) for row in duckdb.sql(RESERVED).fetchall()]
 OURS = ["silver", "bronze", "published", "recomputed", "gold", "p", "r", "grained", "touched", "batch", "moment"]
 OURS += ["payload", "earlier", "later", "d", "s", "b", "f", "named", "duplicates", "candidates", "repeated", "layer"]
 NAMES = list(dict.fromkeys([*KEYWORDS, *OURS, 'a "quoted" name', "naïve", "a b"]))
-WINDOW = Window("sold_at", "day", "the day")
+WINDOW = Window("sold_at", parsed_size("1 day"), "the day")
 
 
 @pytest.fixture

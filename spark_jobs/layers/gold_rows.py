@@ -1,0 +1,42 @@
+"""The rows of a gold table over some silver rows: the declaration as a function, whatever its kind."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns
+from spark_jobs.layers.additive_gold import additive_rows
+from spark_jobs.layers.gold_windows import windowed
+from spark_jobs.layers.latest_gold import latest_rows
+from spark_jobs.layers.query_gold import query_rows
+from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains
+
+
+def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
+    """Return the table's rows over these silver rows alone, as `batch` computes them."""
+    return _rows(gold, windowed(gold_window(gold), silver), batch)
+
+
+def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
+    """Return the grains that these silver rows touch, once each."""
+    return _touched(gold, windowed(gold_window(gold), silver))
+
+
+def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
+    """Return the table's rows of these grains, without history; `silver` has all rows of them."""
+    columns = list(grain_columns(gold))
+    chosen = rows_in_grains(windowed(gold_window(gold), silver), grains, columns)
+    rows = _rows(gold, chosen, batch).drop(*PROVENANCE)
+    # A query may give rows of a grain that no row touches any more.
+    return rows_in_grains(rows, _touched(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
+
+
+def _rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:
+    if isinstance(gold, AdditiveGold):
+        return additive_rows(gold, rows, batch)
+    return latest_rows(gold, rows, batch) if isinstance(gold, LatestGold) else query_rows(gold, rows, batch)
+
+
+def _touched(gold: Gold, rows: DataFrame) -> DataFrame:
+    touching = rows.where(gold.touched_by) if isinstance(gold, QueryGold) else rows
+    return touching.select(*grain_columns(gold)).distinct()
