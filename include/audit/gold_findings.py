@@ -15,15 +15,13 @@ from typing import Any
 import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold, gold_window, grain_columns
+from include.audit.measure_sql import aggregate_sql, is_wrong_sql
+from include.catalog.measures import Measure, measure_expressions
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns
 from include.catalog.window_sql import windowed_sql
 from include.errors import Terminal
 from include.sql_quoting import duckdb_expression, sql_identifier
 
-EXACT_BELOW = 200
-RELATIVE_ERROR = 0.05
-# A sum of doubles depends on the order of the rows in its last digits; releases since then may not have one.
-SUM_ERROR = 1e-9
 ROWS, GRAIN = "rows of the query", ""
 # What DuckDB spells or orders otherwise than Spark SQL, for the expressions and queries of declarations.
 DIALECT = """
@@ -108,7 +106,7 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
     if isinstance(gold, QueryGold):
         written = {ROWS: gold.query if gold.touched_by == "true" else f"{gold.query}; select {gold.touched_by}"}
     elif isinstance(gold, AdditiveGold):
-        written = {measure.name: measure.expression for measure in gold.measures}
+        written = {each.name: ", ".join(sql for _, sql in measure_expressions(each)) for each in gold.measures}
     else:
         written = dict(gold.columns)
     unproven = {column: (sql, unproven_constructs(sql)) for column, sql in written.items() if column in differing}
@@ -129,7 +127,7 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
     """Yield each expression of a declaration and a statement that evaluates it alone."""
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
-            yield measure.expression, f"select {_aggregate(measure, silver)} from silver"
+            yield measure.expression, f"select {aggregate_sql(measure, silver, gold.measures)} from silver"
     elif isinstance(gold, LatestGold):
         for _, expression in gold.columns:
             yield expression, f"select {duckdb_expression(expression, silver)} from silver"
@@ -167,7 +165,10 @@ def columns_of(database: Any, table: str) -> list[str]:
 def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
     columns = _columns(gold, silver)
     keys = [sql_identifier(name) for name in grain_columns(gold)]
-    measures = [f"{_aggregate(measure, columns)} as {sql_identifier(measure.name)}" for measure in gold.measures]
+    measures = [
+        f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
+        for measure in gold.measures
+    ]
     return f"{_grained(gold, silver)} select {', '.join(keys + measures)} from grained group by {', '.join(keys)}"
 
 
@@ -175,18 +176,6 @@ def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
     """Return the columns of silver and the window."""
     window = gold_window(gold)
     return list(silver) if window is None else [*silver, window.name]
-
-
-def _aggregate(measure: Measure, silver: Sequence[str]) -> str:
-    expression = duckdb_expression(measure.expression, silver)
-    if measure.function == "count_if":
-        return f"count(*) filter (where {expression})"
-    if measure.function == "approx_distinct":
-        return f"count(distinct {expression})"
-    if measure.function == "avg":
-        # One division after an exact sum: DuckDB's own avg adds up doubles.
-        return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
-    return f"{measure.function}({expression})"
 
 
 def _latest(gold: LatestGold, silver: Sequence[str]) -> str:
@@ -255,23 +244,9 @@ def _differences(
     gold, expected = f"p.{sql_identifier(measure.name)}", f"r.{sql_identifier(measure.name)}"
     sql = (
         f"select {shown}, {gold} as gold, {expected} as recomputed from published as p "
-        f"join recomputed as r on {same} where {_unequal(measure, gold, expected, scale)}"
+        f"join recomputed as r on {same} where {is_wrong_sql(measure, gold, expected, scale)}"
     )
     yield from _first_of(database, sql, FindingKind.different, table, f"rows with a wrong {measure.name}", keys)
-
-
-def _unequal(measure: Measure, gold: str, expected: str, scale: int | None) -> str:
-    if measure.function == "approx_distinct":
-        near = f"{expected} >= {EXACT_BELOW} and abs({gold} - {expected}) <= {RELATIVE_ERROR} * {expected}"
-        return f"({gold} is distinct from {expected}) and not coalesce({near}, false)"
-    if measure.function == "avg":
-        unit = 0.0 if scale is None else 10.0**-scale
-        near = f"abs(cast({gold} as double) - {expected}) <= {unit} + 1e-12 * abs({expected})"
-        return f"({gold} is distinct from {expected}) and not coalesce({near}, false)"
-    if measure.function == "sum" and scale is None:
-        near = f"abs({gold} - {expected}) <= {SUM_ERROR} * abs({expected}) and typeof({gold}) = 'DOUBLE'"
-        return f"({gold} is distinct from {expected}) and not coalesce({near}, false)"
-    return f"{gold} is distinct from {expected}"
 
 
 def _query_findings(database: Any, columns: Sequence[str], table: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ types; `pipeline_checks.py` checks what the values mean.
 from __future__ import annotations
 
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from include.catalog.measures import Measure, ordered_by_time, parsed_measures
 from include.catalog.windows import Window
-from include.catalog.yaml_declarations import Document, Duration, Unfit, raise_problems, shown
+from include.catalog.yaml_declarations import Document, Duration, raise_problems
 
-MeasureFunction = Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct"]
 ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 
@@ -27,15 +28,6 @@ def _named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return [{"name": name, **item} if isinstance(item, dict) else item for name, item in value.items()]
-
-
-def _measures(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    for name, item in value.items():
-        if not isinstance(item, dict) or len(item) != 1:
-            raise Unfit(f"must have one function and its expression, like {{sum: x}}, is {shown(item)}", name)
-    return [{"name": name, "function": f, "expression": e} for name, item in value.items() for f, e in item.items()]
 
 
 def _pairs(value: Any) -> Any:
@@ -59,15 +51,6 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
 
 
 @dataclass(frozen=True, config=CONFIG)
-class Measure:
-    """One additive measure: a function over an SQL expression of silver columns."""
-
-    name: str
-    function: MeasureFunction
-    expression: str
-
-
-@dataclass(frozen=True, config=CONFIG)
 class AdditiveGold:
     """Rows that merge by addition: one per window and keys, or per keys alone."""
 
@@ -75,7 +58,7 @@ class AdditiveGold:
     partition: str = ""
     window: Window | None = None
     keys: tuple[str, ...] = ()
-    measures: Annotated[tuple[Measure, ...], BeforeValidator(_measures)] = ()
+    measures: Annotated[tuple[Measure, ...], BeforeValidator(parsed_measures)] = ()
     kind: Literal["additive"] = "additive"
 
 
@@ -190,10 +173,16 @@ def read_pipeline(document: Document) -> Pipeline | None:
         lateness=found.lateness,
         identity=identity.columns,
         horizon=identity.horizon,
-        gold=found.gold,
+        gold=tuple(_timed(gold, found.event_time) for gold in found.gold),
         reference=found.reference,
         retention=found.retention,
     )
+
+
+def _timed(gold: Gold, event_time: str) -> Gold:
+    if not isinstance(gold, AdditiveGold):
+        return gold
+    return replace(gold, measures=ordered_by_time(gold.measures, event_time))
 
 
 def gold_window(gold: Gold) -> Window | None:

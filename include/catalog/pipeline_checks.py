@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from include.catalog.contract import Contract
+from include.catalog.measures import measures_findings
 from include.catalog.pipeline import (
     AdditiveGold,
     Gold,
@@ -106,6 +107,7 @@ def _gold_findings(gold: Gold) -> Iterator[Finding]:
         outputs = [("columns", name) for name, _ in gold.columns]
     elif isinstance(gold, AdditiveGold):
         outputs = [("measures", measure.name) for measure in gold.measures]
+        yield from (((*place, "measures", *key), why) for key, why in measures_findings(gold.measures))
     if window is not None:
         yield from (((*place, "window", *key), why) for key, why in window_findings(window))
         if window.name in gold.keys:

@@ -19,6 +19,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from include.catalog.contract import Contract
+from include.catalog.measures import measure_expressions
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, gold_window, grain_columns
 from include.catalog.pipeline_checks import COORDINATES
 from include.catalog.query_grains import grain_problems
@@ -86,8 +87,8 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
     yield from (((*place, "keys", n), name, silver) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
-            if (measure.function, measure.expression) != ("count", "*"):
-                yield (*place, "measures", measure.name, measure.function), measure.expression, silver
+            for key, expression in measure_expressions(measure):
+                yield (*place, "measures", measure.name, *key), expression, silver
     if isinstance(gold, LatestGold):
         yield from (((*place, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
         yield from (((*place, "columns", name), expression, silver) for name, expression in gold.columns)

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, NullType
 
 from include.catalog.dataset import Dataset
+from include.catalog.measures import measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
     Gold,
@@ -177,8 +178,8 @@ def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
     """Yield the key and the SQL of each expression over silver's rows."""
     yield from ((("keys", n), name) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
-        measures = [measure for measure in gold.measures if measure.expression != "*"]
-        yield from ((("measures", measure.name, measure.function), measure.expression) for measure in measures)
+        for measure in gold.measures:
+            yield from ((("measures", measure.name, *key), sql) for key, sql in measure_expressions(measure))
     elif isinstance(gold, LatestGold):
         yield from ((("order_by", n), name) for n, name in enumerate(gold.order_by))
         yield from ((("columns", name), expression) for name, expression in gold.columns)

@@ -6,7 +6,8 @@ import random
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.pipeline import AdditiveGold, Measure
+from include.catalog.measures import Measure
+from include.catalog.pipeline import AdditiveGold
 from include.catalog.windows import Window, parsed_size
 from spark_jobs.layers.additive_gold import additive_rows, merged_additive
 

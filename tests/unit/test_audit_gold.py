@@ -13,7 +13,8 @@ import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, QueryGold
+from include.catalog.measures import Measure
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.catalog.windows import Window, parsed_size
 
 DAY = Window("sold_at", parsed_size("1 day"), "day")

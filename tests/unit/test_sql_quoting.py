@@ -13,7 +13,8 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver_findings import orphan_findings, register_fixes, repeated_findings
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Measure, Pipeline, QueryGold
+from include.catalog.measures import Measure
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold
 from include.catalog.windows import Window, parsed_size
 from include.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 

@@ -1,0 +1,69 @@
+"""Declarations of measures: parameters, bounds and ratios are validated with file, line and key."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from include.catalog.dataset import declared_dataset
+from include.catalog.dataset_checks import dataset_problems
+from include.catalog.pipeline import AdditiveGold
+from include.settings import CLONE, Settings
+
+TAILS = "tails: {approx_distinct: tailnum}"
+REFUSED = {
+    "tails: {top_k: tailnum}": ("tails.top_k", "must have value and k"),
+    "tails: {top_k: {value: tailnum, k: 0}}": ("tails", "greater than or equal to 1"),
+    "tails: {top_k: {value: tailnum, k: 3, by: x}}": ("tails.top_k", "must have value and k"),
+    "tails: {top_k: {value: tail_num, k: 3}}": ("tails.top_k.value", "'tail_num' is not a column"),
+    "tails: {min_by: {value: tailnum, by: distanc}}": ("tails.min_by.by", "'distanc' is not a column"),
+    "tails: {max_by: {value: tailnum}}": ("tails.max_by", "must have value and by"),
+    "tails: {approx_quantile: {value: distance, at: 95}}": ("tails", "less than or equal to 1"),
+    "tails: {histogram: {value: distance, bounds: []}}": ("tails.histogram.bounds", "at least one number"),
+    "tails: {histogram: {value: distance, bounds: [5, 5]}}": ("tails.histogram.bounds", "must ascend"),
+    "tails: {ratio: {of: delayed, to: worst_departure_delay}}": ("tails.ratio.to", "must be a count or sum"),
+    "tails: {ratio: {of: delay, to: departed}}": ("tails.ratio.of", "is 'delay'"),
+    "tails: {count_distinct: max(tailnum)}": ("tails.count_distinct", "an expression of one row"),
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a copy of the project's datasets."""
+    folder = tmp_path / "datasets"
+    shutil.copytree(CLONE / "include" / "datasets", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return Settings(state=tmp_path / "state", datasets=folder)
+
+
+@pytest.fixture
+def flights(settings: Settings) -> Path:
+    """Return the folder of `flights`."""
+    return settings.datasets / "flights"
+
+
+def declare(folder: Path, measure: str) -> int:
+    """Replace the measure `tails`; return its line."""
+    path = folder / "pipeline.yaml"
+    lines = path.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if TAILS in line)
+    lines[number] = lines[number].replace(TAILS, measure)
+    path.write_text("\n".join(lines) + "\n")
+    return number + 1
+
+
+@pytest.mark.parametrize("measure", REFUSED)
+def test_wrong_measure_is_refused_with_line_and_key(settings: Settings, flights: Path, measure: str) -> None:
+    line, (key, words) = declare(flights, measure), REFUSED[measure]
+    (problem,) = dataset_problems(settings, "flights")
+    assert (problem.line, problem.key) == (line, f"gold.carrier_hours.measures.{key}")
+    assert words in problem.why
+
+
+def test_first_and_last_are_by_event_time(settings: Settings, flights: Path) -> None:
+    declare(flights, "tails: {last: tailnum}")
+    assert dataset_problems(settings, "flights") == []
+    gold = declared_dataset(settings, "flights").pipeline.gold[0]
+    assert isinstance(gold, AdditiveGold)
+    assert next(each.by for each in gold.measures if each.name == "tails") == "occurred_at"
