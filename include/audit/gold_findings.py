@@ -17,8 +17,8 @@ import duckdb
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
 from include.catalog.measures import Measure, measure_expressions
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns
-from include.catalog.window_sql import windowed_sql
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns, row_columns
+from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.errors import Terminal
 from include.sql_quoting import duckdb_expression, sql_identifier
 
@@ -83,7 +83,7 @@ def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck | UncheckedTable, l
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
         return UncheckedTable(table, _failing_expression(database, gold, silver), reason), []
-    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
+    grain = ", ".join(map(sql_identifier, row_columns(gold)))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
     rows = _number(database, "select count(*) from published")
     found = list(_findings(database, gold, table))
@@ -164,12 +164,16 @@ def columns_of(database: Any, table: str) -> list[str]:
 
 def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
     columns = _columns(gold, silver)
-    keys = [sql_identifier(name) for name in grain_columns(gold)]
+    keys = selected = [sql_identifier(name) for name in grain_columns(gold)]
     measures = [
         f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
         for measure in gold.measures
     ]
-    return f"{_grained(gold, silver)} select {', '.join(keys + measures)} from grained group by {', '.join(keys)}"
+    source = "grained"
+    if gold.session is not None:
+        source = f"({numbered_sessions_sql(gold.session, gold.keys, source)})"
+        keys, selected = [*keys, SESSION_NUMBER], [*keys, *session_bounds_sql(gold.session)]
+    return f"{_grained(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
 
 
 def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
@@ -208,7 +212,7 @@ def _grained(gold: Gold, silver: Sequence[str]) -> str:
 
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[tuple[str, Finding]]:
-    keys = list(grain_columns(gold))
+    keys = list(row_columns(gold))
     values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(n, "max", n) for n, _ in gold.columns]
     listed = ", ".join(map(sql_identifier, keys))
     scales = _decimal_scales(database)

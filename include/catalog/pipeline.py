@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationIn
 from pydantic.dataclasses import dataclass
 
 from include.catalog.measures import Measure, ordered_by_time, parsed_measures
-from include.catalog.windows import Window
+from include.catalog.windows import Session, Window
 from include.catalog.yaml_declarations import Document, Duration, raise_problems
 
 ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
@@ -52,13 +52,14 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
 
 @dataclass(frozen=True, config=CONFIG)
 class AdditiveGold:
-    """Rows that merge by addition: one per window and keys, or per keys alone."""
+    """Rows that merge by addition: one per window and keys, per keys alone, or per session of the keys."""
 
     name: str
     partition: str = ""
     window: Window | None = None
     keys: tuple[str, ...] = ()
     measures: Annotated[tuple[Measure, ...], BeforeValidator(parsed_measures)] = ()
+    session: Session | None = None
     kind: Literal["additive"] = "additive"
 
 
@@ -196,6 +197,23 @@ def grain_columns(gold: Gold) -> tuple[str, ...]:
     return gold.keys if window is None else (window.name, *gold.keys)
 
 
+def gold_session(gold: Gold) -> Session | None:
+    """Return the sessions of a gold table; None when it has none."""
+    return gold.session if isinstance(gold, AdditiveGold) else None
+
+
+def row_columns(gold: Gold) -> tuple[str, ...]:
+    """Return the columns that name a row: those of the grain, and of a session its start and end."""
+    session = gold_session(gold)
+    return grain_columns(gold) if session is None else (*gold.keys, session.start, session.end)
+
+
+def bounded_columns(gold: Gold) -> tuple[str, ...]:
+    """Return the columns of silver whose bounds in each file a gold table needs."""
+    window, session = gold_window(gold), gold_session(gold)
+    return (window.column,) if window else (*gold.keys, *([session.column] if session else ()))
+
+
 def pruning_column(gold: Gold) -> str:
     """Return the column of silver by whose bounds the files of some grains are found."""
     window = gold_window(gold)
@@ -204,14 +222,15 @@ def pruning_column(gold: Gold) -> str:
 
 def partition_expression(gold: Gold) -> str:
     """Return the SQL expression by which a gold table is partitioned: as declared, or the month of the window."""
-    window = gold_window(gold)
-    return gold.partition or ("'all'" if window is None else f"date_format(`{window.name}`, 'yyyy-MM')")
+    window, session = gold_window(gold), gold_session(gold)
+    time = window.name if window else session.start if session else None
+    return gold.partition or ("'all'" if time is None else f"date_format(`{time}`, 'yyyy-MM')")
 
 
 def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the columns by which an event lies in a range of time: the event time and those of all windows."""
-    windows = [window.column for window in map(gold_window, pipeline.gold) if window is not None]
-    return tuple(dict.fromkeys([pipeline.event_time, *windows]))
+    timed = [each for gold in pipeline.gold for each in (gold_window(gold), gold_session(gold)) if each is not None]
+    return tuple(dict.fromkeys([pipeline.event_time, *(each.column for each in timed)]))
 
 
 def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ from include.catalog.pipeline import (
     LatestGold,
     Pipeline,
     QueryGold,
+    gold_session,
     gold_window,
-    grain_columns,
     latest_keys,
+    row_columns,
     time_columns,
 )
-from include.catalog.windows import window_findings
+from include.catalog.windows import session_findings, window_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -94,7 +95,7 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
 
 def _gold_findings(gold: Gold) -> Iterator[Finding]:
     place = ("gold", gold.name)
-    window, grain = gold_window(gold), grain_columns(gold)
+    window, session, grain = gold_window(gold), gold_session(gold), row_columns(gold)
     required = {AdditiveGold: "measures", LatestGold: "columns", QueryGold: "query"}[type(gold)]
     if not getattr(gold, required):
         yield (*place, required), "is required and missing"
@@ -108,6 +109,12 @@ def _gold_findings(gold: Gold) -> Iterator[Finding]:
     elif isinstance(gold, AdditiveGold):
         outputs = [("measures", measure.name) for measure in gold.measures]
         yield from (((*place, "measures", *key), why) for key, why in measures_findings(gold.measures))
+    if session is not None:
+        yield from (((*place, "session", *key), why) for key, why in session_findings(session))
+        if window is not None:
+            yield (*place, "session"), "cannot have a window as well"
+        if taken := {session.start, session.end} & set(gold.keys):
+            yield (*place, "session"), f"{', '.join(sorted(taken))} is a key as well; name start and end otherwise"
     if window is not None:
         yield from (((*place, "window", *key), why) for key, why in window_findings(window))
         if window.name in gold.keys:
@@ -140,5 +147,6 @@ def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Findin
 def _time_key(pipeline: Pipeline, column: str) -> tuple[str, ...]:
     if column == pipeline.event_time:
         return ("event_time",)
-    name = next(g.name for g in pipeline.gold if (window := gold_window(g)) is not None and window.column == column)
-    return ("gold", name, "window", "column")
+    windows = {window.column: (g.name, "window") for g in pipeline.gold if (window := gold_window(g)) is not None}
+    sessions = {session.column: (g.name, "session") for g in pipeline.gold if (session := gold_session(g)) is not None}
+    return ("gold", *(sessions | windows)[column], "column")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.catalog.contract_changes import contract_changes
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, grain_columns, row_columns
 from include.errors import HeadraceError
 from include.settings import Settings
 
@@ -67,7 +67,7 @@ def _how(before: Gold, after: Gold) -> tuple[str, str]:
 
 def _columns(gold: Gold) -> Iterable[str]:
     if isinstance(gold, AdditiveGold):
-        return (*grain_columns(gold), *(measure.name for measure in gold.measures))
+        return (*row_columns(gold), *(measure.name for measure in gold.measures))
     if isinstance(gold, LatestGold):
         return (*gold.keys, *(name for name, _ in gold.columns))
     return grain_columns(gold)

@@ -20,7 +20,17 @@ from sqlglot.tokenizer_core import TokenType
 
 from include.catalog.contract import Contract
 from include.catalog.measures import measure_expressions
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, gold_window, grain_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    Pipeline,
+    QueryGold,
+    gold_session,
+    gold_window,
+    grain_columns,
+    row_columns,
+)
 from include.catalog.pipeline_checks import COORDINATES
 from include.catalog.query_grains import grain_problems
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
@@ -83,7 +93,7 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
     """Yield key, SQL and known columns of each expression of a gold table."""
     place: Key = ("gold", gold.name)
     if gold.partition:
-        yield (*place, "partition"), gold.partition, set(grain_columns(gold))
+        yield (*place, "partition"), gold.partition, set(row_columns(gold))
     yield from (((*place, "keys", n), name, silver) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
@@ -94,6 +104,8 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
         yield from (((*place, "columns", name), expression, silver) for name, expression in gold.columns)
     if (window := gold_window(gold)) is not None:
         yield (*place, "window", "column"), window.column, silver
+    if (session := gold_session(gold)) is not None:
+        yield (*place, "session", "column"), session.column, silver
     if isinstance(gold, QueryGold):
         yield (*place, "touched_by"), gold.touched_by, silver
 

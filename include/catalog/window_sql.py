@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Window
+from collections.abc import Sequence
+
+from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Session, Window
 from include.sql_quoting import sql_identifier, sql_literal
 
+SESSION_NUMBER = "_session"
 FIRST_TIME, LAST_TIME = "timestamp '0001-01-01 00:00:00'", "timestamp '9999-12-31 23:59:59.999999'"
 
 
@@ -19,6 +22,23 @@ def windowed_sql(window: Window | None, source: str, columns: str = "*") -> str:
     starts = f"unnest(range({_newest(window)} - {(window.count - 1) * step}, {_newest(window)} + 1, {step}))"
     each = f"select {columns}, {starts} as _window from {source}"
     return f"select * exclude (_window), {_start(window, '_window')} as {name} from ({each}) where _window >= {first}"
+
+
+def numbered_sessions_sql(session: Session, keys: Sequence[str], source: str) -> str:
+    """Return the query of the rows of `source` with the number of their session among those of the same keys."""
+    time = f"epoch_us({sql_identifier(session.column)})"
+    # Equal times are peers of a range: all of them get the number that one of them begins.
+    ordered = f"partition by {', '.join(map(sql_identifier, keys))} order by {time}"
+    before = f"lag({time}) over ({ordered}, _partition, _offset)"
+    begins = f"case when {time} - {before} <= {session.gap // MICROSECOND} then 0 else 1 end as _begins"
+    numbered = f"sum(_begins) over ({ordered}) as {SESSION_NUMBER}"
+    return f"select * exclude (_begins), {numbered} from (select *, {begins} from {source})"
+
+
+def session_bounds_sql(session: Session) -> list[str]:
+    """Return the aggregates that are the first and the last time of a session."""
+    column = sql_identifier(session.column)
+    return [f"min({column}) as {sql_identifier(session.start)}", f"max({column}) as {sql_identifier(session.end)}"]
 
 
 def begin_sql(window: Window, start: str) -> str:

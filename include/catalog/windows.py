@@ -122,6 +122,27 @@ class Window:
         return self.offset // MICROSECOND if self.size.domain == "time" else (self.slide or self.size).origin
 
 
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Session:
+    """Sessions of rows at most `gap` apart in a timestamp column; gold has their first and last time."""
+
+    column: str
+    gap: Duration
+    start: str = "session_start"
+    end: str = "session_end"
+
+
+def session_findings(session: Session) -> Iterator[Finding]:
+    """Yield what is wrong with a session alone."""
+    for key in ("start", "end"):
+        if not NAME.fullmatch(name := getattr(session, key)):
+            yield (key,), f"{NAME_RULE}, is {shown(name)}"
+    if session.start == session.end:
+        yield ("end",), f"{session.end!r} is the start as well; give it another name"
+    if session.gap <= NOTHING:
+        yield ("gap",), "must be at least 1 second"
+
+
 def window_findings(window: Window) -> Iterator[Finding]:
     """Yield what is wrong with a window alone."""
     size, slide, limit = window.size, window.slide, _longest_offset(window)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import AdditiveGold, LatestGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, row_columns
 from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
 from include.sql_quoting import sql_identifier
@@ -69,7 +69,7 @@ def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
     if layer == "rejected":
         return COORDINATES
     gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
-    return gold.keys if isinstance(gold, LatestGold) else grain_columns(gold)
+    return row_columns(gold)
 
 
 def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from include.catalog.pipeline import grain_columns
+from include.catalog.pipeline import row_columns
 from include.paths import warehouse
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
@@ -115,7 +115,7 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         yield CompactedTable(writer.silver, event_day_of(time_column), SILVER_ORDER, time_column, batch)
         for target in release.gold:
             places = partial(old_neighbours, target, batch)
-            yield CompactedTable(target.table, order=grain_columns(target.gold), places=places)
+            yield CompactedTable(target.table, order=row_columns(target.gold), places=places)
     batch = refined_batch(releases[0])
     yield CompactedTable(releases[0].writer.bronze, kafka_partition_of, ("_batch_id", "partition", "offset"), "", batch)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.pipeline import AdditiveGold, QueryGold, grain_columns
+from include.catalog.pipeline import AdditiveGold, QueryGold, row_columns
 from include.reading.amendments import Amendment, Coordinates
 from include.settings import Settings
 from spark_jobs.engine.next_run import last_of_run
@@ -238,7 +238,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     else:
         rows = gold_rows(gold, silver, history.last).drop(*PROVENANCE)
     shown = visible(table.spec.data_schema)
-    written, keys = history.folder / "gold", list(grain_columns(gold))
+    written, keys = history.folder / "gold", list(row_columns(gold))
     write_folder(rows.select(*shown.fieldNames()), written)
     with duckdb_session() as duck:
         duck.view_table("published", table, table.files())

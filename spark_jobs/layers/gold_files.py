@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
 
-from include.catalog.pipeline import Gold, gold_window, grain_columns, pruning_column
+from include.catalog.event_times import FIRST, LAST, after, before
+from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, pruning_column
 from include.catalog.windows import Start, Window, window_starts
 from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, chunks_by_rows, written_file
 from spark_jobs.storage.delta_table import Table
@@ -108,11 +109,10 @@ def silver_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
 
 def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start]:
     """Return the starts of the first and the last window that rows between two moments lie in."""
-    assert isinstance(low, datetime), f"a window's column has the bound {low!r}"
-    assert isinstance(high, datetime), f"a window's column has the bound {high!r}"
+    earliest, latest = window_starts(window, _moment(low)), window_starts(window, _moment(high))
     # Before the first window that slides, rows lie in none.
-    first = window_starts(window, low) or window_starts(window, high) or [low]
-    return first[0], (window_starts(window, high) or first)[-1]
+    first = earliest or latest or [_moment(low)]
+    return first[0], (latest or first)[-1]
 
 
 def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
@@ -156,6 +156,27 @@ def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
     if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
         return files
     return _holding(target.table.files(), grain_columns(target.gold), exact)
+
+
+def near_sessions(gold: Gold, fresh: Sequence[DataFile], files: list[DataFile]) -> list[DataFile]:
+    """Return those of a table's files that may have a session within the gap of rows in the silver files `fresh`."""
+    session = gold_session(gold)
+    if session is None:
+        return files
+    times = [(file.low[session.column], file.high[session.column]) for file in fresh]
+    reach = [(before(_moment(low), session.gap), after(_moment(high), session.gap)) for low, high in times]
+    return [
+        file
+        for file in files
+        if any(
+            file.overlaps(session.end, low, LAST) and file.overlaps(session.start, FIRST, high) for low, high in reach
+        )
+    ]
+
+
+def _moment(bound: Bound) -> datetime:
+    assert isinstance(bound, datetime), f"a time has the bound {bound!r}"
+    return bound
 
 
 def _holding(files: Sequence[DataFile], columns: Sequence[str], grains: set[Grain]) -> list[DataFile]:

@@ -25,9 +25,9 @@ from include.catalog.pipeline import (
     Gold,
     LatestGold,
     QueryGold,
-    grain_columns,
     partition_expression,
     pruning_column,
+    row_columns,
 )
 from include.catalog.windows import window_begin, window_end
 from include.errors import Terminal
@@ -40,6 +40,7 @@ from spark_jobs.layers.gold_files import (
     cut_files,
     files_within,
     grains_of_silver,
+    near_sessions,
     silver_spans,
     touched_files,
     window_bounds,
@@ -72,7 +73,7 @@ class GoldBroken(Terminal):
 def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFrame) -> TableSpec:
     """Return what `gold.<table>` is, from (any) silver rows' columns."""
     schema = partitioned_schema(gold_rows(gold, silver, 0).schema, MONTH)
-    bounded = tuple(name for name in grain_columns(gold) if schema[name].dataType.simpleString() != "binary")
+    bounded = tuple(name for name in row_columns(gold) if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
@@ -99,7 +100,7 @@ def _commit_table(
     old, added, grains = list[DataFile](), list[DataFile](), 0
     if fresh:
         with _failure_named(facts["dataset"], table):
-            old = touched_files(target, grains_of_silver(target.gold, silver, fresh))
+            old = near_sessions(target.gold, fresh, touched_files(target, grains_of_silver(target.gold, silver, fresh)))
             new = silver.read(target.spark, fresh)
             rows = _merged(target, silver, new, table.read(target.spark, old), fresh, batch)
             added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)

@@ -26,6 +26,7 @@ from include.catalog.pipeline import (
     Gold,
     LatestGold,
     QueryGold,
+    gold_session,
     gold_window,
     grain_columns,
     partition_expression,
@@ -146,6 +147,10 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
         return
     if window is not None and (error := _analysis_error(lambda: windowed(window, silver))):
         yield _at(pipeline, (*place, "window", "column"), error)
+        return
+    session = gold_session(gold)
+    if session is not None and (error := _analysis_error(lambda: silver.select(F.unix_micros(session.column)))):
+        yield _at(pipeline, (*place, "session", "column"), error)
         return
     rows = windowed(window, silver)
     found = []

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import gold_window, pruning_column
+from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
@@ -126,7 +126,7 @@ def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableS
     pipeline = dataset.pipeline
     bounded = [pipeline.event_time, *pipeline.identity]
     for gold in pipeline.gold:
-        bounded += gold.keys if gold_window(gold) is None else [pruning_column(gold)]
+        bounded += bounded_columns(gold)
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
     schema = partitioned_schema(rows.schema, MONTH)

@@ -1,0 +1,108 @@
+"""Sessions: late rows lengthen and join them, patches split them, and every way of computing them agrees."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from declared_gold import MIDNIGHT, audited, meter_release, reading
+from pyspark.sql import SparkSession
+from slice_patcher import SlicePatcher
+from small_release import Record, SmallRelease
+
+from include.catalog.history_slice import BRONZE, Slice, Span
+
+GOLD = """
+  meter_sessions:
+    kind: additive
+    session: {column: read_at, gap: 10 minutes, start: since, end: until}
+    keys: [device]
+    measures:
+      readings: {count: "*"}
+      litres: {sum: litres}
+      closed_by: {last: litres}
+"""
+WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+Found = list[tuple[str, float, float, int, int]]
+
+
+def sessions(release: SmallRelease) -> Found:
+    """Return device, first and last minute, readings and litres of each session."""
+    rows = release.read("gold.meter_sessions").sort("device", "since").to_dicts()
+    minutes = [[(row[name] - MIDNIGHT).total_seconds() / 60 for name in ("since", "until")] for row in rows]
+    return [(row["device"], *at, row["readings"], row["litres"]) for row, at in zip(rows, minutes, strict=True)]  # type: ignore[misc]
+
+
+def by_python(readings: list[tuple[str, float, int]]) -> Found:
+    found: Found = []
+    for device, minute, litres in sorted(readings):
+        if found and found[-1][0] == device and minute - found[-1][2] <= 10:
+            _, since, _, count, sum_ = found.pop()
+            found.append((device, since, minute, count + 1, sum_ + litres))
+        else:
+            found.append((device, minute, minute, 1, litres))
+    return found
+
+
+def records(readings: list[tuple[str, float, int]]) -> list[Record]:
+    return [reading(device, minute, litres) for device, minute, litres in readings]
+
+
+# A gap of exactly 10 minutes joins; 10.1 does not. After 4,320 minutes March begins, and another partition.
+FIRST = [("d1", 0.0, 1), ("d1", 30.0, 2), ("d1", 50.1, 4), ("d2", 4315.0, 8), ("d2", 4330.0, 16)]
+LATE = [("d1", 10.0, 32), ("d1", 20.0, 64), ("d1", 40.0, 128), ("d2", 4322.0, 256), ("d3", 5.0, 512), ("d3", 5.5, 1)]
+
+
+@pytest.fixture(scope="module")
+def release(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    release = meter_release(spark, tmp_path_factory.mktemp("sessions"), GOLD)
+    release.cut_gold()
+    release.take(records(FIRST))
+    assert sessions(release) == by_python(FIRST)
+    release.take(records(LATE))
+    return release
+
+
+def test_late_rows_join_sessions_also_across_partitions(release: SmallRelease) -> None:
+    assert sessions(release) == by_python(FIRST + LATE)
+    assert sessions(release)[:2] == [("d1", 0, 40, 5, 227), ("d1", 50.1, 50.1, 1, 4)]
+
+
+def test_audit_recomputes_sessions(release: SmallRelease) -> None:
+    assert audited(release, "meter_sessions") == []
+
+
+def without_row_that_joins(folder: Path) -> None:
+    path = folder / "silver.py"
+    kept = 'return accepted.withColumn("device", accepted.device).selectExpr("*")'
+    path.write_text(path.read_text().replace("return accepted", kept))
+    contract = folder / "contract.yaml"
+    contract.write_text(contract.read_text().replace("maximum: 1000", "maximum: 100"))
+
+
+def test_rebuild_is_equal_and_a_patch_splits_sessions(release: SmallRelease, tmp_path: Path) -> None:
+    patcher = SlicePatcher(release, tmp_path)
+    _, _, differing = patcher.rebuild(WHOLE_HISTORY)
+    assert not any(differing.values())
+    patch, _, differing = patcher.rebuild(WHOLE_HISTORY, without_row_that_joins)
+    assert differing["gold.meter_sessions"] == 3
+    patcher.apply(patch)
+    assert sessions(release) == by_python([each for each in FIRST + LATE if each[2] <= 100])
+    assert audited(release, "meter_sessions") == []
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(3))
+def test_random_rows_in_any_batches_give_the_sessions_of_plain_python(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    numbers = random.Random(seed)
+    minutes = numbers.sample(range(3000), 250)
+    readings = [(f"d{numbers.randrange(5)}", minute / 2, numbers.randrange(100)) for minute in minutes]
+    release = meter_release(spark, tmp_path, GOLD)
+    release.cut_gold()
+    for first in range(0, len(readings), 50):
+        release.take(records(readings[first : first + 50]))
+        assert sessions(release) == by_python(readings[: first + 50])
+    assert audited(release, "meter_sessions") == []
