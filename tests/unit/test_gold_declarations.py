@@ -1,4 +1,4 @@
-"""Declarations of measures: parameters, bounds and ratios are validated with file, line and key."""
+"""Declarations of measures and sessions are validated with file, line and key."""
 
 from __future__ import annotations
 
@@ -67,3 +67,25 @@ def test_first_and_last_are_by_event_time(settings: Settings, flights: Path) -> 
     gold = declared_dataset(settings, "flights").pipeline.gold[0]
     assert isinstance(gold, AdditiveGold)
     assert next(each.by for each in gold.measures if each.name == "tails") == "occurred_at"
+
+
+HOUR = "window: {column: scheduled_departure, size: 1 hour, as: hour}"
+SESSIONS = {
+    "session: {column: scheduled_departure, gap: 0 seconds}": ("session.gap", "at least 1 second"),
+    "session: {column: planned, gap: 1 hour}": ("session.column", "'planned' is not a column"),
+    "session: {column: carrier, gap: 1 hour}": ("session.column", "must be a timestamp"),
+    "session: {column: scheduled_departure, gap: 1 hour, start: origin}": ("session", "origin is a key as well"),
+    "session: {column: scheduled_departure, gap: 1 hour, end: session_start}": ("session.end", "is the start as well"),
+    "session: {column: scheduled_departure, gap: 1 hour, start: Since}": ("session.start", "lower-case letters"),
+    f"{HOUR}\n    session: {{column: scheduled_departure, gap: 1 hour}}": ("session", "cannot have a window as well"),
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_wrong_session_is_refused_with_its_key(settings: Settings, flights: Path, session: str) -> None:
+    path, (key, words) = flights / "pipeline.yaml", SESSIONS[session]
+    path.write_text(
+        path.read_text().replace(HOUR, session).replace("    partition: date_format(hour, 'yyyy-MM')\n", "")
+    )
+    problems = dataset_problems(settings, "flights")
+    assert [problem.key for problem in problems if words in problem.why] == [f"gold.carrier_hours.{key}"], problems
