@@ -102,8 +102,8 @@ class GrownHistory:
         self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),))
         self.ledger = open_writer(self.settings)
         self.compaction = AutomaticCompaction()
-        # Made as fast as it goes, all commits would be of the last five minutes.
-        self.moving = AutomaticHistory(age=timedelta())
+        # A batch stands for a second; made as fast as it goes, all commits would be of the last five minutes.
+        self.moving = AutomaticHistory(clock=lambda: float(self.batches), age=timedelta(), next_look=0.0)
 
     @property
     def commits(self) -> int:

@@ -3,7 +3,8 @@
 Makes a history without Kafka and Spark, as fast as it goes (`grown_history.py`); at 100, 1,000, 10,000 … commits it
 measures CPU seconds of a run's steps and of `status`, memory and the size of the logs. Prints a table with the ratio of
 the last to the first figure against the goal, and writes it as JSON. Only the last batches before a measurement are
-published and projected one by one; the ledger gets the others at once.
+published and projected one by one; the ledger gets the others at once. A batch stands for a second: superseded
+checkpoints go after as many batches as come in five minutes of a real stream.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from include.clients.delta_log import LOG
 from include.ledger.ledger_reader import open_reader
 from include.settings import Settings
 from include.status.stream_progress import observe_progress
+from spark_jobs.storage import log_checkpoints
 
 GOAL = 1.2
 WINDOW = 25
@@ -30,6 +32,8 @@ WINDOW = 25
 BLOCK = 512
 """Bytes in which a file system counts what a file takes on the disk."""
 REPEATS = 40
+BATCHES_A_SECOND = 20
+"""Of the history that is made, on 2 cores; a real stream has one."""
 STEPS = ("plan", "commit", "publish", "project", "lag")
 Figures = dict[str, float]
 
@@ -40,6 +44,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--json", type=Path, default=Path("bench-growth.json"))
     chosen = parser.parse_args()
+    log_checkpoints.OPENING /= BATCHES_A_SECOND
     with tempfile.TemporaryDirectory(prefix="headrace-growth-") as folder:
         history = GrownHistory(Settings(state=Path(folder)))
         found: dict[int, Figures] = {}
