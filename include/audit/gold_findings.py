@@ -17,7 +17,16 @@ import duckdb
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
 from include.catalog.measures import Measure, measure_expressions
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns, row_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    gold_window,
+    grain_columns,
+    row_columns,
+    row_condition,
+)
 from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.errors import Terminal
 from include.sql_quoting import duckdb_expression, sql_identifier
@@ -109,6 +118,8 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
         written = {each.name: ", ".join(sql for _, sql in measure_expressions(each)) for each in gold.measures}
     else:
         written = dict(gold.columns)
+    if not isinstance(gold, QueryGold) and gold.where != "true":
+        written = {GRAIN: gold.where} | {column: f"{sql}, {gold.where}" for column, sql in written.items()}
     unproven = {column: (sql, unproven_constructs(sql)) for column, sql in written.items() if column in differing}
     return {column: (" ".join(sql.split()), constructs) for column, (sql, constructs) in unproven.items() if constructs}
 
@@ -131,9 +142,8 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
     elif isinstance(gold, LatestGold):
         for _, expression in gold.columns:
             yield expression, f"select {duckdb_expression(expression, silver)} from silver"
-    else:
-        touched = duckdb_expression(gold.touched_by, _columns(gold, silver))
-        yield gold.touched_by, f"{_grained(gold, silver)} select 1 from grained where {touched}"
+    condition = duckdb_expression(row_condition(gold), _columns(gold, silver))
+    yield row_condition(gold), f"{_grained(gold, silver)} select 1 from grained where {condition}"
 
 
 def _findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Finding]]:
@@ -189,7 +199,7 @@ def _latest(gold: LatestGold, silver: Sequence[str]) -> str:
         f"{duckdb_expression(expression, silver)} as {sql_identifier(name)}" for name, expression in gold.columns
     )
     newest = f"row_number() over (partition by {keys} order by {order}, _partition desc, _offset desc) = 1"
-    return f"select {keys}, {columns} from silver qualify {newest}"
+    return f"select {keys}, {columns} from {_source(gold, silver)} qualify {newest}"
 
 
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:
@@ -208,7 +218,14 @@ def _grained(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
     window = gold_window(gold)
     rest = "*" if window is None or window.name not in silver else f"* exclude ({sql_identifier(window.name)})"
-    return f"with grained as ({windowed_sql(window, 'silver', rest)})"
+    return f"with grained as ({windowed_sql(window, _source(gold, silver), rest)})"
+
+
+def _source(gold: Gold, silver: Sequence[str]) -> str:
+    """Return the relation of the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
+    if isinstance(gold, QueryGold) or gold.where == "true":
+        return "silver"
+    return f"(select * from silver where {duckdb_expression(gold.where, silver)})"
 
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[tuple[str, Finding]]:

@@ -52,7 +52,10 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
 
 @dataclass(frozen=True, config=CONFIG)
 class AdditiveGold:
-    """Rows that merge by addition: one per window and keys, per keys alone, or per session of the keys."""
+    """Rows that merge by addition: one per window and keys, per keys alone, or per session of the keys.
+
+    Only rows of silver with the condition `where` count, here and in LatestGold.
+    """
 
     name: str
     partition: str = ""
@@ -60,6 +63,7 @@ class AdditiveGold:
     keys: tuple[str, ...] = ()
     measures: Annotated[tuple[Measure, ...], BeforeValidator(parsed_measures)] = ()
     session: Session | None = None
+    where: str = "true"
     kind: Literal["additive"] = "additive"
 
 
@@ -72,6 +76,7 @@ class LatestGold:
     keys: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
     columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    where: str = "true"
     kind: Literal["latest"] = "latest"
 
 
@@ -200,6 +205,11 @@ def grain_columns(gold: Gold) -> tuple[str, ...]:
 def gold_session(gold: Gold) -> Session | None:
     """Return the sessions of a gold table; None when it has none."""
     return gold.session if isinstance(gold, AdditiveGold) else None
+
+
+def row_condition(gold: Gold) -> str:
+    """Return the SQL condition of the rows of silver that touch a grain."""
+    return gold.touched_by if isinstance(gold, QueryGold) else gold.where
 
 
 def row_columns(gold: Gold) -> tuple[str, ...]:

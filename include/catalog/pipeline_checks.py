@@ -58,8 +58,6 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     """Yield where a pipeline contradicts the contract."""
     types = {column.name: column.type for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
-    if pipeline.event_time not in types:
-        yield ("event_time",), f"{pipeline.event_time!r} {known}"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"

@@ -30,6 +30,7 @@ from include.catalog.pipeline import (
     gold_window,
     grain_columns,
     row_columns,
+    row_condition,
 )
 from include.catalog.pipeline_checks import COORDINATES
 from include.catalog.query_grains import grain_problems
@@ -79,6 +80,8 @@ def silver_code_problems(path: Path, reference: Iterable[str]) -> Iterator[Probl
 def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
     """Yield the SQL of a pipeline that does not parse, or names columns that silver cannot have."""
     known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
+    for key, why in _expression_findings(("event_time",), declared.event_time, known):
+        yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
     for gold in declared.gold:
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
@@ -106,8 +109,7 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
         yield (*place, "window", "column"), window.column, silver
     if (session := gold_session(gold)) is not None:
         yield (*place, "session", "column"), session.column, silver
-    if isinstance(gold, QueryGold):
-        yield (*place, "touched_by"), gold.touched_by, silver
+    yield (*place, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
 
 
 def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:

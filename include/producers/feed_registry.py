@@ -1,13 +1,18 @@
-"""The feeds by name."""
+"""The feeds by name: real events, and the generated ones of `include/workloads`."""
 
 from __future__ import annotations
 
 from include.errors import Terminal
+from include.producers.ad_events import AD_EVENTS
+from include.producers.auction_events import AUCTION_EVENTS
 from include.producers.event_feed import Feed
 from include.producers.flight_events import FLIGHTS
+from include.producers.post_events import POSTS
+from include.producers.search_events import SEARCHES
 from include.producers.weather_events import WEATHER
 
 FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
+WORKLOADS: dict[str, Feed] = {feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS)}
 
 
 class UnknownFeed(Terminal):
@@ -23,6 +28,7 @@ class UnknownFeed(Terminal):
 
 def find_feed(name: str) -> Feed:
     """Return the feed. Raises UnknownFeed."""
-    if name not in FEEDS:
-        raise UnknownFeed(name, tuple(FEEDS))
-    return FEEDS[name]
+    feeds = FEEDS | WORKLOADS
+    if name not in feeds:
+        raise UnknownFeed(name, tuple(feeds))
+    return feeds[name]

@@ -31,7 +31,7 @@ Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share
 
 
 def produce(
-    feed: Annotated[str, typer.Argument(help="Which feed: flights, weather.")],
+    feed: Annotated[str, typer.Argument(help="Which feed: flights, weather, ad_events, searches, posts, auction.")],
     since: Annotated[
         datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
     ] = None,

@@ -137,7 +137,7 @@ def _merged(
     if isinstance(gold, AdditiveGold):
         return merged_additive(gold, old, gold_rows(gold, rows, batch))
     if isinstance(gold, LatestGold):
-        return merged_latest(gold, old, rows, batch)
+        return merged_latest(gold, old, rows.where(gold.where), batch)
     sources = files_within(silver, pruning_column(gold), _spans(gold, fresh))
     whole = silver.read_batches(target.spark, sources, 0, batch)
     return merged_query(gold, old, whole, touched_grains(gold, rows), batch)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold, gold_window, grain_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    gold_window,
+    grain_columns,
+    row_condition,
+)
 from spark_jobs.layers.additive_gold import additive_rows
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.layers.latest_gold import latest_rows
@@ -14,7 +22,7 @@ from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains
 
 def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
     """Return the table's rows over these silver rows alone, as `batch` computes them."""
-    return _rows(gold, windowed(gold_window(gold), silver), batch)
+    return _rows(gold, windowed(gold_window(gold), _counted(gold, silver)), batch)
 
 
 def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
@@ -25,7 +33,7 @@ def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
 def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
     """Return the table's rows of these grains, without history; `silver` has all rows of them."""
     columns = list(grain_columns(gold))
-    chosen = rows_in_grains(windowed(gold_window(gold), silver), grains, columns)
+    chosen = rows_in_grains(windowed(gold_window(gold), _counted(gold, silver)), grains, columns)
     rows = _rows(gold, chosen, batch).drop(*PROVENANCE)
     # A query may give rows of a grain that no row touches any more.
     return rows_in_grains(rows, _touched(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
@@ -38,5 +46,9 @@ def _rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:
 
 
 def _touched(gold: Gold, rows: DataFrame) -> DataFrame:
-    touching = rows.where(gold.touched_by) if isinstance(gold, QueryGold) else rows
-    return touching.select(*grain_columns(gold)).distinct()
+    return rows.where(row_condition(gold)).select(*grain_columns(gold)).distinct()
+
+
+def _counted(gold: Gold, silver: DataFrame) -> DataFrame:
+    """Return the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
+    return silver if isinstance(gold, QueryGold) or gold.where == "true" else silver.where(gold.where)

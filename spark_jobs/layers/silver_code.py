@@ -30,6 +30,7 @@ from include.catalog.pipeline import (
     gold_window,
     grain_columns,
     partition_expression,
+    row_condition,
     time_columns,
 )
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
@@ -188,8 +189,7 @@ def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
     elif isinstance(gold, LatestGold):
         yield from ((("order_by", n), name) for n, name in enumerate(gold.order_by))
         yield from ((("columns", name), expression) for name, expression in gold.columns)
-    else:
-        yield ("touched_by",), gold.touched_by
+    yield ("touched_by" if isinstance(gold, QueryGold) else "where",), row_condition(gold)
 
 
 def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> Iterator[Problem]:
