@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -33,6 +33,10 @@ demo: setup-runtime ## set up, then a year of real flights from Kafka to gold, a
 
 demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promote, roll back; replay three days; audit
 	@.venv/bin/headrace demo-change
+
+demo-workloads: setup-runtime ## known workloads of stream processors from Kafka to gold, each compared with an oracle
+	@HEADRACE_STATE="$${HEADRACE_STATE:-.headrace-workloads}" HEADRACE_DATASETS=include/workloads/datasets \
+		.venv/bin/headrace demo-workloads $(ARGS)
 
 # Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
 PYTEST := .venv/bin/python -m pytest

@@ -13,7 +13,7 @@ from include.cli.exit_codes import INTERRUPTED
 from include.cli.lazy_group import LazyCommand, LazyGroup
 from include.errors import HeadraceError
 
-# Demo, benchmarks and producers are named only here: nothing in the product imports them.
+# Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
     "demo": LazyCommand(
         "include.demo.demo_command:demo",
@@ -22,6 +22,10 @@ COMMANDS = {
     "demo-change": LazyCommand(
         "include.demo.demo_change_command:demo_change",
         "Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.",
+    ),
+    "demo-workloads": LazyCommand(
+        "include.workloads.demo_workloads_command:demo_workloads",
+        "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.",
     ),
     "bench": LazyCommand(
         "include.bench.bench_command:app", "Measure the platform on this machine, in a state folder of its own."

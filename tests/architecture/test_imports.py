@@ -82,6 +82,11 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         + ("include.process_control", "include.planning", "include.cli", "include.strict_values"),
         "the story that `make demo` runs",
     ),
+    "include.workloads": (
+        (*LOW, *READERS, "include.audit", "include.cli", "include.process_control", "include.producers")
+        + ("include.rendering", "include.status"),
+        "known workloads and their oracles; an oracle imports nothing of the platform",
+    ),
     "include.bench": (
         (*LOW, *READERS, "include.audit", "include.producers", "include.planning", "include.status")
         + ("include.process_control", "include.cli", "include.strict_values"),

@@ -1,0 +1,117 @@
+"""`headrace demo-workloads`: known workloads of stream processors, each compared with its oracle."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from include.cli.exit_codes import INTERRUPTED
+from include.cli.up_command import print_progress
+from include.durable_files import write_atomically
+from include.errors import Terminal
+from include.process_control.start_stop import down
+from include.producers.search_events import injected
+from include.rendering.render_template import render_html
+from include.settings import Settings, load_settings
+from include.workloads.searches_oracle import FlagScore, flag_score
+from include.workloads.workload_charts import Chart, anomaly_chart, top_chart
+from include.workloads.workload_registry import DATASETS, WORKLOADS
+from include.workloads.workload_run import WorkloadResult, run_workload
+
+FAILED = 1
+# Spikes are found in the third week: the searches are sent completely.
+WHOLE = ("searches",)
+
+
+class OtherDatasets(Terminal):
+    """The command was started with other datasets than the workloads'."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(
+            f"HEADRACE_DATASETS is {settings.datasets}, not {DATASETS}; nothing was started", "make demo-workloads"
+        )
+
+
+def demo_workloads(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Only these workloads.")] = None,
+    events: Annotated[int, typer.Option(min=1, help="Events of each; of searches always all.")] = 5000,
+) -> None:
+    """Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.
+
+    Each runs alone, with duplicate, late and reordered records. A second run sends nothing and compares again. Exit
+    code 0: all tables are equal and no audit found anything wrong; 1: not; 130: Ctrl-C.
+    """
+    settings, console = load_settings(), Console()
+    if settings.datasets.resolve() != DATASETS.resolve():
+        raise OtherDatasets(settings)
+    chosen = names or list(WORKLOADS)
+    if unknown := [name for name in chosen if name not in WORKLOADS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(WORKLOADS)}")
+    try:
+        results = [_run(settings, console, name, events) for name in chosen]
+        down(settings, lambda line: print_progress(console, line))
+    except KeyboardInterrupt:
+        console.print("stopped: the streams keep running; the same command continues, headrace down stops them")
+        raise typer.Exit(INTERRUPTED) from None
+    console.print(_table(results))
+    _show_charts(settings, console, results)
+    good = all(not result.differing and not result.audit.findings for result in results)
+    raise typer.Exit(0 if good else FAILED)
+
+
+def _run(settings: Settings, console: Console, name: str, events: int) -> WorkloadResult:
+    console.print(f"\n[bold cyan]{name}[/]: {WORKLOADS[name].feed.source}", highlight=False)
+    count = 0 if name in WHOLE else events
+    result = run_workload(settings, name, count, lambda line: print_progress(console, line))
+    for table, rows in result.tables.items():
+        wrong = result.differing.get(table)
+        verdict = f"[red]{wrong:,} rows differ from the oracle's[/]" if wrong else "[green]equal to the oracle's[/]"
+        console.print(f"  gold.{table}: {len(rows):,} rows, {verdict}", highlight=False)
+    return result
+
+
+def _table(results: list[WorkloadResult]) -> Table:
+    columns = ("dataset", "declared lines", "events", "gold rows", "seconds", "equal to the oracle", "audit")
+    table = Table(*columns, box=None, header_style="bold")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for each in results:
+        rows = sum(map(len, each.tables.values()))
+        seconds = "sent earlier" if each.seconds is None else f"{each.seconds:.1f}"
+        equal = "[red]no[/]" if each.differing else "yes"
+        counts = f"{each.declared_lines}", f"{each.events:,}", f"{rows:,}"
+        table.add_row(each.name, *counts, seconds, equal, _audited(each))
+    return table
+
+
+def _audited(result: WorkloadResult) -> str:
+    if result.audit.findings:
+        return f"[red]{len(result.audit.findings)} findings[/]"
+    unchecked = len(result.audit.unchecked)
+    return f"balanced; {unchecked} tables only by --deep" if unchecked else "balanced"
+
+
+def _show_charts(settings: Settings, console: Console, results: list[WorkloadResult]) -> None:
+    charts: list[Chart] = []
+    for result in results:
+        if result.name == "searches":
+            rows = result.tables["term_hours"]
+            charts.append(anomaly_chart(rows))
+            console.print(
+                _score_text(flag_score(rows, [(a.term, a.hour, a.kind) for a in injected()])), highlight=False
+            )
+        if result.name == "posts":
+            charts.append(top_chart(result.tables["hashtag_trends"]))
+    if charts:
+        page = settings.state / "workloads.html"
+        write_atomically(page, render_html("workloads.html.j2", title="Workloads", charts=charts))
+        console.print(f"charts: {escape(str(page))}", highlight=False, soft_wrap=True)
+
+
+def _score_text(score: FlagScore) -> str:
+    found = f"{score.right} of {score.injected} injected spikes and dips flagged, {score.flagged} flags"
+    return f"searches: {found}: precision {score.precision:.2f}, recall {score.recall:.2f}"

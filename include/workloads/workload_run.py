@@ -1,0 +1,115 @@
+"""Runs one workload on a real broker and stream: send, wait until published, compare with the oracle, audit.
+
+Reads: the feed, published tables. Writes: the topic. Guarantee: a topic that has records gets no more.
+After a crash: the next call compares what is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from include.audit.audit_run import audit_dataset
+from include.audit.balance import DatasetAudit
+from include.audit.kafka_records import open_topic
+from include.clients.kafka import ensure_topic, log_end_offsets
+from include.errors import Transient
+from include.process_control.start_stop import down, up
+from include.producers.injected_faults import Shares
+from include.producers.paced_sending import Run, send
+from include.reading import pinned
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from include.status.stream_progress import observe_catch_up
+from include.workloads.oracle_rows import differing_rows
+from include.workloads.workload_registry import WORKLOADS, Workload
+
+FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
+"""Duplicates, late and reordered records; the oracles know nothing of them."""
+CAUGHT_UP_WITHIN = 600.0
+POLL_SECONDS = 0.5
+ONE_TICK = timedelta(microseconds=1)
+Reporter = Callable[[str], None]
+Tables = dict[str, list[dict[str, Any]]]
+
+
+class NotPublished(Transient):
+    """A workload's records were not published in time; `dataset` names it."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; the stream keeps running", "the same command again, or: headrace status")
+        self.dataset = dataset
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """A workload's events, the published rows of its gold tables, and the tables whose rows differ from the oracle's.
+
+    `seconds` is from the first record sent to the publication of all; None when an earlier run had sent them.
+    """
+
+    name: str
+    declared_lines: int
+    events: int
+    tables: Tables
+    differing: dict[str, int]
+    seconds: float | None
+    audit: DatasetAudit
+
+
+def run_workload(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:
+    """Run a workload with its first `events` events (0: all of them). Raises NotPublished."""
+    workload = WORKLOADS[name]
+    frame = first_events(workload, events)
+    up(settings, [name], report)
+    bootstrap = bootstrap_servers(settings)
+    seconds = _sent_and_published(settings, workload, frame, bootstrap)
+    expected = workload.expected(frame["value"])
+    tables = rows_of_gold(settings, expected)
+    differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
+    audit = audit_dataset(settings, name, partial(open_topic, bootstrap), lambda _: None)
+    down(settings, report, [name])
+    wrong = {table: count for table, count in differing.items() if count}
+    return WorkloadResult(name, workload.declared_lines, frame.height, tables, wrong, seconds, audit)
+
+
+def first_events(workload: Workload, events: int) -> pl.DataFrame:
+    """Return the first events of a workload's feed; all when `events` is 0."""
+    frame = workload.feed.frame(timedelta(0))
+    return frame.head(events) if events else frame
+
+
+def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:
+    """Return the published rows of gold tables, without the platform's own columns."""
+    reading, found = pinned(settings), Tables()
+    for table in tables:
+        rows = reading.read(f"gold.{table}").collect()
+        found[table] = rows.select(column for column in rows.columns if not column.startswith("_")).to_dicts()
+    return found
+
+
+def _sent_and_published(settings: Settings, workload: Workload, frame: pl.DataFrame, bootstrap: str) -> float | None:
+    feed, began = workload.feed, time.monotonic()
+    ensure_topic(bootstrap, feed.topic, 2)
+    is_new = not sum(log_end_offsets(bootstrap, feed.topic).values())
+    if is_new:
+        until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
+        send(Run(feed, until=until, shares=FAULTS), bootstrap, now=datetime.now(UTC))
+    _await_published(settings, feed.name)
+    return time.monotonic() - began if is_new else None
+
+
+def _await_published(settings: Settings, name: str) -> None:
+    end = time.monotonic() + CAUGHT_UP_WITHIN
+    while not (observed := observe_catch_up(settings, [name])).caught_up:
+        if observed.blocked_by:
+            raise NotPublished(name, str(observed.blocked_by))
+        if time.monotonic() > end:
+            raise NotPublished(name, f"not caught up after {CAUGHT_UP_WITHIN:g} s")
+        time.sleep(POLL_SECONDS)
