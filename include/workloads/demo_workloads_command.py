@@ -92,7 +92,7 @@ def _audited(result: WorkloadResult) -> str:
     if result.audit.findings:
         return f"[red]{len(result.audit.findings)} findings[/]"
     unchecked = len(result.audit.unchecked)
-    return f"balanced; {unchecked} tables only by --deep" if unchecked else "balanced"
+    return f"balanced; {unchecked} of {len(result.tables)} tables need --deep" if unchecked else "balanced"
 
 
 def _show_charts(settings: Settings, console: Console, results: list[WorkloadResult]) -> None:

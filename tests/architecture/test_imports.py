@@ -103,6 +103,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "wires the control plane; starts drivers as processes, never imports one",
     ),
+    "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.storage": (
         (
@@ -133,7 +134,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
 OUTSIDE = {
     "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
     "pyspark": (
-        ("spark_jobs", "include.datasets"),
+        ("spark_jobs", "include.datasets", "include.workloads.datasets"),
         "Spark is the data plane's; ask a driver, or read with polars",
     ),
     "delta": (("spark_jobs",), "delta-spark belongs to the data plane"),
@@ -145,11 +146,12 @@ OUTSIDE = {
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
     "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
     "typer": (
-        ("include.cli", "include.demo", "include.bench", "include.producers"),
+        ("include.cli", "include.demo", "include.bench", "include.producers", "include.workloads"),
         "the command line only wires; return values and raise typed errors",
     ),
     "rich": (
-        ("include.cli", "include.bench", "include.demo", "include.producers", "include.doctor", "infra"),
+        ("include.cli", "include.bench", "include.demo", "include.producers", "include.workloads", "include.doctor")
+        + ("infra",),
         "return values; the command line shows them",
     ),
 }
@@ -229,13 +231,18 @@ def test_transformations_import_pyspark_and_the_standard_library_only() -> None:
 
 def test_transformations_are_never_imported() -> None:
     """Releases load them from a snapshot (spark_jobs.layers.release_tables); an import would run the clone's code."""
-    strays = [f"{m.path}:{line}" for m in modules() for line, name in imports(m) if inside(name, ["include.datasets"])]
+    strays = [
+        f"{m.path}:{line}"
+        for m in modules()
+        for line, name in imports(m)
+        if inside(name, ["include.datasets", "include.workloads.datasets"])
+    ]
     assert strays == []
 
 
-@pytest.mark.parametrize("package", ["include.demo", "include.bench", "include.producers"])
+@pytest.mark.parametrize("package", ["include.demo", "include.bench", "include.producers", "include.workloads"])
 def test_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
-    users = ("include.demo", "include.bench", "include.producers")
+    users = ("include.demo", "include.bench", "include.producers", "include.workloads")
     strays = [
         f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"
         for m in code()

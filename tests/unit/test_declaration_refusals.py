@@ -173,7 +173,7 @@ ROWS: dict[str, Row] = {
     ),
     "superscript digits": pipeline("horizon: 3 days", "horizon: ² days", "identity.horizon", "like '2 days'"),
     "lateness beyond time": pipeline("lateness: 2 days", "lateness: 900000000 days", "lateness", "at most"),
-    "unknown event time": pipeline("event_time: occurred_at", "event_time: at", "event_time", "columns: event_id"),
+    "unknown event time": pipeline("event_time: occurred_at", "event_time: at", "event_time", "'at' is not a column"),
     "event time of another type": pipeline("event_time: occurred_at", "event_time: kind", "event_time", "timestamp"),
     "identity twice": pipeline("columns: [event_id]", "columns: [event_id, event_id]", "columns[1]", "stands twice"),
     "window named as a column": pipeline(

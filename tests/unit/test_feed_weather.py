@@ -61,7 +61,7 @@ def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     assert tuple(weather_events().columns) == EVENT_COLUMNS
     with pytest.raises(UnknownFeed) as refused:
         find_feed("trains")
-    assert refused.value.known == ("flights", "weather")
+    assert refused.value.known == ("flights", "weather", "ad_events", "searches", "posts", "auction")
 
 
 def test_repeat_below_1_is_refused() -> None:

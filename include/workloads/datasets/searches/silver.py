@@ -14,6 +14,6 @@ def silver(accepted: DataFrame) -> DataFrame:
     prefixes = F.array_distinct(F.array(*(F.substring("term", 1, length) for length in range(1, LONGEST_PREFIX + 1))))
     return (
         accepted.withColumn("hour", F.date_trunc("hour", "searched_at"))
-        .withColumn("hour_of_week", (weekday * 24 + F.hour("searched_at")).cast("int"))
+        .withColumn("hour_of_week", (weekday * 24 + F.hour("searched_at")).try_cast("int"))
         .withColumn("prefixes", prefixes)
     )
