@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.cli.exit_codes import INTERRUPTED
 from include.reading import pinned
 from include.reading.plain_values import json_value, text_value
 from include.reading.published_sql import LAYERS, QueryResult, run_query
 from include.reading.published_tables import TableStats
+from include.reading.watched_query import ResultChange, watched_changes
+from include.settings import load_settings
 
 SHOWN_ROWS = 200
 WIDE = 4_000
@@ -38,15 +41,63 @@ def query(
     limit: Annotated[
         int | None, typer.Option(min=0, help=f"Maximum number of rows. [default: {SHOWN_ROWS} in a table, else all]")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run it again with each publication, and print the rows that changed.")
+    ] = False,
 ) -> None:
-    """Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication."""
+    """Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication.
 
-    found = run_query(pinned(), sys.stdin.read() if sql == "-" else sql)
+    With --watch, + marks new rows and - marks rows that are gone; json has one object per publication. Ctrl-C ends it.
+    """
+
+    text = sys.stdin.read() if sql == "-" else sql
+    if watch:
+        _watch(text, format, limit)
+        return
+    found = run_query(pinned(), text)
     if format is Format.table:
         print_table(found, SHOWN_ROWS if limit is None else limit)
         return
     rows = found.rows if limit is None else islice(found.rows, limit)
     (write_json if format is Format.json else write_csv)(found.columns, rows, sys.stdout)
+
+
+def _watch(sql: str, format: Format, limit: int | None) -> None:
+    if format is Format.csv:
+        raise typer.BadParameter("--watch prints a table or json", param_hint="--format")
+    try:
+        for change in watched_changes(load_settings(), sql):
+            if format is Format.json:
+                sys.stdout.write(json.dumps(_change_values(change, limit), ensure_ascii=False) + "\n")
+                sys.stdout.flush()
+            else:
+                _print_change(change, SHOWN_ROWS if limit is None else limit)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _change_values(change: ResultChange, limit: int | None) -> dict[str, Any]:
+    names = list(_distinct(change.columns))
+    rows = [(sign, dict(zip(names, map(json_value, row), strict=True))) for sign, *row in change.rows[:limit]]
+    added, removed = ([row for sign, row in rows if sign == wanted] for wanted in (1, -1))
+    return {"batches": dict(change.batches), "rows": change.total, "added": added, "removed": removed}
+
+
+def _print_change(change: ResultChange, limit: int) -> None:
+    console, batches = wide_console(), ", ".join(f"{name} batch {batch}" for name, batch in change.batches.items())
+    added = sum(row[0] > 0 for row in change.rows)
+    counts = f"{added:,} new, {len(change.rows) - added:,} gone, {change.total:,} in all"
+    console.print(f"\n[bold]{batches or 'no table'}[/]: {counts}", highlight=False)
+    table = Table("", box=None, header_style="bold")
+    for name, kind in zip(change.columns, change.types, strict=True):
+        table.add_column(Text(name), justify="right" if is_number(kind) else "left", overflow="fold")
+    for sign, *row in change.rows[:limit]:
+        style = "green" if sign > 0 else "red"
+        table.add_row("+" if sign > 0 else "-", *(Text(text_value(value)) for value in row), style=style)
+    if change.rows:
+        console.print(table)
+    if len(change.rows) > limit:
+        console.print(f"the first {limit} rows; more with --limit", highlight=False)
 
 
 def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:

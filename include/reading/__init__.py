@@ -4,5 +4,6 @@ For notebooks: `from include.reading import read` and `read("gold.carrier_hours"
 """
 
 from include.reading.published_tables import PinnedTables, TableUnknown, pinned, read, read_arrow
+from include.reading.subscription import PublishedChange, subscribe
 
-__all__ = ["PinnedTables", "TableUnknown", "pinned", "read", "read_arrow"]
+__all__ = ["PinnedTables", "PublishedChange", "TableUnknown", "pinned", "read", "read_arrow", "subscribe"]

@@ -50,8 +50,18 @@ def tables_mentioned(sql: str, known: list[str]) -> list[str]:
 def run_query(reading: PinnedTables, sql: str) -> QueryResult:
     """Run one reading statement over schemas bronze, silver, rejected and gold and return its rows, streamed.
 
+    Raises as `open_query`. The statement can read no file and no network address.
+    """
+    connection, reader = open_query(reading, sql)
+    schema = reader.schema
+    return QueryResult(tuple(schema.names), tuple(schema.types), _rows(connection, reader, sorted(reading.tables)))
+
+
+def open_query(reading: PinnedTables, sql: str) -> tuple[Any, Any]:
+    """Return the connection that runs a statement, and its result as an Arrow reader.
+
     Raises QueryRefused for anything but one SELECT (or EXPLAIN), QueryFailed with DuckDB's message and the tables
-    that exist. The statement can read no file and no network address.
+    that exist.
     """
     import duckdb
 
@@ -59,11 +69,9 @@ def run_query(reading: PinnedTables, sql: str) -> QueryResult:
     try:
         validate_reading(sql)
         connection = _database_of(reading, tables_mentioned(sql, known))
-        reader = connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
+        return connection, connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
     except duckdb.Error as error:
         raise QueryFailed(str(error), known) from error
-    schema = reader.schema
-    return QueryResult(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
 
 
 def validate_reading(sql: str) -> None:

@@ -1,0 +1,79 @@
+"""A query that runs again with each publication of what it reads, and the rows that changed in its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from include.reading.memory_database import memory_database
+from include.reading.published_sql import open_query, tables_mentioned
+from include.reading.published_tables import PinnedTables, pinned
+from include.settings import Settings
+
+POLL_SECONDS = 0.5
+CHANGES = """
+select * from (
+    select 1 as _sign, * from (from now except all from before)
+    union all
+    select -1 as _sign, * from (from before except all from now)
+) order by all
+"""
+
+
+@dataclass(frozen=True)
+class ResultChange:
+    """What publications changed in a query's result: `batches` by dataset; `rows` begin with 1 (new) or -1 (gone).
+
+    A row that changed is in it twice. `types` are the Arrow types of `columns`.
+    """
+
+    batches: Mapping[str, int]
+    columns: tuple[str, ...]
+    types: tuple[Any, ...]
+    rows: tuple[tuple[int, ...], ...]
+    total: int
+
+
+def watched_changes(
+    settings: Settings, sql: str, stop: Callable[[], bool] = lambda: False, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[ResultChange]:
+    """Yield the result of a query as new rows, then what each publication changes in it, until `stop` returns true.
+
+    Both results are in DuckDB, which spills beyond its memory limit. Raises QueryRefused, QueryFailed.
+    """
+    database, looked_at = memory_database(), dict[str, tuple[str, int]]()
+    try:
+        while not stop():
+            reading = pinned(settings)
+            versions = _versions(reading, sql)
+            if versions == looked_at:
+                sleep(POLL_SECONDS)
+                continue
+            yield _changed(database, reading, sql, is_first=not looked_at)
+            looked_at = versions
+    finally:
+        database.close()
+
+
+def _versions(reading: PinnedTables, sql: str) -> dict[str, tuple[str, int]]:
+    """Return release and version of each table that the query names, and of nothing, so that it runs at least once."""
+    tables = {name: reading.tables[name] for name in tables_mentioned(sql, sorted(reading.tables))}
+    return {name: (table.release, table.version) for name, table in tables.items()} | {"": ("", 0)}
+
+
+def _changed(database: Any, reading: PinnedTables, sql: str, *, is_first: bool) -> ResultChange:
+    connection, reader = open_query(reading, sql)
+    database.register("result", reader)
+    database.execute("create or replace table now as from result")
+    connection.close()
+    if is_first:
+        database.execute("create table before as from now limit 0")
+    found = database.sql(CHANGES)
+    names = tables_mentioned(sql, sorted(reading.tables))
+    batches = {reading.tables[name].dataset: reading.tables[name].batch for name in names}
+    rows = tuple(found.fetchall())
+    total = int(database.execute("select count(*) from now").fetchone()[0])
+    database.execute("drop table before; alter table now rename to before")
+    return ResultChange(batches, tuple(reader.schema.names), tuple(reader.schema.types), rows, total)
