@@ -143,7 +143,7 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
         for _, expression in gold.columns:
             yield expression, f"select {duckdb_expression(expression, silver)} from silver"
     condition = duckdb_expression(row_condition(gold), _columns(gold, silver))
-    yield row_condition(gold), f"{_grained(gold, silver)} select 1 from grained where {condition}"
+    yield row_condition(gold), f"{grained_sql(gold, silver)} select 1 from grained where {condition}"
 
 
 def _findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Finding]]:
@@ -183,7 +183,9 @@ def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
     if gold.session is not None:
         source = f"({numbered_sessions_sql(gold.session, gold.keys, source)})"
         keys, selected = [*keys, SESSION_NUMBER], [*keys, *session_bounds_sql(gold.session)]
-    return f"{_grained(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
+    return (
+        f"{grained_sql(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
+    )
 
 
 def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
@@ -207,14 +209,14 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
     grain = [sql_identifier(name) for name in grain_columns(gold)]
     same = " and ".join(f"grained.{name} is not distinct from touched.{name}" for name in grain)
     return (
-        f"{_grained(gold, silver)}, touched as "
+        f"{grained_sql(gold, silver)}, touched as "
         f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "
         f"silver as (select * from grained semi join touched on {same}) "
         f"select * from ({duckdb_expression(gold.query, columns)})"
     )
 
 
-def _grained(gold: Gold, silver: Sequence[str]) -> str:
+def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
     window = gold_window(gold)
     rest = "*" if window is None or window.name not in silver else f"* exclude ({sql_identifier(window.name)})"

@@ -62,6 +62,14 @@ COMMANDS = {
         "include.cli.query_command:tables",
         "List the published tables: rows, size, files, version and batch, from their Delta logs.",
     ),
+    "explain": LazyCommand(
+        "include.cli.origin_command:explain",
+        "Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads.",
+    ),
+    "lineage": LazyCommand(
+        "include.cli.origin_command:lineage",
+        "Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset.",
+    ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",

@@ -24,6 +24,10 @@ GOLD = """
     keys: [device]
     where: litres <> 4
     measures: {litres: {sum: litres}}
+  meter_arrivals:
+    kind: additive
+    window: {column: _timestamp, size: 7 seconds, as: since}
+    measures: {readings: {count: "*"}}
   meter_local_days:
     kind: query
     query: gold/local_days.sql
@@ -82,7 +86,14 @@ def test_day_of_a_time_zone_begins_at_its_offset(release: SmallRelease) -> None:
     ]
 
 
-@pytest.mark.parametrize("table", ["meter_slides", "meter_totals", "meter_local_days"])
+def test_window_of_kafka_s_time_counts_by_arrival(release: SmallRelease) -> None:
+    found = release.read("gold.meter_arrivals").sort("since")
+    # Both batches came 7 seconds apart.
+    assert found["readings"].to_list() == [3, 3]
+    assert found["since"].diff()[1] == timedelta(seconds=7)
+
+
+@pytest.mark.parametrize("table", ["meter_arrivals", "meter_slides", "meter_totals", "meter_local_days"])
 def test_audit_recomputes_every_kind_of_window(release: SmallRelease, table: str) -> None:
     assert audited(release, table) == []
 
@@ -94,6 +105,7 @@ def test_rebuilt_slice_is_equal_and_a_patch_corrects_every_window(release: Small
     before = sums(release, "meter_slides", "device", "since", "litres")
     patch, _, differing = patcher.rebuild(WHOLE_HISTORY, double_litres)
     assert {name: n for name, n in differing.items() if name.startswith("gold")} == {
+        "gold.meter_arrivals": 0,
         "gold.meter_slides": 8,
         "gold.meter_totals": 2,
         "gold.meter_local_days": 4,

@@ -1,0 +1,140 @@
+"""From a row of gold back to the Kafka records that made it: by its grain, in published silver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from include.audit.gold_findings import columns_of, grained_sql
+from include.catalog.dataset import released_dataset
+from include.catalog.pipeline import Gold, gold_session, grain_columns, row_columns, row_condition
+from include.errors import Terminal
+from include.reading.memory_database import memory_database
+from include.reading.publication import PublishedTable
+from include.reading.published_tables import PinnedTables
+from include.settings import Settings
+from include.sql_quoting import duckdb_expression, sql_identifier
+
+GOLD_LAYER = "gold."
+
+
+class OriginRefused(Terminal):
+    """The row of gold is not named, or not by itself; `table` is its table."""
+
+    def __init__(self, table: str, why: str, keys: Sequence[str]) -> None:
+        named = " ".join(f"--key {key}=…" for key in keys)
+        super().__init__(f"{table}: {why}; nothing was read further", f"headrace explain {table} {named}")
+        self.table = table
+
+
+@dataclass(frozen=True)
+class RecordRange:
+    """Records of one partition and batch that a row of gold is made of: offsets in [first, last], not all of them."""
+
+    partition: int
+    batch: int
+    first: int
+    last: int
+    records: int
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """One record that a row of gold is made of, with its payload in bronze."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+@dataclass(frozen=True)
+class RowOrigin:
+    """Rows of gold of one grain (by column), the topic, and the records of silver that made them."""
+
+    table: PublishedTable
+    topic: str
+    rows: tuple[Mapping[str, Any], ...]
+    ranges: tuple[RecordRange, ...]
+    records: tuple[SourceRecord, ...]
+
+
+def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str], limit: int) -> RowOrigin:
+    """Return what made the rows of gold that `keys` (column → text) name, with up to `limit` records.
+
+    Raises TableUnknown, OriginRefused.
+    """
+    published = reading.table(table)
+    if not table.startswith(GOLD_LAYER):
+        raise OriginRefused(table, "is no table of gold", ())
+    pipeline = released_dataset(settings, published.dataset, published.release).pipeline
+    gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
+    _refuse_other_keys(table, gold, keys)
+    database = memory_database()
+    try:
+        database.register("published", reading.arrow(table))
+        database.register("silver", reading.arrow(f"silver.{published.dataset}"))
+        database.register("bronze", reading.arrow(f"bronze.{published.dataset}"))
+        rows = _rows(database, gold, table, keys)
+        database.execute(f"create temp table origin as {_origin_sql(database, gold, rows)}", _values(gold, rows[0]))
+        ranges = [RecordRange(*row) for row in database.execute(RANGES).fetchall()]
+        records = [SourceRecord(*row) for row in database.execute(RECORDS, [limit]).fetchall()]
+    finally:
+        database.close()
+    return RowOrigin(published, pipeline.topic, tuple(rows), tuple(ranges), tuple(records))
+
+
+def _refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
+    names = row_columns(gold)
+    if unknown := [key for key in keys if key not in names]:
+        raise OriginRefused(table, f"{unknown[0]} does not name its rows; {', '.join(names)} do", names)
+    if missing := [name for name in grain_columns(gold) if name not in keys]:
+        raise OriginRefused(table, f"--key is missing for {', '.join(missing)}", names)
+
+
+def _rows(database: Any, gold: Gold, table: str, keys: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the published rows with these keys; a text is cast to the type of its column, empty is null."""
+    types = dict(database.sql("select column_name, column_type from (describe published)").fetchall())
+    same = " and ".join(f"{sql_identifier(key)} is not distinct from cast(? as {types[key]})" for key in keys)
+    try:
+        found = database.execute(f"select * from published where {same}", [value or None for value in keys.values()])
+    except duckdb.ConversionException as error:
+        raise OriginRefused(table, str(error).splitlines()[0], row_columns(gold)) from error
+    names = [column[0] for column in found.description]
+    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    if not rows:
+        raise OriginRefused(table, f"has no row with {', '.join(f'{k}={v}' for k, v in keys.items())}", list(keys))
+    if gold_session(gold) is not None and len(rows) > 1:
+        raise OriginRefused(table, f"has {len(rows)} sessions with these keys", row_columns(gold))
+    return rows
+
+
+def _values(gold: Gold, row: Mapping[str, Any]) -> list[Any]:
+    session = gold_session(gold)
+    return [row[name] for name in grain_columns(gold)] + ([row[session.start], row[session.end]] if session else [])
+
+
+def _origin_sql(database: Any, gold: Gold, rows: Sequence[Mapping[str, Any]]) -> str:
+    silver, session = columns_of(database, "silver"), gold_session(gold)
+    conditions = [f"{sql_identifier(name)} is not distinct from ?" for name in grain_columns(gold)]
+    if session is not None:
+        conditions.append(f"{sql_identifier(session.column)} between ? and ?")
+    if gold.kind == "query":
+        # A query sees all rows of its grain; those that touch it are the reason why it is there.
+        conditions.append(f"({duckdb_expression(row_condition(gold), [*silver, *grain_columns(gold)])})")
+    columns = "_partition, _offset, _batch_id"
+    return f"{grained_sql(gold, silver)} select {columns} from grained where {' and '.join(conditions)}"
+
+
+RANGES = """
+select _partition, _batch_id, min(_offset), max(_offset), count(*)
+from origin group by _partition, _batch_id order by _batch_id, _partition
+"""
+RECORDS = """
+select o._partition, o._offset, b.value
+from (from origin order by _batch_id, _partition, _offset limit ?) as o
+join bronze as b on b.partition = o._partition and b."offset" = o._offset
+order by o._batch_id, o._partition, o._offset
+"""

@@ -1,0 +1,95 @@
+"""`headrace explain` and `headrace lineage`: from a row of gold to its Kafka records; which table is made of which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from include.audit.row_origin import RowOrigin, row_origin
+from include.catalog.dataset import dataset_names, declared_dataset
+from include.catalog.lineage_graph import REFERENCE, LineageEdge, lineage_edges
+from include.cli.query_command import wide_console
+from include.reading import pinned
+from include.reading.plain_values import excerpt, json_value, text_value
+from include.settings import load_settings
+
+PAYLOAD_WIDTH = 100
+
+
+def parsed_key(text: str) -> tuple[str, str]:
+    """Return column and value of `column=value`; typer's BadParameter."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not COLUMN=VALUE")
+    return name, value
+
+
+def explain(
+    table: Annotated[str, typer.Argument(help="A gold table: gold.carrier_hours.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Names the row; repeat it. Empty: null.")
+    ] = None,
+    records: Annotated[int, typer.Option(min=0, help="List so many of the records, with payloads.")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads."""
+
+    keys = dict(map(parsed_key, key or ()))
+    found = row_origin(load_settings(), pinned(), table, keys, records)
+    if json_:
+        typer.echo(json.dumps(_origin_values(found), ensure_ascii=False))
+        return
+    _print_origin(found)
+
+
+def lineage(json_: Annotated[bool, typer.Option("--json", help="Print JSON: a list of edges.")] = False) -> None:
+    """Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset."""
+
+    settings = load_settings()
+    edges = [edge for name in dataset_names(settings) for edge in lineage_edges(declared_dataset(settings, name))]
+    if json_:
+        typer.echo(json.dumps([asdict(edge) for edge in edges]))
+        return
+    targets = {edge.target for edge in edges}
+    for root in dict.fromkeys(edge.source for edge in edges if edge.source not in targets):
+        wide_console().print(_tree(root, edges))
+
+
+def _tree(name: str, edges: Sequence[LineageEdge], by: str = "") -> Tree:
+    tree = Tree(Text.assemble((name, "bold"), f"  {by}" if by else ""))
+    for edge in edges:
+        if edge.source == name:
+            # Below a reference table silver stands without its gold, which its topic shows.
+            tree.add(_tree(edge.target, [] if name.startswith(REFERENCE) else edges, edge.by))
+    return tree
+
+
+def _origin_values(found: RowOrigin) -> dict[str, Any]:
+    rows = [{name: json_value(value) for name, value in row.items()} for row in found.rows]
+    records = [{**asdict(record), "value": json_value(record.value)} for record in found.records]
+    ranges = [asdict(each) for each in found.ranges]
+    facts = {"table": found.table.name, "release": found.table.release, "topic": found.topic}
+    return {**facts, "rows": rows, "ranges": ranges, "records": records}
+
+
+def _print_origin(found: RowOrigin) -> None:
+    console = wide_console()
+    for row in found.rows:
+        console.print(Text(", ".join(f"{k}={text_value(v)}" for k, v in row.items() if not k.startswith("_"))))
+    total = sum(each.records for each in found.ranges)
+    source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
+    console.print(f"{source}: {total:,} records", highlight=False)
+    table = Table("batch", "partition", "first offset", "last offset", "records", box=None, header_style="bold")
+    for each in found.ranges:
+        table.add_row(*(f"{n:,}" for n in (each.batch, each.partition, each.first, each.last, each.records)))
+    console.print(table)
+    for record in found.records:
+        value = "null" if record.value is None else excerpt(record.value, PAYLOAD_WIDTH)
+        console.print(Text(f"{record.partition}/{record.offset}  {value}"))
