@@ -163,6 +163,21 @@ def request_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "requests" / f"{dataset}.json"
 
 
+def analyses_path(settings: Settings, dataset: str) -> Path:
+    """The published analyses of a dataset, and the folder of each."""
+    return settings.state / "analyses" / dataset
+
+
+def analysis_table_path(settings: Settings, dataset: str, name: str) -> Path:
+    """Table `analysis.<name>`."""
+    return analyses_path(settings, dataset) / name / "table"
+
+
+def analysis_run_path(settings: Settings, dataset: str, name: str) -> Path:
+    """Rows and iterations of the run that is not finished."""
+    return analyses_path(settings, dataset) / name / "run"
+
+
 def plan_path(settings: Settings, plan: str) -> Path:
     """The folder of one plan."""
     return settings.state / "plans" / plan

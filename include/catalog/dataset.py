@@ -18,6 +18,7 @@ from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
 
+ANALYSES = "analysis"
 CODE = {".yaml", ".py", ".sql"}
 RELEASE_START = "beginning.yaml"
 
@@ -164,7 +165,8 @@ def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
     """Return the first 12 hex digits of the SHA-256 over the folder's code files, names and bytes."""
     digest = hashlib.sha256()
     found = (path for path in folder.rglob("*") if path.suffix in CODE and path.name not in leave_out)
-    for path in sorted(path for path in found if "__pycache__" not in path.parts):
+    # An analysis reads what is published; it is no part of the release.
+    for path in sorted(path for path in found if not {"__pycache__", ANALYSES} & set(path.parts[len(folder.parts) :])):
         data = path.read_bytes()
         digest.update(f"{path.relative_to(folder)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:12]

@@ -30,6 +30,7 @@ def validate_datasets(settings: Settings, names: Iterable[str]) -> None:
 
 def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Problem]]:
     # sqlglot takes half a second to import: only those who check need it.
+    from include.catalog.analyses import analysis_problems
     from include.catalog.sql_checks import silver_code_problems, sql_problems
 
     try:
@@ -39,6 +40,7 @@ def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Proble
     pipeline = Document(dataset.folder / "pipeline.yaml")
     code = silver_code_problems(dataset.folder / "silver.py", [table.name for table in dataset.pipeline.reference])
     problems = [*code, *sql_problems(pipeline, dataset.pipeline, dataset.contract)]
+    problems += analysis_problems(dataset.folder)
     return dataset, [*problems, *_taken_names(settings, dataset, pipeline)]
 
 

@@ -70,6 +70,9 @@ COMMANDS = {
         "include.cli.origin_command:lineage",
         "Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset.",
     ),
+    "analysis": LazyCommand(
+        "include.cli.analysis_command:app", "Analyses: iterative and learning jobs over published tables."
+    ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow.sdk import Asset
 
+from include.catalog.analyses import analysis_files
 from include.catalog.dataset import dataset_names
 from include.catalog.pipeline import load_pipeline
 from include.errors import HeadraceError
@@ -56,6 +57,11 @@ def _declared(name: str) -> DeclaredDataset:
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
     return DeclaredDataset(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)
+
+
+def declared_analysis_names(dataset: str) -> list[str]:
+    """Return the names of a dataset's analyses; a wrong file fails its own task."""
+    return [path.stem for path in analysis_files(load_settings().datasets / dataset)]
 
 
 def asset(dataset: str, table: str) -> Asset:

@@ -12,6 +12,7 @@ from typing import Any
 from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.paths import publication_path, warehouse
+from include.reading.published_analyses import analysis_tables
 from include.settings import Settings
 
 
@@ -114,12 +115,18 @@ def publications(settings: Settings) -> dict[str, Publication]:
 
 
 def published_tables(settings: Settings) -> dict[str, PublishedTable]:
-    """Return every published table of all datasets by full name, each dataset's from one look at its publication."""
-    return {
+    """Return every published table of all datasets by full name, each dataset's from one look at its publication.
+
+    Analyses come after the tables that they may be of; their release is their code, their batch the number of the run.
+    """
+    found = {
         table.name: table
         for publication in publications(settings).values()
         for table in tables_of(settings, publication).values()
     }
+    for name, (dataset, path, each) in analysis_tables(settings).items():
+        found[name] = PublishedTable(name, path, each.version, dataset, each.code, each.run)
+    return found
 
 
 def tables_of(settings: Settings, publication: Publication) -> dict[str, PublishedTable]:

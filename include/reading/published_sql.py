@@ -11,7 +11,7 @@ from include.errors import Terminal
 from include.reading.memory_database import memory_database
 from include.reading.published_tables import PinnedTables
 
-LAYERS = ("bronze", "silver", "rejected", "gold")
+LAYERS = ("bronze", "silver", "rejected", "gold", "analysis")
 TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
 ROWS_AT_A_TIME = 10_000
 
@@ -48,7 +48,7 @@ def tables_mentioned(sql: str, known: list[str]) -> list[str]:
 
 
 def run_query(reading: PinnedTables, sql: str) -> QueryResult:
-    """Run one reading statement over schemas bronze, silver, rejected and gold and return its rows, streamed.
+    """Run one reading statement over schemas bronze, silver, rejected, gold and analysis and return its rows, streamed.
 
     Raises as `open_query`. The statement can read no file and no network address.
     """

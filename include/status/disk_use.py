@@ -23,7 +23,7 @@ from include.state.release_files import active_releases_file
 
 SHARED = "all"
 """Instead of a release: for what all releases of a dataset share."""
-BY_DATASET = {"checkpoints": "checkpoint", "quality": "validation results"}
+BY_DATASET = {"checkpoints": "checkpoint", "quality": "validation results", "analyses": "analyses"}
 PLAN_FOLDER = re.compile(r"[a-z]+-(.+)-[0-9]+")
 
 

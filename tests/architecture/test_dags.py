@@ -21,7 +21,7 @@ MOST_SECONDS = 2.0
 HEAVY = ("pyspark", "great_expectations", "pyarrow", "polars", "duckdb", "deltalake", "confluent_kafka")
 FILES = sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
 # Without a dataset of their own.
-PLATFORM = {"audit", "maintain"}
+PLATFORM = {"analysis", "audit", "maintain"}
 LOOK = """
 import json, sys, time
 import airflow.sdk
@@ -139,6 +139,13 @@ def test_assets_are_the_tables_changed_by_a_plan(bag: dict[str, Any]) -> None:
     apply = bag["dags"]["replay__flights"]["tasks"]["apply"]
     assert {"bronze.flights", "silver.flights", "rejected.flights", "gold.carrier_hours"} <= set(apply["outlets"])
     assert "bronze.flights" not in bag["dags"]["backfill__flights"]["tasks"]["apply"]["outlets"]
+
+
+def test_each_declared_analysis_is_a_task(bag: dict[str, Any]) -> None:
+    declared = sorted((ROOT / "include" / "datasets").glob("*/analysis/*.yaml"))
+    assert declared
+    expected = {f"{path.parents[1].name}__{path.stem}" for path in declared}
+    assert set(bag["dags"]["analysis"]["tasks"]) == expected
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -70,10 +70,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*LOW, *READERS, "include.planning", "include.status"),
         "requests compaction from the owners of tables, trims logs; between plans",
     ),
+    "include.analysis": (
+        (*LOW, *READERS, "include.planning"),
+        "iterative jobs over published tables; writes no table of a dataset",
+    ),
     "include.operators": (
         (
             *(*LOW, *READERS, "include.audit", "include.status", "include.process_control", "include.planning"),
-            *("include.quality", "include.maintenance"),
+            *("include.quality", "include.maintenance", "include.analysis"),
         ),
         "thin Airflow adapters",
     ),
@@ -96,6 +100,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*LOW, *READERS, "include.audit", "include.doctor", "include.maintenance", "include.planning")
         + (
             "include.process_control",
+            "include.analysis",
             "include.quality",
             "include.reference",
             "include.status",

@@ -1,0 +1,28 @@
+"""Run the declared analyses (`analysis/*.yaml`) of all datasets every night, one after the other.
+
+A killed run continues at its last iteration with the rows that it had read. What a page or a query shows as
+`analysis.<name>` is the last published result.
+
+**Reads** published tables. **Writes** the tables `analysis.<name>`, each run a version. **Guarantee**: readers see a
+result whole, with the versions that it was made of. **After a crash** the retry continues the run. **Does not** change a
+table of a dataset, or take part in a stream's publication.
+"""
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from include.operators.analysis_operator import RunAnalysis
+from include.operators.dag_defaults import DEFAULTS, declared_analysis_names, declared_datasets
+
+with DAG(
+    "analysis",
+    doc_md=__doc__,
+    description="Run iterative and learning jobs over published tables",
+    schedule=CronTriggerTimetable("37 3 * * *", timezone="UTC"),
+    max_active_runs=1,
+    max_active_tasks=1,
+    default_args=DEFAULTS,
+    tags=["analysis"],
+) as dag:
+    for dataset in declared_datasets():
+        for name in declared_analysis_names(dataset.name):
+            RunAnalysis(task_id=f"{dataset.name}__{name}", dataset=dataset.name, analysis=name)

@@ -1,0 +1,1 @@
+"""Iterative and learning jobs over published tables."""

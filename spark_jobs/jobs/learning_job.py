@@ -1,0 +1,50 @@
+"""Learning job: fits a model of MLlib to the rows of an analysis.
+
+Reads: `rows.parquet` and `declared.json` of the run's folder. Writes: `result/` there. Guarantee: the same rows and
+seed give the same result. After a crash: it starts again; the result is replaced whole. Does not: publish.
+
+Usage: python -m spark_jobs.jobs.learning_job FOLDER. Prints one JSON object: the model's figures.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from include.catalog.analyses import KMeans, Recommendations
+from include.settings import Settings
+from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.learned_models import clustered, recommended
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.jobs.bounded_job import run_job
+
+
+def learn(settings: Settings, folder: Path) -> None:
+    """Fit the declared model and write its result."""
+    model: TypeAdapter[KMeans | Recommendations] = TypeAdapter(KMeans | Recommendations)
+    declared = model.validate_json((folder / "declared.json").read_bytes())
+    rows = open_session(settings, f"headrace analysis {folder.parent.name}").read.parquet(str(folder / "rows.parquet"))
+    if isinstance(declared, KMeans):
+        found, figures = clustered(declared, rows)
+    else:
+        found, figures = recommended(declared, rows, folder / "checkpoints")
+    found.coalesce(1).write.mode("overwrite").parquet(str(folder / "result"))
+    report(figures=figures)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit code (`bounded_job.py`)."""
+    (folder,) = arguments
+
+    def work(settings: Settings) -> bool:
+        learn(settings, Path(folder))
+        return True
+
+    return run_job("learning", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
