@@ -4,8 +4,8 @@ A killed run continues at its last iteration with the rows that it had read. Wha
 `analysis.<name>` is the last published result.
 
 **Reads** published tables. **Writes** the tables `analysis.<name>`, each run a version. **Guarantee**: readers see a
-result whole, with the versions that it was made of. **After a crash** the retry continues the run. **Does not** change a
-table of a dataset, or take part in a stream's publication.
+result whole, with the versions that it was made of. **After a crash** the retry continues the run. **Does not** change
+a table of a dataset, or take part in a stream's publication.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
