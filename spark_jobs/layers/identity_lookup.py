@@ -190,8 +190,9 @@ def _added_files(silver: Table, after: int) -> list[DataFile]:
 
 def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
     """Return the rows at the sorted places, with these columns. Reads only row groups that may have one."""
-    schema = to_arrow_schema(silver.spec.data_schema, timezone="UTC")
-    found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
+    whole = to_arrow_schema(silver.spec.data_schema, timezone="UTC")
+    schema = pa.schema([whole.field(name) for name in columns])
+    found = [schema.empty_table()]
     by_partition = _offsets_by_partition(places)
     for file in files:
         if not _may_have(by_partition, file.low, file.high):
@@ -199,12 +200,15 @@ def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: S
         with pq.ParquetFile(silver.spec.path / file.path, pre_buffer=False) as source:
             for group, (low, high) in enumerate(group_bounds(source.metadata, PLACE)):
                 if _may_have(by_partition, low, high):
-                    found.append(_rows_of_group(source, group, places, columns))
+                    found.append(_rows_of_group(source, group, places, schema))
     return pa.concat_tables(found, promote_options="permissive")
 
 
-def _rows_of_group(source: pq.ParquetFile, group: int, places: Words, columns: Sequence[str]) -> pa.Table:
-    rows = source.read_row_group(group, columns=list(columns), use_threads=False)
+def _rows_of_group(source: pq.ParquetFile, group: int, places: Words, schema: pa.Schema) -> pa.Table:
+    rows = source.read_row_group(group, columns=schema.names, use_threads=False).select(schema.names)
+    if pa.string_view() in rows.schema.types:
+        # As delta-rs writes texts; Arrow cannot filter them.
+        rows = rows.cast(schema)
     here = packed_places(*(rows[name].to_numpy() for name in PLACE))
     index = np.minimum(np.searchsorted(places, here), len(places) - 1)
     return rows.filter(places[index] == here)
