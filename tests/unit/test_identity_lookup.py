@@ -147,6 +147,13 @@ def test_compacted_rows_are_found_and_not_indexed_again(silver: IndexedSilver) -
     assert sum(segment.rows for segment in record.segments) == 50
 
 
+def test_rows_of_files_that_delta_rs_rewrote_are_found(silver: IndexedSilver) -> None:
+    silver.candidates([1])
+    # What delta-rs writes itself, for DELETE, says that its texts are of this type.
+    silver.compact(pa.string_view())
+    assert silver.candidates([3, 49, 700]) == ["e3", "e49"]
+
+
 def removed_index(silver: IndexedSilver) -> None:
     shutil.rmtree(silver.index)
 
@@ -198,13 +205,6 @@ def rolled_back_table(silver: IndexedSilver) -> None:
         rolled_back_table,
     ],
 )
-def test_rows_of_files_that_delta_rs_rewrote_are_found(silver: IndexedSilver) -> None:
-    silver.candidates([1])
-    # What delta-rs writes itself, for DELETE, says that its texts are of this type.
-    silver.compact(pa.string_view())
-    assert silver.candidates([3, 49, 700]) == ["e3", "e49"]
-
-
 def test_unusable_index_is_built_again(silver: IndexedSilver, damage: Callable[[IndexedSilver], None]) -> None:
     silver.candidates([1])
     damage(silver)
