@@ -1,6 +1,6 @@
 """Graph algorithms as SQL: each iteration makes the next state from the last one, until nothing changes.
 
-DuckDB runs on one thread, so that sums of doubles are the same in each run.
+Doubles are added up in their order, so that a sum does not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def graph_steps(declared: GraphAlgorithm) -> GraphSteps:
 def _pagerank(declared: PageRank) -> GraphSteps:
     # Brin and Page, 1998; the rank of nodes without edges to others is shared by all.
     following = f"""
-        with weights as (select source, sum(weight) as total from edges group by source),
+        with weights as (select source, {_sum("weight")} as total from edges group by source),
         flows as (
-            select e.target as node, sum(s.rank * e.weight / w.total) as flow
+            select e.target as node, {_sum("s.rank * e.weight / w.total")} as flow
             from edges as e join weights as w using (source) join state as s on s.node = e.source
             group by all order by all
         ),
-        lost as (select coalesce(sum(rank), 0) as rank from state anti join weights on node = source)
+        lost as (select coalesce({_sum("rank")}, 0) as rank from state anti join weights on node = source)
         select node,
             (1 - {declared.damping}) / count(*) over ()
             + {declared.damping} * (coalesce(flow, 0) + (select rank from lost) / count(*) over ()) as rank
@@ -52,9 +52,13 @@ def _pagerank(declared: PageRank) -> GraphSteps:
         "select node, 1 / count(*) over () as rank from "
         "(select source as node from edges union select target from edges) order by node",
         following,
-        "select coalesce(sum(abs(n.rank - s.rank)), 0) from next as n join state as s using (node)",
+        f"select coalesce({_sum('abs(n.rank - s.rank)')}, 0) from next as n join state as s using (node)",
         "select node, rank from state order by rank desc, node",
     )
+
+
+def _sum(expression: str) -> str:
+    return f"list_sum(list_sort(list({expression})))"
 
 
 COMPONENTS = GraphSteps(

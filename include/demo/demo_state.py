@@ -30,6 +30,7 @@ STATE_FOLDERS = (
     "orders",
     "airflow",
     "quality",
+    "analyses",
     "removed",
     "spill",
 )
