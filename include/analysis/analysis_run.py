@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.analysis.graph_iterations import graph_database, graph_steps, next_state
+from include.analysis.graph_iterations import final_state, graph_database, graph_steps, next_state, unweighted_edges
 from include.catalog.analyses import Analysis, Closure, Components, KMeans, PageRank, Recommendations
 from include.durable_files import write_atomically
 from include.errors import Terminal, Transient
@@ -26,7 +27,6 @@ from include.reading.published_analyses import PublishedAnalysis, publish_analys
 from include.reading.published_sql import open_query, tables_mentioned
 from include.reading.published_tables import PinnedTables, pinned
 from include.settings import Settings
-from include.sql_quoting import sql_literal
 from include.state.file_locks import LockHeld, take_lock
 
 LEARNING_JOB = "spark_jobs.jobs.learning_job"
@@ -36,6 +36,8 @@ REQUIRED = {
     "closure": ("source", "target"),
     "als": ("user", "item", "rating"),
 }
+KEPT_HOURS = 24
+"""How long a reader may use a replaced result."""
 Reporter = Callable[[str], None]
 
 
@@ -58,12 +60,13 @@ class AnalysisBusy(Transient):
 
 @dataclass(frozen=True)
 class AnalysisRun:
-    """A run that is not finished: number, declaration, sources by table name, and iterations that are done."""
+    """A run that is not finished: number, declaration, sources by table name, last iteration and what it changed."""
 
     number: int
     code: str
     sources: Mapping[str, tuple[str, int]]
     iteration: int = -1
+    change: float = 1.0
 
 
 def run_analysis(settings: Settings, analysis: Analysis, report: Reporter) -> PublishedAnalysis:
@@ -113,20 +116,19 @@ def _read_rows(reading: PinnedTables, analysis: Analysis, path: Path) -> int:
     """Write the rows of the analysis's query as a Parquet file; return their number."""
     import pyarrow.parquet as pq
 
-    connection, rows = open_query(reading, analysis.declared.query)
-    declared = analysis.declared
+    declared, count = analysis.declared, 0
     needed = REQUIRED.get(declared.algorithm, ())
     if isinstance(declared, KMeans):
         needed = (declared.key, *declared.features)
-    if missing := [name for name in needed if name not in rows.schema.names]:
-        why = f"its query has no column {', '.join(missing)}; it has {', '.join(rows.schema.names)}"
-        raise AnalysisRefused(analysis, why)
-    count = 0
-    with pq.ParquetWriter(path, rows.schema) as writer:
-        for batch in rows:
-            writer.write_batch(batch)
-            count += batch.num_rows
-    connection.close()
+    connection, rows = open_query(reading, declared.query)
+    with closing(connection):
+        if missing := [name for name in needed if name not in rows.schema.names]:
+            why = f"its query has no column {', '.join(missing)}; it has {', '.join(rows.schema.names)}"
+            raise AnalysisRefused(analysis, why)
+        with pq.ParquetWriter(path, rows.schema) as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+                count += batch.num_rows
     if not count:
         raise AnalysisRefused(analysis, "its query has no rows")
     return count
@@ -138,30 +140,34 @@ def _computed(
     """Return the result as an Arrow table, and the figures of the algorithm."""
     declared = analysis.declared
     if isinstance(declared, PageRank | Components | Closure):
-        return _iterated(folder, declared, run, report)
+        return _iterated(folder, analysis, declared, run, report)
     return _learned(settings, folder, analysis, declared, report)
 
 
 def _iterated(
-    folder: Path, declared: PageRank | Components | Closure, run: AnalysisRun, report: Reporter
+    folder: Path, analysis: Analysis, declared: PageRank | Components | Closure, run: AnalysisRun, report: Reporter
 ) -> tuple[Any, dict[str, float]]:
     steps, database = graph_steps(declared), graph_database(folder / "rows.parquet")
     enough = declared.tolerance if isinstance(declared, PageRank) else 0.0
-    state = folder / f"iteration-{run.iteration}.parquet" if run.iteration >= 0 else None
-    change = 1.0
-    while run.iteration < declared.iterations and change > enough:
-        run = replace(run, iteration=run.iteration + 1)
-        following = folder / f"iteration-{run.iteration}.parquet"
-        change = next_state(database, steps, state, following)
-        _record(folder, run)
-        if state is not None:
-            state.unlink()
-            report(f"iteration {run.iteration}: {change:.6g} changed")
-        state = following
-    database.execute(f"create or replace view state as from read_parquet({sql_literal(str(state))})")
-    result = database.sql(steps.result).to_arrow_table()
-    database.close()
-    return result, {"iterations": float(run.iteration), "change": change}
+    with closing(database):
+        if isinstance(declared, PageRank) and (count := unweighted_edges(database)):
+            raise AnalysisRefused(analysis, f"{count:,} rows have no weight above 0")
+        while run.change > enough:
+            if run.iteration == declared.iterations:
+                why = f"iteration {run.iteration} still changed {run.change:.6g}; `iterations` allows no more"
+                raise AnalysisRefused(analysis, why)
+            last, following = _state(folder, run.iteration), _state(folder, run.iteration + 1)
+            change = next_state(database, steps, last if run.iteration >= 0 else None, following)
+            run = replace(run, iteration=run.iteration + 1, change=change)
+            _record(folder, run)
+            last.unlink(missing_ok=True)
+            report(f"iteration {run.iteration}: {run.change:.6g} changed")
+        result = final_state(database, steps, _state(folder, run.iteration))
+    return result, {"iterations": float(run.iteration), "change": run.change}
+
+
+def _state(folder: Path, iteration: int) -> Path:
+    return folder / f"iteration-{iteration}.parquet"
 
 
 def _learned(
@@ -172,7 +178,8 @@ def _learned(
     write_atomically(folder / "declared.json", declared.model_dump_json())
     again = f"headrace analysis run {analysis.dataset} {analysis.name}"
     name = f"analysis-{analysis.dataset}-{analysis.name}"
-    last = run_job(settings, name, analysis.dataset, [LEARNING_JOB, str(folder)], lambda line: report(str(line)), again)
+    report(f"fits {declared.algorithm}")
+    last = run_job(settings, name, analysis.dataset, [LEARNING_JOB, str(folder)], lambda _: None, again)
     if "failed" in last:
         raise AnalysisRefused(analysis, str(last["failed"]))
     return pq.read_table(folder / "result", partitioning=None), dict(last["figures"])
@@ -190,9 +197,10 @@ def _published(
         facts = json.dumps({"app_id": app_id, "analysis": analysis.name, "sources": run.sources, "figures": figures})
         properties = CommitProperties({"userMetadata": facts}, app_transactions=[Transaction(app_id, run.number)])
         write_deltalake(str(path), result, mode="overwrite", schema_mode="overwrite", commit_properties=properties)
-    version = DeltaTable(str(path)).version()
-    published = PublishedAnalysis(analysis.name, version, run.number, analysis.code, run.sources, figures)
+    table = DeltaTable(str(path))
+    published = PublishedAnalysis(analysis.name, table.version(), run.number, analysis.code, run.sources, figures)
     publish_analysis(settings, analysis.dataset, published)
+    table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
     return published
 
 

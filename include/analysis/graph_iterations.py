@@ -94,22 +94,36 @@ CLOSURE = GraphSteps(
 def graph_database(edges: Path) -> Any:
     """Return a DuckDB connection with the view `edges` of a Parquet file: rows without null ends."""
     database = memory_database()
-    database.execute("set threads = 1")
     known = "source is not null and target is not null"
     database.execute(f"create view edges as from read_parquet({sql_literal(str(edges))}) where {known}")
     return database
 
 
+def unweighted_edges(database: Any) -> int:
+    """Return how many edges have no weight above 0."""
+    return int(database.execute("select count(*) from edges where not coalesce(weight > 0, false)").fetchall()[0][0])
+
+
 def next_state(database: Any, steps: GraphSteps, state: Path | None, into: Path) -> float:
     """Write the state after `state` (None: the first one) to the Parquet file `into`; return how much changed."""
+    change = 1.0
     if state is None:
         database.execute(f"create or replace table next as {steps.first}")
-        change = 1.0
     else:
-        database.execute(f"create or replace view state as from read_parquet({sql_literal(str(state))})")
+        _view_state(database, state)
         database.execute(f"create or replace table next as {steps.following}")
-        change = float(database.execute(steps.change).fetchone()[0])
+        change = float(database.execute(steps.change).fetchall()[0][0])
     unfinished = into.with_suffix(".part")
     database.execute(f"copy next to {sql_literal(str(unfinished))} (format parquet)")
     unfinished.replace(into)
     return change
+
+
+def final_state(database: Any, steps: GraphSteps, state: Path) -> Any:
+    """Return the result of the last state as an Arrow table."""
+    _view_state(database, state)
+    return database.sql(steps.result).to_arrow_table()
+
+
+def _view_state(database: Any, state: Path) -> None:
+    database.execute(f"create or replace view state as from read_parquet({sql_literal(str(state))})")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.catalog.measures import QUANTILE_ERROR, Measure
+from include.catalog.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
 from include.sql_quoting import duckdb_expression
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
 # A sum of doubles depends on the order of the rows in its last digits; releases since then may not have one.
 SUM_ERROR = 1e-9
-LEAST = ("first", "min_by")
 
 
 def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Measure]) -> str:
@@ -28,7 +27,7 @@ def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Me
     if function == "avg":
         # One division after an exact sum: DuckDB's own avg adds up doubles.
         return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
-    if function in ("first", "last", "min_by", "max_by"):
+    if function in PLACED:
         return _placed(measure, expression, duckdb_expression(measure.by, silver))
     if function == "top_k":
         return _top(measure, expression)
@@ -55,7 +54,7 @@ def is_wrong_sql(measure: Measure, gold: str, expected: str, scale: int | None) 
 
 
 def _placed(measure: Measure, expression: str, by: str) -> str:
-    choose = "arg_min" if measure.function in LEAST else "arg_max"
+    choose = "arg_min" if measure.function in EARLIEST else "arg_max"
     place = f"struct_pack(a := {by}, b := _partition, c := _offset)"
     # Of a struct, since a value that is null would be passed over.
     return f"({choose}(struct_pack(v := {expression}), {place}) filter (where {by} is not null)).v"

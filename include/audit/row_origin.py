@@ -10,7 +10,8 @@ import duckdb
 
 from include.audit.gold_findings import columns_of, grained_sql
 from include.catalog.dataset import released_dataset
-from include.catalog.pipeline import Gold, gold_session, grain_columns, row_columns, row_condition
+from include.catalog.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns, row_columns
+from include.catalog.windows import window_begin, window_end
 from include.errors import Terminal
 from include.reading.memory_database import memory_database
 from include.reading.publication import PublishedTable
@@ -76,11 +77,14 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     try:
         database.register("published", reading.arrow(table))
         database.register("silver", reading.arrow(f"silver.{published.dataset}"))
-        database.register("bronze", reading.arrow(f"bronze.{published.dataset}"))
         rows = _rows(database, gold, table, keys)
-        database.execute(f"create temp table origin as {_origin_sql(database, gold, rows)}", _values(gold, rows[0]))
+        conditions = _origin_conditions(gold, rows[0], columns_of(database, "silver"))
+        _create_origin(database, gold, conditions)
         ranges = [RecordRange(*row) for row in database.execute(RANGES).fetchall()]
-        records = [SourceRecord(*row) for row in database.execute(RECORDS, [limit]).fetchall()]
+        records = list[SourceRecord]()
+        if limit:
+            database.register("bronze", reading.arrow(f"bronze.{published.dataset}"))
+            records = [SourceRecord(*row) for row in database.execute(RECORDS, [limit]).fetchall()]
     finally:
         database.close()
     return RowOrigin(published, pipeline.topic, tuple(rows), tuple(ranges), tuple(records))
@@ -111,21 +115,31 @@ def _rows(database: Any, gold: Gold, table: str, keys: Mapping[str, str]) -> lis
     return rows
 
 
-def _values(gold: Gold, row: Mapping[str, Any]) -> list[Any]:
-    session = gold_session(gold)
-    return [row[name] for name in grain_columns(gold)] + ([row[session.start], row[session.end]] if session else [])
-
-
-def _origin_sql(database: Any, gold: Gold, rows: Sequence[Mapping[str, Any]]) -> str:
-    silver, session = columns_of(database, "silver"), gold_session(gold)
-    conditions = [f"{sql_identifier(name)} is not distinct from ?" for name in grain_columns(gold)]
+def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]) -> list[tuple[str, list[Any]]]:
+    """Return what the rows of silver satisfy that made a row of gold: SQL conditions with their values."""
+    window, session = gold_window(gold), gold_session(gold)
+    found = [(f"{sql_identifier(name)} is not distinct from ?", [row[name]]) for name in grain_columns(gold)]
+    if window is not None and row[window.name] is not None:
+        # The files of other times are not read.
+        span = [window_begin(window, row[window.name]), window_end(window, row[window.name])]
+        found.append((f"{sql_identifier(window.column)} between ? and ?", span))
     if session is not None:
-        conditions.append(f"{sql_identifier(session.column)} between ? and ?")
-    if gold.kind == "query":
+        span = [row[session.start], row[session.end]]
+        found.append((f"{sql_identifier(session.column)} between ? and ?", span))
+    if isinstance(gold, QueryGold):
         # A query sees all rows of its grain; those that touch it are the reason why it is there.
-        conditions.append(f"({duckdb_expression(row_condition(gold), [*silver, *grain_columns(gold)])})")
-    columns = "_partition, _offset, _batch_id"
-    return f"{grained_sql(gold, silver)} select {columns} from grained where {' and '.join(conditions)}"
+        found.append((f"({duckdb_expression(gold.touched_by, [*silver, *grain_columns(gold)])})", []))
+    return found
+
+
+def _create_origin(database: Any, gold: Gold, conditions: Sequence[tuple[str, list[Any]]]) -> None:
+    """Create the table `origin`: coordinates and batch of the rows of silver with these conditions."""
+    where = " and ".join(sql for sql, _ in conditions)
+    rows = f"select _partition, _offset, _batch_id from grained where {where}"
+    source = grained_sql(gold, columns_of(database, "silver"))
+    database.execute(
+        f"create temp table origin as {source} {rows}", [value for _, values in conditions for value in values]
+    )
 
 
 RANGES = """

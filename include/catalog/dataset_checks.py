@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from include.catalog.analyses import analysis_files, analysis_problems
 from include.catalog.dataset import Dataset, dataset_names, declared_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
 from include.settings import Settings
@@ -30,7 +31,6 @@ def validate_datasets(settings: Settings, names: Iterable[str]) -> None:
 
 def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Problem]]:
     # sqlglot takes half a second to import: only those who check need it.
-    from include.catalog.analyses import analysis_problems
     from include.catalog.sql_checks import silver_code_problems, sql_problems
 
     try:
@@ -40,7 +40,7 @@ def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Proble
     pipeline = Document(dataset.folder / "pipeline.yaml")
     code = silver_code_problems(dataset.folder / "silver.py", [table.name for table in dataset.pipeline.reference])
     problems = [*code, *sql_problems(pipeline, dataset.pipeline, dataset.contract)]
-    problems += analysis_problems(dataset.folder)
+    problems += [*analysis_problems(dataset.folder), *_taken_analyses(settings, dataset)]
     return dataset, [*problems, *_taken_names(settings, dataset, pipeline)]
 
 
@@ -56,3 +56,13 @@ def _taken_names(settings: Settings, dataset: Dataset, pipeline: Document) -> It
                 key = ("gold", table.name)
                 why = f"dataset {other} has a gold table of this name; names are unique over all datasets"
                 yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)
+
+
+def _taken_analyses(settings: Settings, dataset: Dataset) -> Iterator[Problem]:
+    """Yield the analyses that another dataset declares too: readers know them by `analysis.<name>` alone."""
+    for other in dataset_names(settings):
+        theirs = () if other == dataset.name else [file.name for file in analysis_files(settings.datasets / other)]
+        for path in analysis_files(dataset.folder):
+            if path.name in theirs:
+                why = f"dataset {other} has an analysis of this name; names are unique over all datasets"
+                yield Problem(path, 1, "", why)

@@ -29,6 +29,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "ratio": ("of", "to"),
 }
 """Functions with parameters; `value` is the expression."""
+EARLIEST = ("first", "min_by")
+"""Functions that take the row with the least `by`."""
+PLACED = (*EARLIEST, "last", "max_by")
+"""Functions that take one row by its `by`, then its partition and offset."""
+OF_NUMBERS = ("approx_quantile", "histogram")
 EXACT_NUMBERS = ("count", "count_if", "sum", "count_distinct")
 """Functions whose values may be divided by each other."""
 QUANTILE_ERROR = 0.01
@@ -49,7 +54,7 @@ class Measure:
     by: str = ""
     k: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
     at: Annotated[float, Field(ge=0, le=1)] = 0.5
-    bounds: Annotated[tuple[float, ...], Field(max_length=100)] = ()
+    bounds: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(max_length=100)] = ()
     of: str = ""
     to: str = ""
 
@@ -82,9 +87,12 @@ def ordered_by_time(measures: Sequence[Measure], event_time: str) -> tuple[Measu
 
 def measure_expressions(measure: Measure) -> Iterator[Finding]:
     """Yield each SQL expression of a measure, with its key below the measure."""
-    if measure.expression and (measure.function, measure.expression) != ("count", "*"):
-        yield (measure.function, *(("value",) if measure.function in PARAMETERS else ())), measure.expression
-    if measure.by and measure.function in PARAMETERS:
+    parameters = PARAMETERS.get(measure.function)
+    if parameters is None and (measure.function, measure.expression) != ("count", "*"):
+        yield (measure.function,), measure.expression
+    if parameters is not None and "value" in parameters:
+        yield (measure.function, "value"), measure.expression
+    if parameters is not None and "by" in parameters:
         yield (measure.function, "by"), measure.by
 
 
@@ -93,13 +101,11 @@ def measures_findings(measures: Sequence[Measure]) -> Iterator[Finding]:
     divisible = {each.name for each in measures if each.function in EXACT_NUMBERS}
     for measure in measures:
         place = (measure.name, measure.function)
-        if measure.function == "ratio":
-            for key in ("of", "to"):
-                if (other := getattr(measure, key)) not in divisible:
-                    listed = ", ".join(sorted(divisible)) or "none is declared"
-                    yield (*place, key), f"must be a count or sum of this table ({listed}), is {shown(other)}"
-        if measure.function == "histogram":
-            if not measure.bounds:
-                yield (*place, "bounds"), "must have at least one number"
-            if any(low >= high for low, high in pairwise(measure.bounds)):
-                yield (*place, "bounds"), f"must ascend, are {', '.join(f'{each:g}' for each in measure.bounds)}"
+        for key in PARAMETERS["ratio"] if measure.function == "ratio" else ():
+            if (other := getattr(measure, key)) not in divisible:
+                listed = ", ".join(sorted(divisible)) or "none is declared"
+                yield (*place, key), f"must be a count or sum of this table ({listed}), is {shown(other)}"
+        if measure.function == "histogram" and not measure.bounds:
+            yield (*place, "bounds"), "must have at least one number"
+        if any(low >= high for low, high in pairwise(measure.bounds)):
+            yield (*place, "bounds"), f"must ascend, are {', '.join(f'{each:g}' for each in measure.bounds)}"

@@ -28,6 +28,7 @@ MAX_PARTITIONS = 10_000
 SHORTEST_RETENTION = timedelta(hours=1)
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp", "_batch_id")
 """Columns that the platform adds to silver."""
+COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
 """Texts, which are skipped, and names that are not of functions."""
 
@@ -41,6 +42,8 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("partitions",), f"must be from 1 to {MAX_PARTITIONS}, is {pipeline.partitions}"
     if pipeline.retention.versions < SHORTEST_RETENTION:
         yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
+    if not COLUMN.fullmatch(pipeline.event_time):
+        yield ("event_time",), f"must be the name of a column, is {shown(pipeline.event_time)}"
     yield from _some_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
@@ -93,11 +96,11 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
 
 def _gold_findings(gold: Gold) -> Iterator[Finding]:
     place = ("gold", gold.name)
-    window, session, grain = gold_window(gold), gold_session(gold), row_columns(gold)
+    grain = row_columns(gold)
     required = {AdditiveGold: "measures", LatestGold: "columns", QueryGold: "query"}[type(gold)]
     if not getattr(gold, required):
         yield (*place, required), "is required and missing"
-    if window is None and not gold.keys:
+    if gold_window(gold) is None and not gold.keys:
         yield (*place, "keys"), "must name at least one column, or the table needs a window"
     yield from _names_once((*place, "keys"), gold.keys)
     outputs: list[tuple[str, str]] = []
@@ -107,16 +110,7 @@ def _gold_findings(gold: Gold) -> Iterator[Finding]:
     elif isinstance(gold, AdditiveGold):
         outputs = [("measures", measure.name) for measure in gold.measures]
         yield from (((*place, "measures", *key), why) for key, why in measures_findings(gold.measures))
-    if session is not None:
-        yield from (((*place, "session", *key), why) for key, why in session_findings(session))
-        if window is not None:
-            yield (*place, "session"), "cannot have a window as well"
-        if taken := {session.start, session.end} & set(gold.keys):
-            yield (*place, "session"), f"{', '.join(sorted(taken))} is a key as well; name start and end otherwise"
-    if window is not None:
-        yield from (((*place, "window", *key), why) for key, why in window_findings(window))
-        if window.name in gold.keys:
-            yield (*place, "window", "as"), f"{window.name!r} is a key as well; give the window another name"
+    yield from (((*place, *key), why) for key, why in _time_findings(gold))
     for part, name in outputs:
         if not NAME.fullmatch(name):
             yield (*place, part, name), f"{NAME_RULE}, is {shown(name)}"
@@ -126,6 +120,21 @@ def _gold_findings(gold: Gold) -> Iterator[Finding]:
     if gold.partition and (words - set(grain) or not words):
         why = f"must be an expression over {', '.join(grain)} alone, so that a row never moves, is {gold.partition!r}"
         yield (*place, "partition"), why
+
+
+def _time_findings(gold: Gold) -> Iterator[Finding]:
+    """Yield what is wrong with the window or the sessions of a gold table."""
+    window, session = gold_window(gold), gold_session(gold)
+    if session is not None:
+        yield from ((("session", *key), why) for key, why in session_findings(session))
+        if taken := {session.start, session.end} & set(gold.keys):
+            yield ("session",), f"{', '.join(sorted(taken))} is a key as well; name start and end otherwise"
+    if window is not None:
+        yield from ((("window", *key), why) for key, why in window_findings(window))
+        if window.name in gold.keys:
+            yield ("window", "as"), f"{window.name!r} is a key as well; give the window another name"
+    if session is not None and window is not None:
+        yield ("session",), "cannot have a window as well"
 
 
 def _some_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:

@@ -66,38 +66,38 @@ def _watch(sql: str, format: Format, limit: int | None) -> None:
     if format is Format.csv:
         raise typer.BadParameter("--watch prints a table or json", param_hint="--format")
     try:
-        for change in watched_changes(load_settings(), sql):
+        most = SHOWN_ROWS if limit is None and format is Format.table else limit
+        for change in watched_changes(load_settings(), sql, most):
             if format is Format.json:
-                sys.stdout.write(json.dumps(_change_values(change, limit), ensure_ascii=False) + "\n")
+                sys.stdout.write(json.dumps(_change_values(change), ensure_ascii=False) + "\n")
                 sys.stdout.flush()
             else:
-                _print_change(change, SHOWN_ROWS if limit is None else limit)
+                _print_change(change)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _change_values(change: ResultChange, limit: int | None) -> dict[str, Any]:
+def _change_values(change: ResultChange) -> dict[str, Any]:
     names = list(_distinct(change.columns))
-    rows = [(sign, dict(zip(names, map(json_value, row), strict=True))) for sign, *row in change.rows[:limit]]
+    rows = [(sign, dict(zip(names, map(json_value, row), strict=True))) for sign, *row in change.rows]
     added, removed = ([row for sign, row in rows if sign == wanted] for wanted in (1, -1))
     return {"batches": dict(change.batches), "rows": change.total, "added": added, "removed": removed}
 
 
-def _print_change(change: ResultChange, limit: int) -> None:
+def _print_change(change: ResultChange) -> None:
     console, batches = wide_console(), ", ".join(f"{name} batch {batch}" for name, batch in change.batches.items())
-    added = sum(row[0] > 0 for row in change.rows)
-    counts = f"{added:,} new, {len(change.rows) - added:,} gone, {change.total:,} in all"
+    counts = f"{change.new:,} new, {change.gone:,} gone, {change.total:,} in all"
     console.print(f"\n[bold]{batches or 'no table'}[/]: {counts}", highlight=False)
     table = Table("", box=None, header_style="bold")
     for name, kind in zip(change.columns, change.types, strict=True):
         table.add_column(Text(name), justify="right" if is_number(kind) else "left", overflow="fold")
-    for sign, *row in change.rows[:limit]:
+    for sign, *row in change.rows:
         style = "green" if sign > 0 else "red"
         table.add_row("+" if sign > 0 else "-", *(Text(text_value(value)) for value in row), style=style)
     if change.rows:
         console.print(table)
-    if len(change.rows) > limit:
-        console.print(f"the first {limit} rows; more with --limit", highlight=False)
+    if len(change.rows) < change.new + change.gone:
+        console.print(f"the first {len(change.rows):,} rows; more with --limit", highlight=False)
 
 
 def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:

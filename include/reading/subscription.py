@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from include.clients.file_changes import FileChanges, file_changes
 from include.errors import Terminal
-from include.paths import warehouse
 from include.reading.memory_database import memory_database
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PublishedVersionGone, open_dataset, pinned
@@ -41,7 +40,7 @@ class TokenUnusable(Terminal):
 
 @dataclass(frozen=True)
 class Token:
-    """The published version that a subscriber has; `path` is relative to the warehouse."""
+    """The published version that a subscriber has; `path` is relative to the state folder."""
 
     table: str
     path: str
@@ -78,16 +77,16 @@ def subscribe(
     TableUnknown, TokenUnusable.
     """
     chosen = settings or load_settings()
-    seen = _parsed(table, token) if token else None
+    last = _parsed(table, token) if token else None
     while not stop():
         now = pinned(chosen).table(table)
-        current = Token(table, str(now.path.relative_to(warehouse(chosen))), now.version, now.release, now.batch)
-        if current == seen:
+        current = Token(table, str(now.path.relative_to(chosen.state)), now.version, now.release, now.batch)
+        if current == last:
             sleep(POLL_SECONDS)
             continue
-        added, removed = _changed(chosen, seen, now)
+        added, removed = _changed(chosen, last, now)
         yield PublishedChange(json.dumps(asdict(current)), now.batch, added, removed)
-        seen = current
+        last = current
 
 
 def _parsed(table: str, token: str) -> Token:
@@ -100,18 +99,19 @@ def _parsed(table: str, token: str) -> Token:
     return found
 
 
-def _changed(settings: Settings, seen: Token | None, now: PublishedTable) -> tuple[pa.Table, pa.Table]:
+def _changed(settings: Settings, last: Token | None, now: PublishedTable) -> tuple[pa.Table, pa.Table]:
     """Return the rows that only the published version has, and those that only the token's has."""
-    if seen is None:
-        return _difference(open_dataset(now), None)
-    path = warehouse(settings) / seen.path
+    if last is None:
+        whole = open_dataset(now)
+        return _difference(whole, whole.schema.empty_table())
+    path = settings.state / last.path
     try:
-        if path == now.path and seen.version <= now.version:
-            return _changed_in_files(now, file_changes(path, seen.version, now.version))
-        earlier = replace(now, path=path, version=seen.version)
+        if path == now.path and last.version <= now.version:
+            return _changed_in_files(now, file_changes(path, last.version, now.version))
+        earlier = replace(now, path=path, version=last.version)
         return _difference(open_dataset(now), open_dataset(earlier))
     except (FileNotFoundError, PublishedVersionGone) as error:
-        raise TokenUnusable(now.name, f"version {seen.version} was deleted ({error})") from error
+        raise TokenUnusable(now.name, f"version {last.version} was deleted ({error})") from error
 
 
 def _changed_in_files(now: PublishedTable, files: FileChanges) -> tuple[pa.Table, pa.Table]:
@@ -135,16 +135,10 @@ def _difference(now: Any, before: Any) -> tuple[pa.Table, pa.Table]:
     database = memory_database()
     try:
         database.register("now", now)
-        database.register("before", now.filter(_nothing()) if before is None else before)
+        database.register("before", before)
         only = "select {columns} from {left} except all select {columns} from {right}"
         sides = (("now", "before"), ("before", "now"))
         tables = [database.sql(only.format(columns=columns, left=a, right=b)).to_arrow_table() for a, b in sides]
     finally:
         database.close()
     return tables[0], tables[1]
-
-
-def _nothing() -> Any:
-    import pyarrow.compute as pc
-
-    return pc.scalar(False)

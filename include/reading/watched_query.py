@@ -14,45 +14,53 @@ from include.settings import Settings
 
 POLL_SECONDS = 0.5
 CHANGES = """
-select * from (
-    select 1 as _sign, * from (from now except all from before)
-    union all
-    select -1 as _sign, * from (from before except all from now)
-) order by all
+create or replace table changes as
+select 1 as _sign, * from (from now except all from before)
+union all
+select -1 as _sign, * from (from before except all from now)
 """
+COUNTS = "select count(*) filter (where _sign > 0), count(*) filter (where _sign < 0) from changes"
 
 
 @dataclass(frozen=True)
 class ResultChange:
-    """What publications changed in a query's result: `batches` by dataset; `rows` begin with 1 (new) or -1 (gone).
+    """What publications changed in a query's result: `batches` by dataset, numbers of `new` and `gone` rows.
 
-    A row that changed is in it twice. `types` are the Arrow types of `columns`.
+    `rows`, at most the limit, begin with 1 (new) or -1 (gone); a row that changed is in it twice. `types` are the Arrow
+    types of `columns`; `total` is the number of rows of the result.
     """
 
     batches: Mapping[str, int]
     columns: tuple[str, ...]
     types: tuple[Any, ...]
     rows: tuple[tuple[int, ...], ...]
+    new: int
+    gone: int
     total: int
 
 
 def watched_changes(
-    settings: Settings, sql: str, stop: Callable[[], bool] = lambda: False, sleep: Callable[[float], None] = time.sleep
+    settings: Settings,
+    sql: str,
+    limit: int | None,
+    stop: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ResultChange]:
     """Yield the result of a query as new rows, then what each publication changes in it, until `stop` returns true.
 
-    Both results are in DuckDB, which spills beyond its memory limit. Raises QueryRefused, QueryFailed.
+    Each change has at most `limit` rows; the results are in DuckDB, which spills beyond its memory limit. Raises
+    QueryRefused, QueryFailed.
     """
-    database, looked_at = memory_database(), dict[str, tuple[str, int]]()
+    database, last = memory_database(), dict[str, tuple[str, int]]()
     try:
         while not stop():
             reading = pinned(settings)
             versions = _versions(reading, sql)
-            if versions == looked_at:
+            if versions == last:
                 sleep(POLL_SECONDS)
                 continue
-            yield _changed(database, reading, sql, is_first=not looked_at)
-            looked_at = versions
+            yield _changed(database, reading, sql, limit, is_first=not last)
+            last = versions
     finally:
         database.close()
 
@@ -63,17 +71,19 @@ def _versions(reading: PinnedTables, sql: str) -> dict[str, tuple[str, int]]:
     return {name: (table.release, table.version) for name, table in tables.items()} | {"": ("", 0)}
 
 
-def _changed(database: Any, reading: PinnedTables, sql: str, *, is_first: bool) -> ResultChange:
+def _changed(database: Any, reading: PinnedTables, sql: str, limit: int | None, *, is_first: bool) -> ResultChange:
     connection, reader = open_query(reading, sql)
     database.register("result", reader)
     database.execute("create or replace table now as from result")
     connection.close()
     if is_first:
         database.execute("create table before as from now limit 0")
-    found = database.sql(CHANGES)
+    database.execute(CHANGES)
+    ((new, gone),) = database.execute(COUNTS).fetchall()
+    ((total,),) = database.execute("select count(*) from now").fetchall()
+    rows = database.sql("from changes order by all" + ("" if limit is None else f" limit {limit}")).fetchall()
+    database.execute("drop table before; alter table now rename to before")
     names = tables_mentioned(sql, sorted(reading.tables))
     batches = {reading.tables[name].dataset: reading.tables[name].batch for name in names}
-    rows = tuple(found.fetchall())
-    total = int(database.execute("select count(*) from now").fetchone()[0])
-    database.execute("drop table before; alter table now rename to before")
-    return ResultChange(batches, tuple(reader.schema.names), tuple(reader.schema.types), rows, total)
+    columns = tuple(reader.schema.names), tuple(reader.schema.types)
+    return ResultChange(batches, *columns, tuple(rows), new, gone, total)

@@ -1,7 +1,7 @@
 """Runs one workload on a real broker and stream: send, wait until published, compare with the oracle, audit.
 
-Reads: the feed, published tables. Writes: the topic. Guarantee: a topic that has records gets no more.
-After a crash: the next call compares what is there.
+Reads: the feed, published tables. Writes: the topic, and a manifest in `workloads/`. Guarantee: events are sent once.
+After a crash: the next call sends the rest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import polars as pl
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
-from include.clients.kafka import ensure_topic, log_end_offsets
-from include.errors import Transient
+from include.clients.kafka import ensure_topic
+from include.errors import Terminal, Transient
 from include.process_control.start_stop import down, up
+from include.producers.fault_manifest import ManifestExists
 from include.producers.injected_faults import Shares
 from include.producers.paced_sending import Run, send
 from include.reading import pinned
@@ -44,6 +45,17 @@ class NotPublished(Transient):
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(f"{dataset}: {why}; the stream keeps running", "the same command again, or: headrace status")
+        self.dataset = dataset
+
+
+class OtherEvents(Terminal):
+    """The topic has another number of a workload's events; the oracle would expect other rows."""
+
+    def __init__(self, dataset: str, settings: Settings) -> None:
+        super().__init__(
+            f"{settings.state} has another number of events of {dataset}; nothing was sent",
+            "the same --events as before, or another state folder: HEADRACE_STATE=… make demo-workloads",
+        )
         self.dataset = dataset
 
 
@@ -95,14 +107,20 @@ def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:
 
 
 def _sent_and_published(settings: Settings, workload: Workload, frame: pl.DataFrame, bootstrap: str) -> float | None:
+    """Send what is not sent yet and wait; return the seconds, None when an earlier run had sent everything."""
     feed, began = workload.feed, time.monotonic()
     ensure_topic(bootstrap, feed.topic, 2)
-    is_new = not sum(log_end_offsets(bootstrap, feed.topic).values())
-    if is_new:
-        until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
-        send(Run(feed, until=until, shares=FAULTS), bootstrap, now=datetime.now(UTC))
+    manifest = settings.state / "workloads" / f"{feed.name}.manifest.jsonl"
+    until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
+    is_sent = False
+    try:
+        send(Run(feed, until=until, shares=FAULTS), bootstrap, now=datetime.now(UTC), manifest=manifest)
+    except ManifestExists as error:
+        if not error.finished:
+            raise OtherEvents(feed.name, settings) from error
+        is_sent = True
     _await_published(settings, feed.name)
-    return time.monotonic() - began if is_new else None
+    return None if is_sent else time.monotonic() - began
 
 
 def _await_published(settings: Settings, name: str) -> None:

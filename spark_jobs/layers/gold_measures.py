@@ -26,10 +26,8 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.catalog.measures import QUANTILE_ERROR, Measure
+from include.catalog.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
 
-LEAST = ("first", "min_by")
-PLACED = ("first", "last", "min_by", "max_by")
 COUNTED = ("top_k", "approx_quantile")
 GAMMA = (1 + QUANTILE_ERROR) / (1 - QUANTILE_ERROR)
 """Ratio of a bucket's bounds: Masson, Rim, Lee, DDSketch (VLDB 2019), section 2.1."""
@@ -117,11 +115,11 @@ def value_of_state(measure: Measure) -> Column:
 
 
 def _at(measure: Measure, value: Column, place: Column) -> Column:
-    return F.min_by(value, place) if measure.function in LEAST else F.max_by(value, place)
+    return F.min_by(value, place) if measure.function in EARLIEST else F.max_by(value, place)
 
 
 def _outermost(measure: Measure, place: Column) -> Column:
-    return F.min(place) if measure.function in LEAST else F.max(place)
+    return F.min(place) if measure.function in EARLIEST else F.max(place)
 
 
 def _counts(pairs: Column) -> Column:
@@ -150,8 +148,8 @@ def _sum_of_run(pairs: Column, starts: Column) -> Callable[[Column, Column], Col
 
 def _bucket(number: Column) -> Column:
     """Return the bucket of a number, in the order of numbers; null for null and NaN."""
-    index = F.ceil(F.log(F.abs(number)) / math.log(GAMMA)) + MIDDLE
     finite = F.greatest(F.lit(-1.7e308), F.least(number, F.lit(1.7e308)))
+    index = F.ceil(F.log(F.abs(finite)) / math.log(GAMMA)) + MIDDLE
     placed = F.when(finite == 0, F.lit(0).cast("long")).otherwise(F.signum(finite).cast("long") * index)
     return F.when(number.isNotNull() & ~F.isnan(number), placed)
 

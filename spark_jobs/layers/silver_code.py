@@ -17,10 +17,10 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, NullType
+from pyspark.sql.types import DoubleType, NullType, NumericType, TimestampType
 
 from include.catalog.dataset import Dataset
-from include.catalog.measures import measure_expressions
+from include.catalog.measures import OF_NUMBERS, measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
     Gold,
@@ -127,6 +127,8 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
         if field.name not in own and not COLUMN.fullmatch(field.name):
             why = "a column of silver must be letters, digits and _, and begin with a letter"
             yield Problem(path, line, field.name, why)
+        if field.name in time_columns(pipeline) and not isinstance(field.dataType, TimestampType):
+            yield Problem(path, line, field.name, f"must be a timestamp, is {field.dataType.simpleString()}")
         if isinstance(field.dataType, NullType):
             yield Problem(path, line, field.name, "has no type: cast the null, as in F.lit(None).cast('string')")
     for name in sorted({name for name in silver.columns if silver.columns.count(name) > 1}):
@@ -163,7 +165,7 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
     elif not found and (error := _analysis_error(lambda: gold_rows(gold, silver, 0))):
         found = [_at(pipeline, place, error)]
     elif not found and isinstance(gold, AdditiveGold):
-        found = list(_inexact_sums(pipeline, gold, gold_rows(gold, silver, 0)))
+        found = [*_inexact_sums(pipeline, gold, gold_rows(gold, silver, 0)), *_not_numbers(pipeline, gold, rows)]
     if not found and (
         error := _analysis_error(lambda: gold_rows(gold, silver, 0).select(F.expr(partition_expression(gold))))
     ):
@@ -178,6 +180,16 @@ def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> It
         if column is not None and isinstance(rows.schema[column].dataType, DoubleType):
             why = f"adds up doubles; write cast({measure.expression} as decimal(p, s)), whose sum is exact in any order"
             yield _at(pipeline, ("gold", gold.name, "measures", measure.name, measure.function), why)
+
+
+def _not_numbers(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
+    """Yield the quantiles and histograms of what is no number."""
+    for measure in gold.measures:
+        if measure.function in OF_NUMBERS:
+            kind = rows.select(F.expr(measure.expression)).schema[0].dataType
+            if not isinstance(kind, NumericType):
+                key = ("gold", gold.name, "measures", measure.name, measure.function, "value")
+                yield _at(pipeline, key, f"must be a number, is {kind.simpleString()}")
 
 
 def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:

@@ -52,6 +52,18 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "measures.rain.sum: adds up doubles; write cast(cast(precip as double) as decimal(p, s))",
     ),
     "average of floats": ("pipeline.yaml", "{avg: temp}", '{avg: "float(temp)"}', "measures.mean_temp.avg: adds up"),
+    "quantile of a text": (
+        "pipeline.yaml",
+        "{max: temp}",
+        "{approx_quantile: {value: station, at: 0.5}}",
+        "measures.warmest.approx_quantile.value: must be a number, is string",
+    ),
+    "event time of another type": (
+        "silver.py",
+        BODY,
+        '    return accepted.withColumn("observed_at", accepted.observed_at.cast("date"))\n',
+        "observed_at: must be a timestamp, is date",
+    ),
     "window over a silver column": (
         "silver.py",
         BODY,

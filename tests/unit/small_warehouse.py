@@ -81,6 +81,21 @@ SHOP_DAYS = pa.schema(
         ("_month", pa.string()),
     ]
 )
+SALES_CONTRACT = """
+apiVersion: v3.1.0
+kind: DataContract
+name: sales
+version: 1.0.0
+schema:
+  - name: sales
+    logicalType: object
+    properties:
+      - {name: event_id, logicalType: string, required: true, primaryKey: true}
+      - {name: kind, logicalType: string}
+      - {name: sold_at, logicalType: timestamp, required: true}
+      - {name: shop, logicalType: string}
+      - {name: amount, logicalType: number, physicalType: "decimal(7,2)"}
+"""
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from small_warehouse import SmallWarehouse, silver_row
 from include.analysis import analysis_run
 from include.analysis.analysis_run import AnalysisBusy, AnalysisRefused, run_analysis
 from include.catalog.analyses import AnalysisUnknown, analysis_problems, declared_analysis
+from include.catalog.dataset_checks import dataset_problems
 from include.paths import analyses_path, analysis_run_path
 from include.reading import pinned
 from include.reading.published_sql import run_query
-from include.settings import Settings
+from include.reading.subscription import subscribe
+from include.settings import CLONE, Settings
 from include.state.file_locks import take_lock
 
 Edges = list[tuple[str, str, int]]
@@ -160,6 +163,45 @@ def test_query_without_the_columns_or_rows_is_refused(
         run(settings, "parts")
     with pytest.raises(AnalysisUnknown, match="parts, ranks"):
         declared_analysis(settings, "sales", "nothing")
+
+
+def test_result_that_is_not_final_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
+    declare("ways", f"algorithm: closure\n{QUERY}\niterations: 1")
+    with pytest.raises(AnalysisRefused, match="iteration 1 still changed"):
+        run(settings, "ways")
+    assert "analysis.ways" not in pinned(settings).tables
+    declare("ways", f"algorithm: closure\n{QUERY}\niterations: 50")
+    assert run(settings, "ways").height == len(reached(graph()))
+
+
+def test_edge_without_a_weight_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
+    edges = "select kind as source, shop as target, if(kind = 'z', null, 0) as weight from silver.sales"
+    declare("ranks", f"algorithm: pagerank\nquery: {edges}")
+    with pytest.raises(AnalysisRefused, match="have no weight above 0"):
+        run(settings, "ranks")
+
+
+def test_changes_of_an_analysis_are_subscribed_to(
+    settings: Settings, warehouse: SmallWarehouse, declare: Declare
+) -> None:
+    declare("parts", f"algorithm: components\n{QUERY}")
+    whole = run(settings, "parts")
+    change = next(subscribe("analysis.parts", settings=settings))
+    assert change.added.num_rows == whole.height
+    warehouse.write("silver", [silver_row(99, "late", kind="new", shop="x")])
+    warehouse.move(1)
+    run(settings, "parts")
+    change = next(subscribe("analysis.parts", change.token, settings=settings))
+    assert ("new", "new") in zip(*change.added.to_pydict().values(), strict=True)
+    assert change.removed.num_rows == 2, "x and y are in another component"
+
+
+def test_name_of_another_dataset_s_analysis_is_taken(settings: Settings, declare: Declare) -> None:
+    shutil.copytree(CLONE / "include" / "datasets", settings.datasets, ignore=shutil.ignore_patterns("__pycache__"))
+    (settings.datasets / "weather" / "analysis").mkdir()
+    (settings.datasets / "weather" / "analysis" / "reaches.yaml").write_text(f"algorithm: components\n{QUERY}")
+    (problem,) = dataset_problems(settings, "flights")
+    assert (problem.file.name, "dataset weather has an analysis" in problem.why) == ("reaches.yaml", True)
 
 
 def test_second_process_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
+from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
@@ -27,21 +27,6 @@ from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.paths import snapshot_path
 from include.settings import Settings, load_settings
 
-CONTRACT = """
-apiVersion: v3.1.0
-kind: DataContract
-name: sales
-version: 1.0.0
-schema:
-  - name: sales
-    logicalType: object
-    properties:
-      - {name: event_id, logicalType: string, required: true, primaryKey: true}
-      - {name: kind, logicalType: string}
-      - {name: sold_at, logicalType: timestamp, required: true}
-      - {name: shop, logicalType: string}
-      - {name: amount, logicalType: number, physicalType: "decimal(7,2)"}
-"""
 PIPELINE = """
 topic: sales
 partitions: 2
@@ -95,7 +80,7 @@ def kafka() -> SmallKafka:
 def settings(tmp_path: Path) -> Settings:
     folder = tmp_path / "the datasets" / "sales"
     folder.mkdir(parents=True)
-    (folder / "contract.yaml").write_text(CONTRACT)
+    (folder / "contract.yaml").write_text(SALES_CONTRACT)
     (folder / "pipeline.yaml").write_text(PIPELINE)
     return Settings(state=tmp_path / "a state", datasets=folder.parent)
 

@@ -175,6 +175,9 @@ ROWS: dict[str, Row] = {
     "lateness beyond time": pipeline("lateness: 2 days", "lateness: 900000000 days", "lateness", "at most"),
     "unknown event time": pipeline("event_time: occurred_at", "event_time: at", "event_time", "'at' is not a column"),
     "event time of another type": pipeline("event_time: occurred_at", "event_time: kind", "event_time", "timestamp"),
+    "event time as an expression": pipeline(
+        "event_time: occurred_at", "event_time: flight + 1", "event_time", "must be the name of a column"
+    ),
     "identity twice": pipeline("columns: [event_id]", "columns: [event_id, event_id]", "columns[1]", "stands twice"),
     "window named as a column": pipeline(
         HOUR, HOUR.replace("as: hour", "as: carrier"), "gold.carrier_hours.window.as", "already a column of silver"

@@ -25,6 +25,9 @@ REFUSED = {
     "tails: {histogram: {value: distance, bounds: [5, 5]}}": ("tails.histogram.bounds", "must ascend"),
     "tails: {ratio: {of: delayed, to: worst_departure_delay}}": ("tails.ratio.to", "must be a count or sum"),
     "tails: {ratio: {of: delay, to: departed}}": ("tails.ratio.of", "is 'delay'"),
+    "tails: {histogram: {value: distance, bounds: [5, .inf]}}": ("tails", "finite number"),
+    "tails: {sum: ''}": ("tails.sum", "must be one SQL expression"),
+    "tails: {min_by: {value: tailnum, by: ''}}": ("tails.min_by.by", "must be one SQL expression"),
     "tails: {count_distinct: max(tailnum)}": ("tails.count_distinct", "an expression of one row"),
 }
 

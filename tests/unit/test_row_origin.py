@@ -8,27 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_warehouse import SmallWarehouse, at, bronze_metadata, bronze_row, silver_row
+from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata, bronze_row, silver_row
 
 from include.catalog.dataset import snapshot_dataset
 from include.cli import main as command_line
 from include.settings import load_settings
 
-CONTRACT = """
-apiVersion: v3.1.0
-kind: DataContract
-name: sales
-version: 1.0.0
-schema:
-  - name: sales
-    logicalType: object
-    properties:
-      - {name: event_id, logicalType: string, required: true, primaryKey: true}
-      - {name: kind, logicalType: string}
-      - {name: sold_at, logicalType: timestamp, required: true}
-      - {name: shop, logicalType: string}
-      - {name: amount, logicalType: number, physicalType: "decimal(7,2)"}
-"""
 PIPELINE = """
 topic: sales
 event_time: sold_at
@@ -51,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Run the command line over a small warehouse: exit code, stdout, stderr."""
     folder = tmp_path / "datasets" / "sales"
     folder.mkdir(parents=True)
-    (folder / "contract.yaml").write_text(CONTRACT)
+    (folder / "contract.yaml").write_text(SALES_CONTRACT)
     (folder / "pipeline.yaml").write_text(PIPELINE)
     monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("HEADRACE_DATASETS", str(folder.parent))

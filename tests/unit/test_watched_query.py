@@ -31,7 +31,7 @@ def publish_more(made: SmallWarehouse) -> None:
     made.move(1)
 
 
-def watched(settings: Settings, made: SmallWarehouse, sql: str) -> Iterator[ResultChange]:
+def watched(settings: Settings, made: SmallWarehouse, sql: str, limit: int | None = None) -> Iterator[ResultChange]:
     """Watch; the first wait publishes more, the second ends."""
     waits: list[float] = []
 
@@ -40,7 +40,7 @@ def watched(settings: Settings, made: SmallWarehouse, sql: str) -> Iterator[Resu
         if len(waits) == 1:
             publish_more(made)
 
-    return watched_changes(settings, sql, stop=lambda: len(waits) > 1, sleep=wait)
+    return watched_changes(settings, sql, limit, stop=lambda: len(waits) > 1, sleep=wait)
 
 
 def test_publication_changes_only_the_rows_that_differ(settings: Settings, warehouse: SmallWarehouse) -> None:
@@ -49,6 +49,19 @@ def test_publication_changes_only_the_rows_that_differ(settings: Settings, wareh
     assert sorted(whole.rows) == [(1, "north", 1), (1, "south", 1)]
     assert sorted(change.rows) == [(-1, "north", 1), (1, "north", 2), (1, "west", 1)]
     assert (change.total, dict(change.batches)) == (3, {"sales": 1})
+
+
+def test_rows_are_limited_and_counts_are_not(settings: Settings, warehouse: SmallWarehouse) -> None:
+    whole, change = watched(settings, warehouse, COUNTS, limit=1)
+    assert (len(whole.rows), whole.new, whole.gone) == (1, 2, 0)
+    assert (len(change.rows), change.new, change.gone) == (1, 2, 1)
+
+
+def test_columns_of_the_same_name_are_watched(settings: Settings, warehouse: SmallWarehouse) -> None:
+    whole, _ = watched(
+        settings, warehouse, "select a.shop, b.shop from silver.sales as a join silver.sales as b using (event_id)"
+    )
+    assert (whole.columns, whole.new) == (("shop", "shop"), 2)
 
 
 def test_query_of_no_table_runs_once(settings: Settings, warehouse: SmallWarehouse) -> None:
@@ -69,8 +82,8 @@ def test_command_prints_changes_until_ctrl_c(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def changes(_: Settings, sql: str) -> Iterator[ResultChange]:
-        yield from watched(settings, warehouse, sql)
+    def changes(_: Settings, sql: str, limit: int | None) -> Iterator[ResultChange]:
+        yield from watched(settings, warehouse, sql, limit)
         raise KeyboardInterrupt
 
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
