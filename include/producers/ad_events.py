@@ -63,4 +63,5 @@ AD_EVENTS = Feed(
     time_field="event_time",
     frame=ad_frame,
     wrong_values=(),
+    corruptible=False,
 )

@@ -39,7 +39,8 @@ class Feed:
 
     `frame(shift)` returns them in order of occurrence, moved by `shift` in all times and ids; columns: `key` and
     `value` (binary), `occurred_at` (UTC, microseconds) and `event_id` (string, unique). `value` is a flat JSON object
-    with `id_field` and `time_field`. `wrong_values` are the corruptions that only make sense for this feed.
+    with `id_field` and `time_field`. `wrong_values` are the corruptions that only make sense for this feed; one that is
+    not `corruptible` has no time in ISO 8601, which the other corruptions change.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Feed:
     time_field: str
     frame: Callable[[timedelta], pl.DataFrame]
     wrong_values: tuple[WrongValue, ...]
+    corruptible: bool = True
 
 
 def events(feed: Feed, since: datetime | None = None, until: datetime | None = None, repeat: int = 1) -> pl.DataFrame:

@@ -76,8 +76,11 @@ class Sent:
 def deliveries(run: Run, now: datetime) -> pl.DataFrame:
     """Return everything the run delivers, in order (columns as `inject_faults`).
 
-    InvalidEventRange when the slice is empty, or a repetition would be in the future, after `now`.
+    InvalidEventRange when the slice is empty, a repetition would be in the future, after `now`, or records of the feed
+    cannot be corrupted.
     """
+    if run.shares.corrupt and not run.feed.corruptible:
+        raise InvalidEventRange(f"records of {run.feed.name} cannot be corrupted: their times are not in ISO 8601")
     selected = events(run.feed, run.since, run.until, run.repeat)
     if not selected.height:
         raise InvalidEventRange(f"{run.feed.name} has no events in the requested range")

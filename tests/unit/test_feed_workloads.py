@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
 
 from include.producers.ad_events import BETWEEN, ad_frame, ads
 from include.producers.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_event, auction_frame
-from include.producers.event_feed import EVENT_COLUMNS, REPETITION
+from include.producers.event_feed import EVENT_COLUMNS, REPETITION, InvalidEventRange
 from include.producers.feed_registry import FEEDS, WORKLOADS
+from include.producers.injected_faults import Shares
+from include.producers.paced_sending import Run, deliveries
 from include.producers.search_events import FREQUENT, injected, search_frame, usual_rate
 
 YSB = re.compile(
@@ -63,3 +65,17 @@ def test_searches_follow_the_usual_rate_but_in_injected_hours() -> None:
         share = hours[anomaly.term, f"{anomaly.hour:%Y-%m-%dT%H}"] / usual_rate(anomaly.term, of_week)
         assert share > 2 if anomaly.kind == "spike" else share < 0.5, anomaly
     assert len({row["term"] for row in rows} - set(FREQUENT)) == 16
+
+
+def test_corrupt_ad_events_are_refused() -> None:
+    run = Run(WORKLOADS["ad_events"], shares=Shares(corrupt=0.01))
+    with pytest.raises(InvalidEventRange, match="cannot be corrupted"):
+        deliveries(run, datetime.now(UTC))
+
+
+@pytest.mark.parametrize("name", ["searches", "posts", "auction"])
+def test_corrupt_records_of_other_workloads_have_a_reason(name: str) -> None:
+    rows = deliveries(Run(WORKLOADS[name], shares=Shares(corrupt=0.01)), datetime.now(UTC))
+    corrupt = rows.filter(rows["fault"] == "corrupt")
+    assert corrupt.height > 100
+    assert corrupt["reason"].null_count() == 0
