@@ -42,8 +42,9 @@ def demo_workloads(
 ) -> None:
     """Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.
 
-    Each runs alone, with duplicate, late and reordered records. A second run sends nothing and compares again. The table
-    lists lines of declaration, and seconds from the first record sent to the publication of all. Exit code 0: all tables are equal and no audit found anything wrong; 1: not; 130: Ctrl-C.
+    Each runs alone, with duplicate, late and reordered records. A second run sends nothing and compares again. The
+    table lists lines of declaration, and seconds from the first record sent to the publication of all. Exit code 0:
+    all tables are equal and no audit found anything wrong; 1: not; 130: Ctrl-C.
     """
     settings, console = load_settings(), Console()
     if settings.datasets.resolve() != DATASETS.resolve():
