@@ -78,6 +78,11 @@ def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Pa
     return release_path(settings, dataset, release) / "patch_in_progress.json"
 
 
+def derived_run_path(settings: Settings, dataset: str, release: str) -> Path:
+    """The run of a derived dataset that is not finished: its number and the versions of its sources."""
+    return release_path(settings, dataset, release) / "run.json"
+
+
 def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """The range that a plan recomputed and found equal."""
     return release_path(settings, dataset, release) / "verified" / f"{plan}.json"

@@ -11,7 +11,7 @@ from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_name
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.reading.amendments import amendments
-from include.reading.publication import find_publication, publications, tables_of
+from include.reading.publication import find_publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 
@@ -20,7 +20,7 @@ TopicOpener = Callable[[str], Topic]
 
 def audited_datasets(settings: Settings, only: str | None) -> list[str]:
     """Return the datasets to audit, declared or published, or only `only`. Raises DatasetUnknown."""
-    known = sorted({*dataset_names(settings), *publications(settings)})
+    known = sorted({*dataset_names(settings), *stream_publications(settings)})
     if only is not None and only not in known:
         raise DatasetUnknown(only, known)
     return known if only is None else [only]

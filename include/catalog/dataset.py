@@ -76,7 +76,8 @@ def dataset_names(settings: Settings) -> list[str]:
 def misnamed_folders(settings: Settings) -> list[Problem]:
     """Return the folders that are left out, each as a problem."""
     why = f"the folder's name {NAME_RULE}; rename the folder"
-    foreign = [name for name in _folder_names(settings) if not NAME.fullmatch(name)]
+    derived = [path.parent.name for path in settings.datasets.glob("*/derived.yaml")]
+    foreign = [name for name in sorted({*_folder_names(settings), *derived}) if not NAME.fullmatch(name)]
     return [Problem(settings.datasets / name, 1, "", why) for name in foreign]
 
 

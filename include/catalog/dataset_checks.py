@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from include.catalog.analyses import analysis_files, analysis_problems
 from include.catalog.dataset import Dataset, dataset_names, declared_dataset
+from include.catalog.derived_dataset import derived_names
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
 from include.settings import Settings
 
@@ -19,7 +20,12 @@ def checked_dataset(settings: Settings, name: str) -> Dataset:
 
 
 def dataset_problems(settings: Settings, name: str) -> list[Problem]:
-    """Return all problems of a dataset's folder, by file and line; raises DatasetUnknown."""
+    """Return all problems of a dataset's folder, derived or not, by file and line; raises DatasetUnknown."""
+    if name in derived_names(settings):
+        # sqlglot takes half a second to import: only those who check need it.
+        from include.catalog.derived_checks import derived_problems
+
+        return derived_problems(settings, name)
     return sorted(_checked(settings, name)[1])
 
 

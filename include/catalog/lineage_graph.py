@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from include.catalog.dataset import Dataset
+from include.catalog.derived_dataset import DerivedDataset
 from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns
 
 REFERENCE = "reference "
@@ -30,6 +31,13 @@ def lineage_edges(dataset: Dataset) -> Iterator[LineageEdge]:
     for table in pipeline.reference:
         yield LineageEdge(f"{REFERENCE}{name}.{table.name}", silver, "joined as of the batch")
     yield from (LineageEdge(silver, f"gold.{gold.name}", described_gold(gold)) for gold in pipeline.gold)
+
+
+def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
+    """Yield the edges from the sources of a derived dataset to its gold tables."""
+    for gold in derived.pipeline.gold:
+        by = f"derived by {', '.join(gold.grain)}"
+        yield from (LineageEdge(source, f"gold.{gold.name}", by) for source in derived.pipeline.sources.values())
 
 
 def described_gold(gold: Gold) -> str:

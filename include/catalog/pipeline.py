@@ -23,8 +23,8 @@ ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 
 
-def _named(value: Any) -> Any:
-    """A mapping of names to mappings, as a list of mappings with `name`."""
+def named_items(value: Any) -> Any:
+    """Return a mapping of names to mappings as a list of mappings with `name`."""
     if not isinstance(value, dict):
         return value
     return [{"name": name, **item} if isinstance(item, dict) else item for name, item in value.items()]
@@ -48,6 +48,10 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"{file} is not UTF-8") from error
     except OSError as error:
         raise ValueError(f"there is no file {file}") from error
+
+
+QueryText = Annotated[str, BeforeValidator(_query_text)]
+"""The text of a gold table's query, declared as the path of its file."""
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -90,7 +94,7 @@ class QueryGold:
 
     name: str
     partition: str = ""
-    query: Annotated[str, BeforeValidator(_query_text)] = ""
+    query: QueryText = ""
     window: Window | None = None
     keys: tuple[str, ...] = ()
     touched_by: str = "true"
@@ -133,8 +137,8 @@ class _PipelineFile:
     event_time: str
     lateness: Duration
     identity: _Identity
-    gold: Annotated[tuple[Annotated[Gold, Field(discriminator="kind")], ...], BeforeValidator(_named)]
-    reference: Annotated[tuple[ReferenceTable, ...], BeforeValidator(_named)] = ()
+    gold: Annotated[tuple[Annotated[Gold, Field(discriminator="kind")], ...], BeforeValidator(named_items)]
+    reference: Annotated[tuple[ReferenceTable, ...], BeforeValidator(named_items)] = ()
     partitions: StrictInt = 2
     retention: Retention = Retention()
 

@@ -14,7 +14,8 @@ from rich.tree import Tree
 
 from include.audit.row_origin import RowOrigin, row_origin
 from include.catalog.dataset import dataset_names, declared_dataset
-from include.catalog.lineage_graph import REFERENCE, LineageEdge, lineage_edges
+from include.catalog.derived_dataset import declared_derived, derived_names
+from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
@@ -54,6 +55,7 @@ def lineage(json_: Annotated[bool, typer.Option("--json", help="Print JSON: a li
 
     settings = load_settings()
     edges = [edge for name in dataset_names(settings) for edge in lineage_edges(declared_dataset(settings, name))]
+    edges += [edge for name in derived_names(settings) for edge in derived_edges(declared_derived(settings, name))]
     if json_:
         typer.echo(json.dumps([asdict(edge) for edge in edges]))
         return

@@ -21,6 +21,7 @@ from rich.table import Table
 from include.ledger.ledger_reader import open_reader
 from include.settings import Settings, load_settings
 from include.state.process_states import ProcessStatus
+from include.status.derived_progress import DerivedProgress
 from include.status.stream_progress import (
     CatchUpProgress,
     DatasetProgress,
@@ -71,6 +72,7 @@ def progress_json(progress: Progress) -> dict[str, Any]:
         "at": progress.at.isoformat().replace("+00:00", "Z"),
         "processes": [process_json(process) for process in progress.processes],
         "datasets": {dataset.dataset: dataset_json(dataset) for dataset in progress.datasets},
+        "derived": {derived.dataset: derived_json(derived) for derived in progress.derived},
         "notes": list(progress.notes),
     }
 
@@ -113,12 +115,30 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
     }
 
 
+def derived_json(derived: DerivedProgress) -> dict[str, Any]:
+    """Return one derived dataset as JSON values; `behind` by source in published batches, null for all of them."""
+    return {
+        "state": derived.process.state.label,
+        "reason": derived.process.detail or None,
+        "release": derived.release,
+        "folder_differs": derived.folder_differs,
+        "run": derived.run,
+        "behind": dict(derived.behind),
+        "seconds_behind": derived.seconds,
+        "rows": dict(derived.rows),
+        "last_run": asdict(derived.last_run) if derived.last_run else {},
+    }
+
+
 def progress_table(progress: Progress) -> Group:
     """Return progress as tables: processes, datasets, rows per layer next to rejected, and unknown values."""
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
     events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
-    return Group(process_table(progress), dataset_table(progress), rows, *changed_lines(progress), *events, *notes)
+    derived = [derived_table(progress)] if progress.derived else []
+    return Group(
+        process_table(progress), dataset_table(progress), *derived, rows, *changed_lines(progress), *events, *notes
+    )
 
 
 def changed_lines(progress: Progress) -> list[str]:
@@ -177,7 +197,20 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
     }
 
 
-def release_text(dataset: DatasetProgress) -> str:
+def derived_table(progress: Progress) -> Table:
+    """Return one row per derived dataset: release, last run, and the published batches that it has not used."""
+    table = Table("derived dataset", "release", box=SIMPLE_HEAD)
+    for name in ("run", "seconds behind"):
+        table.add_column(name, justify="right")
+    table.add_column("batches behind its sources")
+    for each in progress.derived:
+        behind = ", ".join(f"{source}: {number(count, 'all')}" for source, count in each.behind.items()) or "0"
+        since = UNKNOWN if each.seconds is None else f"{each.seconds:,.1f}"
+        table.add_row(each.dataset, release_text(each), number(each.run, "-"), since, behind)
+    return table
+
+
+def release_text(dataset: DatasetProgress | DerivedProgress) -> str:
     """Return the release, and whether the dataset's folder differs from it."""
     if dataset.release is None:
         return "-"
@@ -191,6 +224,9 @@ def rows_table(progress: Progress) -> Table:
     for dataset in progress.datasets:
         for layer, count in dataset.rows.items():
             name = layer if layer.startswith("gold.") else f"{layer}.{dataset.dataset}"
+            table.add_row(name, number(count))
+    for derived in progress.derived:
+        for name, count in derived.rows.items():
             table.add_row(name, number(count))
     return table
 
@@ -264,6 +300,9 @@ def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(held.items()))
         why = "Kafka aborts it after its producer's transaction.timeout.ms"
         console.print(f"  {dataset}: {sum(held.values()):,} offsets in an open transaction ({parts}); {why}")
+    for derived, sources in observed.unfollowed.items():
+        parts = ", ".join(f"{source}: {number(count, 'all')}" for source, count in sources.items())
+        console.print(f"  {derived}: batches of its sources not used yet: {parts}", highlight=False)
     for note in observed.unknown:
         console.print(f"  not known: {escape(note)}", highlight=False)
     console.print(f"  → {remedy}", highlight=False)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.catalog.dataset import dataset_names
+from include.catalog.derived_dataset import all_dataset_names
 from include.process_control.airflow_process import (
     AirflowNotStarted,
     down_airflow,
@@ -49,7 +49,7 @@ def up(
             started = up_runner(settings, lambda line: print_progress(console, line))
         else:
             started = bring_up(
-                settings, datasets or dataset_names(settings), lambda line: print_progress(console, line)
+                settings, datasets or all_dataset_names(settings), lambda line: print_progress(console, line)
             )
     except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)

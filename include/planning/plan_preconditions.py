@@ -10,7 +10,7 @@ from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
 from include.plans.plan import Prediction
 from include.plans.plan_journal import open_plans
-from include.reading.publication import Publication, publications, tables_of
+from include.reading.publication import Publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 from include.state.driver_status import stream_status
@@ -57,7 +57,7 @@ class DiskTooSmall(Transient):
 
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
     """Raise DatasetUnknown for a name that is neither declared nor published."""
-    known = sorted({*dataset_names(settings), *publications(settings)})
+    known = sorted({*dataset_names(settings), *stream_publications(settings)})
     if dataset not in known:
         raise DatasetUnknown(dataset, known)
 

@@ -6,6 +6,8 @@ import os
 import sys
 
 from include.catalog.dataset import declared_dataset
+from include.catalog.dataset_checks import validate_datasets
+from include.catalog.derived_dataset import derived_names
 from include.errors import HeadraceError
 from include.process_control.child_process import spawn, tethered
 from include.reading.publication import find_publication
@@ -37,7 +39,9 @@ def start_blocker(settings: Settings, dataset: str) -> str:
     """
     try:
         if find_publication(settings, dataset) is None:
-            declared_dataset(settings, dataset)
+            validate_datasets(settings, [dataset]) if dataset in derived_names(settings) else declared_dataset(
+                settings, dataset
+            )
     except HeadraceError as error:
         return error.what
     return ""

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from include.catalog.dataset import DatasetUnknown, dataset_names, misnamed_folders
+from include.catalog.dataset import DatasetUnknown, misnamed_folders
 from include.catalog.dataset_checks import validate_datasets
+from include.catalog.derived_dataset import all_dataset_names
 from include.errors import Terminal, Transient
 from include.paths import log_path
 from include.process_control.child_process import launch
@@ -243,8 +244,8 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
     for name in datasets:
-        if name not in known and name not in dataset_names(settings):
-            raise DatasetUnknown(name, dataset_names(settings))
+        if name not in known and name not in all_dataset_names(settings):
+            raise DatasetUnknown(name, all_dataset_names(settings))
     with exclusive_command(settings):
         names = list(datasets) or known
         before = observe_processes(settings, names)

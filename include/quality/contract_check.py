@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from include.catalog.contract import Contract
 from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
-from include.catalog.dataset import DatasetUnknown, dataset_names, declared_dataset, misnamed_folders, released_dataset
+from include.catalog.dataset import DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
 from include.catalog.dataset_checks import dataset_problems
+from include.catalog.derived_dataset import all_dataset_names, derived_names
 from include.quality.odcs_standard import contract_problems
 from include.quality.quality_packages import QualityNotInstalled
 from include.reading.publication import find_publication
@@ -42,7 +43,7 @@ def check_contracts(settings: Settings, only: str | None = None) -> list[Contrac
 
     Without the packages of the group `quality`, the standard's schema and Great Expectations' own checks are left out.
     """
-    known = dataset_names(settings)
+    known = all_dataset_names(settings)
     misnamed = [ContractCheck(each.file.name, None, (str(each),)) for each in misnamed_folders(settings)]
     if only is not None and only not in (*known, *(each.dataset for each in misnamed)):
         raise DatasetUnknown(only, known)
@@ -53,6 +54,8 @@ def check_contracts(settings: Settings, only: str | None = None) -> list[Contrac
 def _checked(settings: Settings, name: str) -> ContractCheck:
     if problems := dataset_problems(settings, name):
         return ContractCheck(name, None, tuple(map(str, problems)))
+    if name in derived_names(settings):
+        return ContractCheck(name, None, ())
     not_checked = ""
     try:
         wrong = tuple(contract_problems(settings.datasets / name))

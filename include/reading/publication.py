@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,26 @@ class TableVersion:
 
 
 @dataclass(frozen=True)
+class SourceVersion:
+    """A published table as a derived dataset has used it; `path` is relative to the warehouse.
+
+    `commit` is the SHA-256 of the version's commit: after a power cut another commit may get the same version.
+    """
+
+    path: str
+    version: int
+    release: str
+    batch: int
+    commit: str
+
+
+@dataclass(frozen=True)
 class Publication:
     """What readers see of a dataset.
 
     All tables together hold exactly the batches up to `batch` (inclusive), that is the records below
-    `offsets[partition]` (exclusive end offsets of Kafka). `tables` is keyed by full name: `silver.flights`.
+    `offsets[partition]` (exclusive end offsets of Kafka). `tables` is keyed by full name: `silver.flights`. Of a
+    derived dataset `batch` is the number of its last run, and `sources` has the tables that it used, by full name.
     """
 
     dataset: str
@@ -72,6 +87,12 @@ class Publication:
     published_at: datetime
     offsets: Mapping[int, int]
     tables: Mapping[str, TableVersion]
+    sources: Mapping[str, SourceVersion] = field(default_factory=dict)
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether it is of a derived dataset, which has no topic."""
+        return bool(self.sources)
 
 
 @dataclass(frozen=True)
@@ -112,6 +133,11 @@ def publications(settings: Settings) -> dict[str, Publication]:
     names = sorted(path.parent.name for path in warehouse(settings).glob("*/publication.json"))
     found = {name: find_publication(settings, name) for name in names}
     return {name: publication for name, publication in found.items() if publication is not None}
+
+
+def stream_publications(settings: Settings) -> dict[str, Publication]:
+    """Return the publications of the datasets that have a topic."""
+    return {name: found for name, found in publications(settings).items() if not found.is_derived}
 
 
 def published_tables(settings: Settings) -> dict[str, PublishedTable]:
@@ -160,6 +186,7 @@ def replace_publication(settings: Settings, publication: Publication) -> None:
 def publication_json(publication: Publication) -> dict[str, Any]:
     """Return a publication as its file has it."""
     at = publication.published_at.astimezone(UTC)
+    sources = {name: asdict(source) for name, source in publication.sources.items()}
     return {
         "dataset": publication.dataset,
         "release": publication.release,
@@ -167,6 +194,7 @@ def publication_json(publication: Publication) -> dict[str, Any]:
         "published_at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "offsets": {str(partition): end for partition, end in sorted(publication.offsets.items())},
         "tables": {name: {"path": t.path, "version": t.version} for name, t in publication.tables.items()},
+        **({"sources": sources} if sources else {}),
     }
 
 
@@ -179,4 +207,5 @@ def publication_from_json(data: Mapping[str, Any]) -> Publication:
         published_at=datetime.fromisoformat(data["published_at"]),
         offsets={int(partition): int(end) for partition, end in data["offsets"].items()},
         tables={name: TableVersion(str(t["path"]), int(t["version"])) for name, t in data["tables"].items()},
+        sources={name: SourceVersion(**source) for name, source in data.get("sources", {}).items()},
     )

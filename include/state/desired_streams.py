@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from include.catalog.dataset import DatasetUnknown, dataset_names
+from include.catalog.dataset import DatasetUnknown
+from include.catalog.derived_dataset import all_dataset_names
 from include.paths import desired_path
 from include.settings import Settings
 from include.state.json_file import JsonFile, StateFileUnreadable
@@ -43,7 +44,7 @@ def desired_file(settings: Settings, dataset: str) -> JsonFile[DesiredStream]:
 
 def request_stream(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> DesiredStream:
     """Request that the dataset's stream runs. Raises DatasetUnknown before anything is written."""
-    if dataset not in (known := dataset_names(settings)):
+    if dataset not in (known := all_dataset_names(settings)):
         raise DatasetUnknown(dataset, known)
     return _replace(settings, DesiredStream(dataset, by, now or datetime.now(UTC)))
 

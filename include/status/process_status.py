@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from include.catalog.dataset import dataset_names
+from include.catalog.derived_dataset import all_dataset_names
 from include.host.ports import is_open
 from include.paths import run_path
 from include.settings import Settings
@@ -28,7 +28,7 @@ SLOW_AFTER = 60.0
 
 def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
     """Return the current status of the runner, the broker and the stream of every known dataset, in that order."""
-    names = dataset_names(settings) if datasets is None else datasets
+    names = all_dataset_names(settings) if datasets is None else datasets
     runner, records = observe_runner(settings), read_process_records(settings)
     streams = [_observe_stream(settings, dataset, runner, records) for dataset in names]
     return [runner, _observe_broker(settings, runner, records), *streams]

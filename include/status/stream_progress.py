@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from include.catalog.dataset import code_hash, content_hash, dataset_names, declared_dataset
+from include.catalog.derived_dataset import all_dataset_names, derived_names, load_derived
 from include.catalog.pipeline import load_pipeline
 from include.catalog.release_diff import TableChange, folder_changes
 from include.clients.delta_log import LogDamaged, refuse_lost_commits
@@ -20,11 +21,13 @@ from include.clients.kafka import TopicMissing, log_end_offsets, log_start_offse
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
-from include.reading.publication import Publication, find_publication, tables_of
+from include.reading.publication import Publication, find_publication, published_tables, tables_of
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
+from include.state.desired_streams import desired_stream
 from include.state.driver_status import DriverStatus, LastRun, stream_status
 from include.state.process_states import RUNNER, ProcessStatus, stream_name
+from include.status.derived_progress import DerivedProgress, observe_derived, sources_behind
 from include.status.process_status import observe_airflow, observe_jobs, observe_processes, started_datasets
 
 KAFKA_SECONDS = 3.0
@@ -101,6 +104,7 @@ class Progress:
     processes: tuple[ProcessStatus, ...]
     datasets: tuple[DatasetProgress, ...]
     notes: tuple[str, ...]
+    derived: tuple[DerivedProgress, ...] = ()
 
 
 def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> Progress:
@@ -110,7 +114,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     """
     notes: list[str] = []
     names = dataset_names(settings)
-    known = sorted({*names, *started_datasets(settings)})
+    known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
     processes = (*observe_processes(settings, known), *observe_airflow(settings), *observe_jobs(settings))
     totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
@@ -119,7 +123,8 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
         observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes)
         for name in names
     )
-    return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)))
+    derived = observe_derived(settings, {name: by_name[stream_name(name)] for name in known}, notes)
+    return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)), tuple(derived))
 
 
 def value_or_note(notes: list[str], question: Callable[[], Answer]) -> Answer | None:
@@ -257,19 +262,24 @@ class CatchUpProgress:
     unknown: tuple[str, ...]
     blocked_by: str | None
     held: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    unfollowed: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    """By derived dataset the sources of which it has not used all batches, with how many."""
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything in Kafka is published and can be read."""
-        return not self.behind and not self.unknown and not self.held
+        """Whether everything in Kafka is published and can be read, in derived datasets too."""
+        return not self.behind and not self.unknown and not self.held and not self.unfollowed
 
 
 def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress:
-    """Return what the datasets' publications lack; without names: of all datasets.
+    """Return what the datasets' publications lack; without names: of all datasets that have a topic, and of derived
+    ones whose stream is requested.
 
     A topic that does not exist or is empty lacks nothing. Raises DatasetUnknown.
     """
-    names = [declared_dataset(settings, name).name for name in datasets] or dataset_names(settings)
+    chosen = datasets or [*dataset_names(settings), *requested_derived(settings)]
+    derived = [name for name in chosen if name in derived_names(settings)]
+    names = [declared_dataset(settings, name).name for name in chosen if name not in derived]
     notes: list[str] = []
     known = known_extents(settings, names, notes)
     published = {name: find_publication(settings, name) for name in known}
@@ -283,8 +293,21 @@ def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress
             notes += contradictions(settings, publication, known[name])
     ends = {name: extent.end for name, extent in known.items()}
     held = {name: extent.held for name, extent in known.items() if extent.held}
-    blocked_by = blocking_process(observe_processes(settings, sorted(behind)))
-    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held)
+    unfollowed = {name: unused for name in derived if (unused := sources_behind(settings, name))}
+    blocked_by = blocking_process(observe_processes(settings, sorted({*behind, *unfollowed})))
+    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held, unfollowed)
+
+
+def requested_derived(settings: Settings) -> list[str]:
+    """Return the derived datasets whose driver is requested and whose sources are all published."""
+    published = published_tables(settings)
+    return [
+        name
+        for name in derived_names(settings)
+        if (request := desired_stream(settings, name)) is not None
+        and request.desired
+        and set(load_derived(name, settings.datasets / name, strict=False).pipeline.sources.values()) <= set(published)
+    ]
 
 
 def contradictions(settings: Settings, publication: Publication, extent: TopicExtent) -> list[str]:

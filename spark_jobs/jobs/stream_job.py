@@ -5,7 +5,8 @@ Guarantee: every record of the topic is in bronze once, and in silver or rejecte
 After a crash: the next start completes what was begun and continues; no record is lost or duplicated.
 
 Two threads of work (engine/adr-0001): Spark's commits bronze (`ingest.py`), the main thread refines (`driver_loop.py`).
-SIGTERM drains both at a batch boundary.
+SIGTERM drains both at a batch boundary. A derived dataset has no topic: its driver follows the publications of its
+sources (`derived_loop.py`).
 
 Usage: python -m spark_jobs.jobs.stream_job DATASET
 """
@@ -17,10 +18,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
+from include.catalog.derived_dataset import derived_names
 from include.clients.kafka import ensure_topic
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
@@ -34,6 +36,7 @@ from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import stream_name
 from spark_jobs.engine.active_releases import open_active_releases
+from spark_jobs.engine.derived_loop import open_derived_loop
 from spark_jobs.engine.driver_loop import DriverLoop
 from spark_jobs.engine.driver_progress import refresh_progress
 from spark_jobs.engine.ingest import Ingest
@@ -75,14 +78,14 @@ def main(arguments: Sequence[str]) -> int:
 def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event) -> int:
     """Prepare and run the driver under its lease, report the final status, and return the exit code."""
     reporter = StatusReporter(status_path(settings, stream_name(name)), lease.is_held)
-    loop: DriverLoop | None = None
+    run: Callable[[], None] | None = None
     try:
-        loop, bootstrap = prepare(settings, name, lease, reporter, stop)
-        loop.run(bootstrap)
+        run = prepare(settings, name, lease, reporter, stop)
+        run()
     except HeadraceError as error:
         log_line(str(error))
         reporter.finish("failed", error.what, terminal=isinstance(error, Terminal))
-        return REFUSED if loop is None else FAILED
+        return REFUSED if run is None else FAILED
     except Exception as error:  # noqa: BLE001  (whatever it is, the final status must be written)
         log_line(f"{name}: the driver failed: {error_reason(error)}. Next: headrace status", error)
         reporter.finish("failed", error_reason(error))
@@ -93,13 +96,23 @@ def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event) ->
 
 def prepare(
     settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event
-) -> tuple[DriverLoop, str]:
-    """Preflight (step 2), then open session and tables; return the loop, ready to run, and the broker's address."""
-    status = reporter.status
-    status.epoch = lease.epoch
+) -> Callable[[], None]:
+    """Return the loop of the driver, ready to run."""
+    reporter.status.epoch = lease.epoch
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     find_java(os.environ)
+    if name in derived_names(settings):
+        return open_derived_loop(settings, name, lease, reporter, stop).run
+    loop, bootstrap = prepare_stream(settings, name, lease, reporter, stop)
+    return lambda: loop.run(bootstrap)
+
+
+def prepare_stream(
+    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event
+) -> tuple[DriverLoop, str]:
+    """Preflight (step 2), then open session and tables; return the loop, ready to run, and the broker's address."""
+    status = reporter.status
     dataset = current_dataset(settings, name)
     status.release = dataset.release
     bootstrap = bootstrap_servers(settings)

@@ -99,18 +99,18 @@ def _commit_table(
         return
     old, added, grains = list[DataFile](), list[DataFile](), 0
     if fresh:
-        with _failure_named(facts["dataset"], table):
+        with failure_named(facts["dataset"], table):
             old = near_sessions(target.gold, fresh, touched_files(target, grains_of_silver(target.gold, silver, fresh)))
             new = silver.read(target.spark, fresh)
             rows = _merged(target, silver, new, table.read(target.spark, old), fresh, batch)
             added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)
     pass_step(Step.GOLD_WRITTEN, batch)
-    table.commit(target.app_id, batch, _metadata(target, added, old, grains, facts), added, old)
+    table.commit(target.app_id, batch, gold_metadata(target, added, old, grains, facts), added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
 
 
 @contextmanager
-def _failure_named(dataset: str, table: Table) -> Iterator[None]:
+def failure_named(dataset: str, table: Table) -> Iterator[None]:
     """Raise GoldBroken for an error that a row of silver causes."""
     try:
         yield
@@ -152,9 +152,10 @@ def _spans(gold: QueryGold, fresh: Sequence[DataFile]) -> Spans:
     return [(window_begin(gold.window, low), window_end(gold.window, high)) for low, high in windows]
 
 
-def _metadata(
+def gold_metadata(
     target: GoldTable, added: Sequence[DataFile], removed: Sequence[DataFile], grains: int, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the metadata of a commit to a gold table: `facts` of the run, rows written, grains changed, total rows."""
     table = target.table
     rows = sum(file.rows for file in added)
     total = table.rows - sum(file.rows for file in removed) + rows

@@ -120,7 +120,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
     "spark_jobs.layers": (
         (
-            *(*GROUND, "include.catalog", "include.clients.delta_log", "include.reading", "include.reference"),
+            *(*GROUND, "include.catalog", "include.clients", "include.reading", "include.reference"),
             *("include.state.json_file", "spark_jobs.contract", "spark_jobs.storage"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",

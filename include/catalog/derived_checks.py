@@ -1,0 +1,179 @@
+"""Checks of `derived.yaml`: its sources, its grains, and its SQL without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from include.catalog.dataset import dataset_names
+from include.catalog.derived_dataset import (
+    DERIVED,
+    DerivedGold,
+    DerivedPipeline,
+    DerivedUnknown,
+    derived_names,
+    read_derived,
+)
+from include.catalog.sql_checks import parsed_statements
+from include.catalog.yaml_declarations import Document, Finding, Problem, accepted_names, shown
+from include.settings import Settings
+
+SOURCE = re.compile(r"(silver|gold)\.[a-z][a-z0-9_]{0,62}")
+
+
+def derived_problems(settings: Settings, name: str) -> list[Problem]:
+    """Return all problems of a derived dataset's folder, by line; raises DerivedUnknown."""
+    if name not in (known := derived_names(settings)):
+        raise DerivedUnknown(name, known)
+    document = Document(settings.datasets / name / DERIVED)
+    pipeline = read_derived(document)
+    if pipeline is not None:
+        declared = dict(_declared_sources(settings))
+        document.check(_file_findings(document.path.parent))
+        document.check(derived_findings(pipeline, name, _declared_tables(settings), declared))
+    return sorted(document.problems)
+
+
+def derived_findings(
+    pipeline: DerivedPipeline, dataset: str, tables: Sequence[tuple[str, str]], sources: Mapping[str, Collection[str]]
+) -> Iterator[Finding]:
+    """Yield what is wrong with a derived pipeline.
+
+    `tables` are those of all datasets with the dataset of each, such as `silver.flights`, `flights`; `sources` are
+    the tables that each derived dataset reads.
+    """
+    if not pipeline.sources:
+        yield ("sources",), "must name at least one table"
+    if not pipeline.gold:
+        yield ("gold",), "must have at least one table"
+    yield from accepted_names((("sources", name), name) for name in pipeline.sources)
+    yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
+    others = {table: owner for table, owner in tables if owner != dataset}
+    own = {f"silver.{dataset}", *(f"gold.{gold.name}" for gold in pipeline.gold)}
+    for name, table in pipeline.sources.items():
+        yield from ((("sources", name), why) for why in _source_problems(table, own, others))
+        if dataset in _upstream(others.get(table, ""), others, sources):
+            yield (
+                ("sources", name),
+                f"{table} is itself derived from this dataset; derived datasets must not form a circle",
+            )
+    for gold in pipeline.gold:
+        if f"gold.{gold.name}" in others:
+            owner = others[f"gold.{gold.name}"]
+            yield (
+                ("gold", gold.name),
+                f"dataset {owner} has a gold table of this name; names are unique over all datasets",
+            )
+        yield from ((("gold", gold.name, *key), why) for key, why in _gold_findings(gold, tuple(pipeline.sources)))
+
+
+def _file_findings(folder: Path) -> Iterator[Finding]:
+    for name in ("pipeline.yaml", "contract.yaml", "silver.py"):
+        if (folder / name).exists():
+            yield (), f"a derived dataset has no {name}: it reads no topic; remove one of the files"
+
+
+def _upstream(dataset: str, owners: Mapping[str, str], sources: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the dataset and all datasets that it is derived from."""
+    found, left = set[str](), [dataset]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += [owners.get(table, table.partition(".")[2]) for table in sources.get(name, ())]
+    return found
+
+
+def _source_problems(table: str, own: Collection[str], tables: Collection[str]) -> Iterator[str]:
+    if not SOURCE.fullmatch(table):
+        yield f"must be silver.<dataset> or gold.<table>, is {shown(table)}"
+    elif table in own:
+        yield f"{table} is of this dataset; a source is a table of another one"
+    elif table not in tables:
+        yield f"there is no table {table}; tables: {', '.join(sorted(set(tables) - set(own)))}"
+
+
+def _gold_findings(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[Finding]:
+    if not gold.grain:
+        yield ("grain",), "must name at least one column"
+    yield from accepted_names((("grain", n), name) for n, name in enumerate(gold.grain))
+    for source in sources:
+        if source not in gold.touched_by:
+            yield ("touched_by",), f"does not say which grains a row of source {source} touches; add {source}: {{…}}"
+    for source, columns in gold.touched_by.items():
+        yield from ((("touched_by", source, *key), why) for key, why in _touch_findings(gold, source, columns, sources))
+    yield from ((("query",), why) for why in _query_problems(gold, sources))
+    if gold.partition:
+        yield from ((("partition",), why) for why in _expression_problems(gold.partition, gold.grain))
+
+
+def _touch_findings(
+    gold: DerivedGold, source: str, columns: dict[str, str], sources: tuple[str, ...]
+) -> Iterator[Finding]:
+    if source not in sources:
+        yield (), f"{source} is not a source; sources: {', '.join(sources)}"
+    if set(columns) != set(gold.grain):
+        yield (), f"must give the grain's columns ({', '.join(gold.grain)}), gives {', '.join(columns) or 'none'}"
+    for column, expression in columns.items():
+        yield from (((column,), why) for why in _expression_problems(expression, None))
+
+
+def _expression_problems(text: str, columns: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield why a text is no SQL expression of one row, over these columns unless None."""
+    try:
+        trees = parsed_statements(text)
+    except SqlglotError:
+        trees = []
+    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
+        yield f"must be one SQL expression of Spark, is {shown(text)}"
+        return
+    if nested := next(trees[0].find_all(exp.AggFunc, exp.Window, exp.Query), None):
+        yield f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
+    named = {column.name for column in trees[0].find_all(exp.Column)}
+    if columns is not None and (not named or named - set(columns)):
+        yield f"must be an expression over {', '.join(columns)} alone, so that a row never moves, is {shown(text)}"
+
+
+def _query_problems(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[str]:
+    try:
+        trees = parsed_statements(gold.query)
+    except SqlglotError as error:
+        yield f"is not SQL of Spark: {str(error).splitlines()[0][:200]}"
+        return
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        yield "must hold one query and no other statement"
+        return
+    known = {*sources, *(cte.alias for cte in trees[0].find_all(exp.CTE))}
+    for table in trees[0].find_all(exp.Table):
+        if table.name and (table.db or table.name not in known):
+            yield f"reads {table.sql(dialect='spark')}, which is not a source; sources: {', '.join(sources)}"
+    names = trees[0].named_selects
+    if "*" not in names and (missing := [column for column in gold.grain if column not in names]):
+        yield f"the query's columns must include {', '.join(missing)}, are {', '.join(names)}"
+
+
+def _declared_tables(settings: Settings) -> list[tuple[str, str]]:
+    """Return the tables that all folders declare, each with its dataset; a derived dataset has no silver."""
+    found = [(f"silver.{name}", name) for name in dataset_names(settings)]
+    files = [settings.datasets / name / "pipeline.yaml" for name in dataset_names(settings)]
+    files += [settings.datasets / name / DERIVED for name in derived_names(settings)]
+    for path in files:
+        gold = _mapping(path).get("gold")
+        found += [(f"gold.{table}", path.parent.name) for table in gold] if isinstance(gold, dict) else []
+    return found
+
+
+def _declared_sources(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    for name in derived_names(settings):
+        sources = _mapping(settings.datasets / name / DERIVED).get("sources")
+        yield name, [str(table) for table in sources.values()] if isinstance(sources, dict) else []
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    value = Document(path, strict=False).value
+    return value if isinstance(value, dict) else {}

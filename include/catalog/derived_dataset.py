@@ -1,0 +1,120 @@
+"""A derived dataset: a folder with `derived.yaml` instead of a contract and a topic.
+
+Its gold tables are queries over the silver and gold of other datasets, its *sources*. A grain is one combination of the
+columns `grain`. `touched_by` says for each source which grains a row of it touches: one SQL expression for each of
+those columns; an expression that gives an array touches each of its elements.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
+from include.catalog.dataset import ReleaseUnknown, content_hash, dataset_names
+from include.catalog.pipeline import CONFIG, QueryText, Retention, named_items
+from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
+from include.errors import Terminal
+from include.paths import snapshot_path
+from include.settings import Settings
+
+DERIVED = "derived.yaml"
+
+
+class DerivedUnknown(Terminal):
+    """There is no such derived dataset; `known` are those there are."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"derived dataset {name!r} is unknown", f"use one of: {', '.join(known) or 'none'}")
+        self.name, self.known = name, known
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DerivedGold:
+    """Grains recomputed by an SQL query over the sources, by their names; its columns include the grain's."""
+
+    name: str
+    query: QueryText
+    grain: tuple[str, ...]
+    touched_by: dict[str, dict[str, str]]
+    partition: str = ""
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DerivedPipeline:
+    """`sources` are tables (`silver.<dataset>` or `gold.<table>`) by the name that queries read them under."""
+
+    sources: dict[str, str]
+    gold: Annotated[tuple[DerivedGold, ...], BeforeValidator(named_items)]
+    retention: Retention = Retention()
+
+
+@plain_dataclass(frozen=True)
+class DerivedDataset:
+    """A derived dataset's folder as a value; `release` is its content hash."""
+
+    name: str
+    folder: Path
+    release: str
+    pipeline: DerivedPipeline
+
+
+def derived_names(settings: Settings) -> list[str]:
+    """Return the names of the folders with a `derived.yaml`, sorted."""
+    found = (path.parent.name for path in settings.datasets.glob(f"*/{DERIVED}"))
+    return sorted(name for name in found if NAME.fullmatch(name))
+
+
+def all_dataset_names(settings: Settings) -> list[str]:
+    """Return the names of all folders that a driver can run: of topics, and derived ones."""
+    return sorted({*dataset_names(settings), *derived_names(settings)})
+
+
+def read_derived(document: Document) -> DerivedPipeline | None:
+    """Return the pipeline that a document declares; None when it is none, and the document has the problems."""
+    return document.parsed(DerivedPipeline, folder=document.path.parent)
+
+
+def load_derived(name: str, folder: Path, *, strict: bool = True) -> DerivedDataset:
+    """Return a derived dataset's folder as a value; raises DeclarationRefused for keys and types that are wrong."""
+    document = Document(folder / DERIVED, strict=strict)
+    pipeline = read_derived(document)
+    raise_problems(document)
+    assert pipeline is not None
+    return DerivedDataset(name, folder, content_hash(folder), pipeline)
+
+
+def declared_derived(settings: Settings, name: str) -> DerivedDataset:
+    """Return the derived dataset as its folder declares it now; raises DerivedUnknown, DeclarationRefused."""
+    if name not in (known := derived_names(settings)):
+        raise DerivedUnknown(name, known)
+    return load_derived(name, settings.datasets / name)
+
+
+def snapshot_derived(settings: Settings, name: str) -> DerivedDataset:
+    """Copy the folder to its release's own place, once, and return it as read from there."""
+    declared = declared_derived(settings, name)
+    place = snapshot_path(settings, name, declared.release)
+    if not place.is_dir():
+        copy = snapshot_path(settings, name, f".{declared.release}.{os.getpid()}")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        copy.rename(place)
+    return released_derived(settings, name, declared.release)
+
+
+def released_derived(settings: Settings, name: str, release: str) -> DerivedDataset:
+    """Return the derived dataset as a release's snapshot has it; ReleaseUnknown, DeclarationRefused when changed."""
+    place = snapshot_path(settings, name, release)
+    if not place.is_dir():
+        raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
+    derived = load_derived(name, place, strict=False)
+    if derived.release != release:
+        why = f"the snapshot was changed: its content hash is {derived.release}, not {release}"
+        raise DeclarationRefused([Problem(place, 1, "", why)])
+    return derived

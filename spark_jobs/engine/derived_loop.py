@@ -1,0 +1,161 @@
+"""The main loop of a derived dataset's driver: follow the publications of its sources, compact, clean up, drain.
+
+Reads: publications and tables of the sources. Writes: the dataset's gold, its publication, the status.
+Guarantee: one run at a time; a run that fails is repeated, and readers keep the last publication.
+After a crash: `DerivedRelease.next_run` returns the unfinished run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from include.catalog.derived_dataset import released_derived, snapshot_derived
+from include.clients.table_files import obsolete_files
+from include.paths import reading_lock_path
+from include.reading.publication import PublicationAhead, find_publication
+from include.settings import Settings
+from include.state.driver_status import LastRun
+from include.state.file_locks import is_free
+from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
+from spark_jobs.engine.compact_tables import CompactedTable, compact_group
+from spark_jobs.engine.compaction_groups import AUTOMATIC
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE
+from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, delete_obsolete_files
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.layers.gold_files import old_neighbours
+from spark_jobs.storage.delta_table import OwnershipLost
+from spark_jobs.storage.lease import Lease, LeaseLost
+
+POLL_SECONDS = 0.1
+"""Between two looks at the sources' publications."""
+
+
+@dataclass
+class DerivedLoop:
+    """The running driver of a derived dataset. `pause`: seconds until a failed run is repeated; 0 when well."""
+
+    release: DerivedRelease
+    lease: Lease
+    reporter: StatusReporter
+    stop: threading.Event
+    clock: Callable[[], float] = time.monotonic
+    pause: float = 0.0
+    retry_at: float = 0.0
+    behind_since: float | None = None
+    clean_at: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+    compact_at: float = 0.0
+
+    def run(self) -> None:
+        """Run until `stop` is set. Raises LeaseLost, OwnershipLost, PublicationAhead."""
+        self.reporter.refresh = self._refresh
+        while not self.stop.is_set():
+            self.reporter.note_progress()
+            if not self.lease.is_held():
+                raise LeaseLost(self.release.derived.name, self.lease.path)
+            if not self._advance():
+                self._keep_tidy()
+                self.stop.wait(POLL_SECONDS)
+
+    def _advance(self) -> bool:
+        """Execute the next run, if there is one; return whether there was."""
+        if self.clock() < self.retry_at:
+            return False
+        if missing := self.release.missing_sources():
+            self.reporter.waiting_for = f"nothing has published {', '.join(missing)} yet"
+            self._report_running()
+            return False
+        self.reporter.waiting_for = None
+        try:
+            worked = self._execute_next()
+        except (OwnershipLost, PublicationAhead):
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, readers keep the last publication)
+            self._halt(error)
+            return False
+        self.pause = 0.0
+        self._report_running()
+        return worked
+
+    def _execute_next(self) -> bool:
+        run = self.release.next_run()
+        if run is None:
+            self.behind_since = None
+            return False
+        self.behind_since, started = self.behind_since or self.clock(), self.clock()
+        self.release.execute(run)
+        seconds, status = self.clock() - started, self.reporter.status
+        rows = sum(table.target.table.rows for table in self.release.tables)
+        status.refined_batch = run.number
+        status.last_batch = LastRun(rows, round(seconds, 3), {"gold": round(seconds, 3)})
+        self.compact_at = min(self.compact_at, self.clock()) if self.compact_at else self.clock()
+        return True
+
+    def _report_running(self) -> None:
+        if self.reporter.status.state != "running":
+            self.reporter.report("running")
+
+    def _refresh(self) -> None:
+        since = self.behind_since
+        self.reporter.status.lag_seconds = 0.0 if since is None else round(self.clock() - since, 3)
+
+    def _halt(self, error: Exception) -> None:
+        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.retry_at = self.clock() + self.pause
+        log_line(
+            f"the run failed: {error_reason(error)}; retry in {self.pause:.0f} s, readers keep the last publication."
+            " Next: headrace status",
+            error,
+        )
+        self.reporter.report("halted", error_reason(error))
+
+    def _keep_tidy(self) -> None:
+        """Compact one group of small files, or look for files that no version needs. A failure is tried again later."""
+        try:
+            self._compact()
+            self._clean()
+        except OwnershipLost:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+            self.compact_at = self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
+            log_line(f"compaction or deletion failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
+
+    def _compact(self) -> None:
+        if not self.compact_at or self.clock() < self.compact_at:
+            return
+        for table in self.release.tables:
+            batch, target = self.reporter.status.refined_batch, table.target
+            compacted = CompactedTable(target.table, order=table.grain, places=partial(old_neighbours, target, batch))
+            if groups := compacted.groups(AUTOMATIC):
+                compact_group(compacted, groups[0])
+                return
+        self.compact_at = 0.0
+
+    def _clean(self) -> None:
+        settings, name = self.release.settings, self.release.derived.name
+        published = find_publication(settings, name)
+        if self.clock() < self.clean_at or published is None or not is_free(reading_lock_path(settings, name)):
+            return
+        retention = self.release.derived.pipeline.retention.versions
+        self.clean_at = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+        for table in [each.target.table for each in self.release.tables]:
+            kept = [published.tables[table.spec.name].version] if table.spec.name in published.tables else []
+            files = [table.spec.path / path for path in obsolete_files(table.spec.path, kept, retention)]
+            delete_obsolete_files(table, files, time.monotonic() + 1.0)
+
+
+def open_derived_loop(
+    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event
+) -> DerivedLoop:
+    """Return the loop of the published release, or of the folder's before the first publication."""
+    publication = find_publication(settings, name)
+    derived = released_derived(settings, name, publication.release) if publication else snapshot_derived(settings, name)
+    reporter.status.release = derived.release
+    spark = open_session(settings, f"headrace {name}")
+    return DerivedLoop(DerivedRelease(settings, derived, spark, lease.epoch), lease, reporter, stop)

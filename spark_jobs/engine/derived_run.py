@@ -1,0 +1,177 @@
+"""A run of a derived dataset: from the published versions of its sources to its own publication (layers/adr-0010).
+
+Reads: publications, the sources' tables. Writes: each gold table, `run.json` of the release, the publication.
+Guarantee: each table gets run n once; readers see n when all tables have it, over one look at the sources.
+After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
+everything is computed again from the current ones, by a run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from include.catalog.derived_dataset import DerivedDataset
+from include.clients.file_changes import FileChanges
+from include.paths import derived_run_path, release_path, warehouse
+from include.reading.publication import (
+    Publication,
+    PublishedTable,
+    SourceVersion,
+    TableVersion,
+    find_publication,
+    publish,
+    published_tables,
+)
+from include.reading.published_tables import PublishedVersionGone
+from include.settings import Settings
+from include.state.json_file import JsonFile
+from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
+from spark_jobs.layers.source_tables import changes_since, open_source, source_version
+from spark_jobs.storage.failpoints import Step, pass_step
+
+
+@dataclass(frozen=True)
+class DerivedRun:
+    """A run that was begun: its number, the sources by the name in queries, and whether everything is computed."""
+
+    number: int
+    sources: Mapping[str, SourceVersion]
+    whole: bool = False
+
+
+@dataclass
+class DerivedRelease:
+    """A release of a derived dataset with its open tables. `examined`: versions with the rows of the last run."""
+
+    settings: Settings
+    derived: DerivedDataset
+    spark: SparkSession
+    epoch: int
+    tables: tuple[DerivedTable, ...] = ()
+    examined: Mapping[str, SourceVersion] = field(default_factory=dict)
+
+    def missing_sources(self) -> list[str]:
+        """Return the sources that nothing has published yet."""
+        published = published_tables(self.settings)
+        return [table for table in self.derived.pipeline.sources.values() if table not in published]
+
+    def next_run(self) -> DerivedRun | None:
+        """Return the run to execute now: the unfinished one, or one over sources that have changed; None: none.
+
+        When sources have new versions with the same rows, the publication names these, without a run.
+        """
+        unfinished, last = self._unfinished(), self._last_publication()
+        if unfinished is not None and self._is_readable(unfinished):
+            return unfinished
+        now = self._current_sources()
+        if unfinished is None and last is not None and (now == self.examined or not self._has_changed(last, now)):
+            self._note_sources(last, now)
+            return None
+        number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
+        return DerivedRun(number, now, whole=last is None or unfinished is not None)
+
+    def execute(self, run: DerivedRun) -> None:
+        """Commit a run to all tables and publish it. Raises OwnershipLost, GoldBroken, DeclarationRefused."""
+        self._file.write(run)
+        sources = self._opened(run.sources)
+        if not self.tables:
+            self.tables = self._open_tables(sources)
+        changes = None if run.whole else self._changes(run)
+        given = DerivedInput(run.number, sources, changes)
+        for table in self.tables:
+            commit_derived(table, given, self._facts(run), self._staging / table.declared.name)
+        pass_step(Step.ALL_GOLD_COMMITTED, run.number)
+        publish(self.settings, self._publication(run))
+        pass_step(Step.PUBLISHED, run.number)
+        self._file.remove()
+        self.examined = run.sources
+
+    @property
+    def _file(self) -> JsonFile[DerivedRun]:
+        path = derived_run_path(self.settings, self.derived.name, self.derived.release)
+        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is computed again)')
+
+    @property
+    def _staging(self) -> Path:
+        return release_path(self.settings, self.derived.name, self.derived.release) / "staging"
+
+    def _last_publication(self) -> Publication | None:
+        """Return the publication of this release, None when another one is published."""
+        found = find_publication(self.settings, self.derived.name)
+        return found if found is not None and found.release == self.derived.release else None
+
+    def _unfinished(self) -> DerivedRun | None:
+        run, last = self._file.read(), self._last_publication()
+        return None if run is None or (last is not None and last.batch >= run.number) else run
+
+    def _current_sources(self) -> dict[str, SourceVersion]:
+        tables, root = published_tables(self.settings), warehouse(self.settings)
+        return {name: source_version(tables[table], root) for name, table in self.derived.pipeline.sources.items()}
+
+    def _is_readable(self, run: DerivedRun) -> bool:
+        """Return whether all files of the sources' versions are still there."""
+        try:
+            sources = self._opened(run.sources)
+        except PublishedVersionGone:
+            return False
+        return all((each.table.path / file["path"]).exists() for each in sources.values() for file in each.files)
+
+    def _has_changed(self, last: Publication, now: Mapping[str, SourceVersion]) -> bool:
+        """Return whether rows of the sources differ from those that the publication was made of."""
+        root, sources = warehouse(self.settings), self.derived.pipeline.sources
+        found = [changes_since(root, last.sources.get(sources[name]), now[name]) for name in now]
+        return any(files is None or files.added or files.removed for files in found)
+
+    def _note_sources(self, last: Publication, now: Mapping[str, SourceVersion]) -> None:
+        if now != self.examined:
+            names = self.derived.pipeline.sources
+            publish(self.settings, replace(last, sources={names[name]: each for name, each in now.items()}))
+        self.examined = now
+
+    def _changes(self, run: DerivedRun) -> dict[str, FileChanges] | None:
+        """Return what changed in each source since the last run; None when that of one is not known."""
+        root, last = warehouse(self.settings), self._last_publication()
+        known = dict[str, FileChanges]()
+        for name, table in self.derived.pipeline.sources.items():
+            files = changes_since(root, last.sources.get(table) if last else None, run.sources[name])
+            if files is None:
+                return None
+            known[name] = files
+        return known
+
+    def _opened(self, versions: Mapping[str, SourceVersion]) -> Sources:
+        root, names = warehouse(self.settings), self.derived.pipeline.sources
+        pinned = {
+            name: PublishedTable(names[name], root / each.path, each.version, "", each.release, each.batch)
+            for name, each in versions.items()
+        }
+        return {name: open_source(table) for name, table in pinned.items()}
+
+    def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
+        declared = self.derived.pipeline.gold
+        return tuple(open_derived_table(self.spark, self.settings, self.derived, gold, sources) for gold in declared)
+
+    def _facts(self, run: DerivedRun) -> dict[str, Any]:
+        release, names = self.derived.release, self.derived.pipeline.sources
+        used = {names[name]: [each.release, each.batch, each.version] for name, each in run.sources.items()}
+        facts = {"dataset": self.derived.name, "release": release, "code": release, "epoch": self.epoch}
+        return {**facts, "batches": [run.number, run.number], "sources": used}
+
+    def _publication(self, run: DerivedRun) -> Publication:
+        root, names = warehouse(self.settings), self.derived.pipeline.sources
+        tables = [each.target.table for each in self.tables]
+        return Publication(
+            dataset=self.derived.name,
+            release=self.derived.release,
+            batch=run.number,
+            published_at=datetime.now(UTC),
+            offsets={},
+            tables={t.spec.name: TableVersion(str(t.spec.path.relative_to(root)), t.version) for t in tables},
+            sources={names[name]: version for name, version in run.sources.items()},
+        )

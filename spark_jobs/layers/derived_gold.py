@@ -1,0 +1,198 @@
+"""The gold of a derived dataset: the grains that changed sources touch, computed again and merged copy-on-write.
+
+Reads: the source rows of the touched grains, and the gold files that may hold them. Writes: `gold.<table>`, one commit,
+idempotent by (app id, run). Guarantee: after a run the table is what its query gives over the sources of that run.
+After a crash: committed already → nothing; else the same run computes the same rows from the same versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.catalog.derived_dataset import DERIVED, DerivedDataset, DerivedGold
+from include.catalog.pipeline import QueryGold
+from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
+from include.clients.file_changes import FileChanges
+from include.paths import gold_path
+from include.settings import Settings
+from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
+from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
+from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
+from spark_jobs.layers.silver_writer import MONTH
+from spark_jobs.layers.source_tables import SourceTable, changed_rows, touched_by_rows
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
+from spark_jobs.storage.duckdb_session import parquet_files, read_folder, rows_in_files, write_folder
+from spark_jobs.storage.failpoints import Step, pass_step
+
+Sources = Mapping[str, SourceTable]
+"""By the name that queries read them under."""
+Changes = Mapping[str, FileChanges]
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A gold table of a derived dataset: its declaration and its open table."""
+
+    declared: DerivedGold
+    target: GoldTable
+
+    @property
+    def grain(self) -> tuple[str, ...]:
+        """The columns that name a grain."""
+        return self.declared.grain
+
+    @property
+    def grains_schema(self) -> StructType:
+        """The types of the grain's columns."""
+        return StructType([self.target.table.spec.schema[name] for name in self.grain])
+
+
+@dataclass(frozen=True)
+class DerivedInput:
+    """What a run computes: its number, sources, and what changed in each since the run before; None: everything."""
+
+    number: int
+    sources: Sources
+    changes: Changes | None
+
+
+def open_derived_table(
+    spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
+) -> DerivedTable:
+    """Open or create a gold table; raises DeclarationRefused when its query does not fit the sources' columns."""
+    own = spark.newSession()
+    rows = _checked_rows(own, settings, derived, gold, sources)
+    as_query = QueryGold(gold.name, gold.partition, gold.query, None, gold.grain)
+    with_provenance = rows.select("*", *first_provenance(0, gold.grain[0]))
+    schema = partitioned_schema(with_provenance.schema, MONTH)
+    bounded = tuple(name for name in gold.grain if schema[name].dataType.simpleString() != "binary")
+    path = gold_path(settings, derived.name, derived.release, gold.name)
+    spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
+    app_id = f"{derived.name}/{derived.release}/gold/{gold.name}"
+    return DerivedTable(gold, GoldTable(as_query, Table(spec), own, app_id))
+
+
+def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, Any], staging: Path) -> None:
+    """Commit a run to a table, once; `facts` go into the commit. Raises OwnershipLost, GoldBroken."""
+    target, number = table.target, run.number
+    if target.table.committed(target.app_id) >= number:
+        return
+    old, added, changed = list[DataFile](), list[DataFile](), 0
+    with failure_named(facts["dataset"], target.table):
+        write_folder(_touched(table, run), staging)
+        written = parquet_files(staging)
+        if rows_in_files(written):
+            old = (
+                target.table.files() if run.changes is None else touched_files(target, grains_in(target.gold, written))
+            )
+            rows = _merged(table, run, old, written)
+            added, changed = write_gold(target, rows, f"b{number:08d}-{facts['epoch']}", old, number)
+    pass_step(Step.GOLD_WRITTEN, number)
+    metadata = gold_metadata(target, added, old, changed, facts)
+    target.table.commit(target.app_id, number, metadata, added, old)
+    pass_step(Step.GOLD_COMMITTED, number)
+
+
+def query_over(spark: SparkSession, query: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return a query's rows over frames by name, in a session whose views nobody else uses."""
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    return spark.sql(query)
+
+
+def _touched(table: DerivedTable, run: DerivedInput) -> DataFrame:
+    """Return the grains of all rows that changed; of all rows, and all that the table has, without known changes."""
+    spark, touched_by, schema = table.target.spark, table.declared.touched_by, table.grains_schema
+    found = [no_rows(spark, schema)]
+    for name, source in run.sources.items():
+        if run.changes is None:
+            found.append(touched_by_rows(source.all_rows(spark), touched_by[name]))
+        elif (files := run.changes[name]).added or files.removed:
+            found.append(touched_by_rows(changed_rows(spark, source, files), touched_by[name]))
+    if run.changes is None:
+        found.append(table.target.table.read(spark, table.target.table.files()))
+    columns = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
+    return reduce(DataFrame.unionByName, (each.select(*columns) for each in found)).distinct()
+
+
+def _merged(table: DerivedTable, run: DerivedInput, old: Sequence[DataFile], written: Sequence[Path]) -> DataFrame:
+    spark, grain = table.target.spark, table.grain
+    grains = read_folder(spark, written[0].parent, table.grains_schema)
+    spans = {} if run.changes is None else _spans(written, grain)
+    frames = {
+        name: source.all_rows(spark)
+        if run.changes is None
+        else _rows_of_grains(spark, source, table.declared.touched_by[name], grains, spans)
+        for name, source in run.sources.items()
+    }
+    fresh = rows_in_grains(query_over(spark, table.declared.query, frames), F.broadcast(grains), grain)
+    return with_grains_replaced(grain, table.target.table.read(spark, old), fresh, grains, run.number)
+
+
+def _rows_of_grains(
+    spark: SparkSession, source: SourceTable, touched_by: Mapping[str, str], grains: DataFrame, spans: Mapping[str, Any]
+) -> DataFrame:
+    """Return at least the rows of a source that touch the grains; the grains of other rows are dropped afterwards."""
+    rows = source.rows_near(spark, touched_by, spans)
+    named = {f"_touched_{n}": column for n, column in enumerate(touched_by)}
+    marked = rows.select("*", *[F.expr(touched_by[column]).alias(name) for name, column in named.items()])
+    single = [name for name in named if marked.schema[name].dataType.typeName() != "array"]
+    if not single:
+        return rows
+    wanted = grains.select(*[F.col(named[name]).alias(name) for name in single]).distinct()
+    return rows_in_grains(marked, F.broadcast(wanted), single).drop(*named)
+
+
+def _spans(written: Sequence[Path], columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """Return the least and the greatest value of the columns that have an order and no null."""
+    rows = pa.concat_tables([pq.read_table(path, columns=list(columns), partitioning=None) for path in written])
+    ordered = [name for name in columns if not rows[name].null_count and _is_ordered(rows.schema.field(name).type)]
+    bounds = {name: pc.min_max(rows[name]).as_py() for name in ordered}
+    return {name: (found["min"], found["max"]) for name, found in bounds.items()}
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind))
+
+
+def _checked_rows(
+    spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
+) -> DataFrame:
+    """Return the query's rows over no rows; raises DeclarationRefused with what does not fit."""
+    document = Document(settings.datasets / derived.name / DERIVED, strict=False)
+    key: tuple[str, ...] = ("gold", gold.name, "query")
+    try:
+        rows = query_over(spark, gold.query, {name: no_rows(spark, each.schema) for name, each in sources.items()})
+        if missing := [name for name in gold.grain if name not in rows.columns]:
+            raise _refused(document, key, f"has no column {', '.join(missing)}; it has {', '.join(rows.columns)}")
+        if taken := [name for name in rows.columns if name.startswith("_")]:
+            raise _refused(document, key, f"column {', '.join(taken)}: names that begin with _ are the platform's")
+        for name, source in sources.items():
+            for column, expression in gold.touched_by[name].items():
+                key = ("gold", gold.name, "touched_by", name, column)
+                found = no_rows(spark, source.schema).select(F.expr(expression).alias(column)).schema[column].dataType
+                kind = found.elementType if found.typeName() == "array" else found  # type: ignore[attr-defined]
+                expected = rows.schema[column].dataType
+                if kind != expected:
+                    why = f"is {kind.simpleString()}, the query's column {column} is {expected.simpleString()}"
+                    raise _refused(document, key, why)
+    except AnalysisException as error:
+        raise _refused(document, key, str(error).splitlines()[0]) from error
+    return rows.drop(*PROVENANCE)
+
+
+def _refused(document: Document, key: tuple[str, ...], why: str) -> DeclarationRefused:
+    return DeclarationRefused([Problem(document.path, document.line(key), ".".join(key), why)])

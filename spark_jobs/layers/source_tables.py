@@ -1,0 +1,135 @@
+"""The sources of a derived dataset: published tables of other datasets at pinned versions, and what changed in them.
+
+Reads: Delta logs and data files. Writes: nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.clients.delta_log import commit_content
+from include.clients.file_changes import FileChanges, file_changes
+from include.reading.publication import PublishedTable, SourceVersion
+from include.reading.published_tables import open_table
+from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.storage.delta_table import read_files
+
+TRUNCATED = re.compile(r"\s*date_trunc\(\s*'(\w+)'\s*,\s*`?(\w+)`?\s*\)\s*", re.IGNORECASE)
+COLUMN = re.compile(r"\s*`?([A-Za-z_]\w*)`?\s*")
+LONGEST = {"minute": 1 / 24 / 60, "hour": 1 / 24, "day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
+"""Days of the longest unit of each name."""
+Spans = Mapping[str, tuple[Any, Any]]
+"""The least and the greatest value of grain columns."""
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A source at its pinned version: its columns without those that partition it, and its files with bounds."""
+
+    table: PublishedTable
+    schema: StructType
+    files: Sequence[Mapping[str, Any]]
+
+    def rows(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        """Return the rows of some of its files, by path in the table."""
+        return read_files(spark, self.schema, [self.table.path / path for path in paths])
+
+    def all_rows(self, spark: SparkSession) -> DataFrame:
+        """Return all rows."""
+        return self.rows(spark, [file["path"] for file in self.files])
+
+    def rows_near(self, spark: SparkSession, touched_by: Mapping[str, str], grains: Spans) -> DataFrame:
+        """Return at least all rows that touch grains within these spans, without files whose bounds exclude them."""
+        bounds = list(_source_bounds(touched_by, grains))
+        return self.rows(spark, [file["path"] for file in self.files if _overlaps(file, bounds)])
+
+
+def open_source(table: PublishedTable) -> SourceTable:
+    """Open a published table at its version; raises PublishedVersionGone."""
+    delta = open_table(table)
+    partitions = delta.metadata().partition_columns
+    declared = StructType.fromJson(json.loads(delta.schema().to_json()))
+    schema = StructType([field for field in declared.fields if field.name not in partitions])
+    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
+    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all().to_pylist()
+    return SourceTable(table, schema, [{**file, "path": unquote(file["path"])} for file in files])
+
+
+def source_version(table: PublishedTable, root: Path) -> SourceVersion:
+    """Return the version of a source as a publication names it; raises FileNotFoundError without its commit."""
+    digest = hashlib.sha256(commit_content(table.path, table.version)).hexdigest()
+    return SourceVersion(str(table.path.relative_to(root)), table.version, table.release, table.batch, digest)
+
+
+def changes_since(root: Path, before: SourceVersion | None, now: SourceVersion) -> FileChanges | None:
+    """Return the files with the rows by which two versions differ; None when that is not known.
+
+    It is not known when a source has another release, was rolled back, or lost commits or files meanwhile.
+    """
+    table = root / now.path
+    if before is None or before.path != now.path or before.version > now.version:
+        return None
+    try:
+        if hashlib.sha256(commit_content(table, before.version)).hexdigest() != before.commit:
+            return None
+        files = file_changes(table, before.version, now.version, rows_only=True)
+    except FileNotFoundError:
+        return None
+    return files if all((table / path).exists() for path in (*files.added, *files.removed)) else None
+
+
+def changed_rows(spark: SparkSession, source: SourceTable, files: FileChanges) -> DataFrame:
+    """Return the rows that only one of both versions has; what the platform notes about a gold row does not count."""
+    added = source.rows(spark, files.added).drop(*PROVENANCE)
+    if not files.removed:
+        return added
+    removed = source.rows(spark, files.removed).drop(*PROVENANCE)
+    return added.exceptAll(removed).unionByName(removed.exceptAll(added))
+
+
+def touched_by_rows(rows: DataFrame, touched_by: Mapping[str, str]) -> DataFrame:
+    """Return the grains that rows of a source touch; an array touches each of its elements."""
+    found = rows.select(*[F.expr(expression).alias(column) for column, expression in touched_by.items()])
+    for column in [field.name for field in found.schema.fields if field.dataType.typeName() == "array"]:
+        found = found.withColumn(column, F.explode(column))
+    return found.distinct()
+
+
+def _source_bounds(touched_by: Mapping[str, str], grains: Spans) -> Iterator[tuple[str, Any, Any]]:
+    """Yield columns of the source with a range outside of which no row touches the grains.
+
+    Known for a grain column that is a column of the source, or a moment cut to a unit.
+    """
+    for column, expression in touched_by.items():
+        if column not in grains:
+            continue
+        low, high = grains[column]
+        if match := TRUNCATED.fullmatch(expression):
+            days = LONGEST.get(match[1].lower())
+            if days is not None and isinstance(high, datetime) and high.year < 9999:
+                yield match[2], low, high + timedelta(days=days)
+        elif match := COLUMN.fullmatch(expression):
+            yield match[1], low, high
+
+
+def _overlaps(file: Mapping[str, Any], bounds: Sequence[tuple[str, Any, Any]]) -> bool:
+    return all(_may_have(file.get(f"min.{column}"), file.get(f"max.{column}"), *span) for column, *span in bounds)
+
+
+def _may_have(low: Any, high: Any, least: Any, greatest: Any) -> bool:
+    if low is None or high is None or type(low) is not type(least):
+        return True
+    return bool(low <= greatest and high >= least)

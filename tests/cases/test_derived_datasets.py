@@ -1,0 +1,197 @@
+"""A derived dataset follows its sources: whatever arrives when, and wherever it dies, its rows are right."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from small_events import departed, observation
+from small_release import Record, SmallRelease, small_release
+
+from include.catalog.derived_dataset import snapshot_derived
+from include.reading import pinned
+from include.reading.publication import find_publication
+from include.settings import Settings
+from spark_jobs.engine.compact_tables import compact_group, compactable_tables
+from spark_jobs.engine.compaction_groups import CompactionPolicy
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.storage.failpoints import Step
+
+NAME = "weather_delays"
+STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
+
+
+@dataclass
+class Site:
+    """Two sources and a derived dataset over them, driven by hand."""
+
+    spark: SparkSession
+    settings: Settings
+    flights: SmallRelease
+    weather: SmallRelease
+    derived: DerivedRelease
+
+    def restart(self) -> None:
+        """Forget every handle, as a new process does."""
+        self.derived = opened(self.spark, self.settings)
+
+    def follow(self) -> int:
+        """Execute runs until there is none; return how many."""
+        count = 0
+        while (run := self.derived.next_run()) is not None:
+            self.derived.execute(run)
+            count += 1
+        return count
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the published rows without provenance, sorted."""
+        return sorted(plain(pinned(self.settings).read(f"gold.{NAME}").collect()), key=place)
+
+
+def opened(spark: SparkSession, settings: Settings) -> DerivedRelease:
+    return DerivedRelease(settings, snapshot_derived(settings, NAME), spark, 1)
+
+
+def plain(table: pl.DataFrame) -> list[dict[str, Any]]:
+    return table.select(c for c in table.columns if not c.startswith("_")).to_dicts()
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["hour"], row["origin"]
+
+
+def expected(flights: pl.DataFrame, weather: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the table in plain Python, from the rows of both silvers."""
+    hours: dict[Any, list[Any]] = {}
+    for each in flights.to_dicts():
+        hour = each["scheduled_departure"].replace(minute=0, second=0, microsecond=0), each["origin"]
+        hours.setdefault(hour, []).append(each)
+    conditions = {(w["observed_at"].replace(minute=0), w["station"]): w for w in weather.sort("observed_at").to_dicts()}
+    found = []
+    for (hour, origin), events in hours.items():
+        left = [each for each in events if each["kind"] == "departed"]
+        seen_weather = conditions.get((hour, origin), {})
+        wind, rain, sight = (seen_weather.get(name) for name in ("wind_speed", "precip", "visib"))
+        found.append(
+            {
+                "hour": hour,
+                "origin": origin,
+                "departures": len(left),
+                "delayed": sum(each["departure_delay"] > 15 for each in left),
+                "cancelled": sum(each["kind"] == "cancelled" for each in events),
+                "delay_minutes": sum(each["departure_delay"] for each in left) if left else None,
+                "temp": seen_weather.get("temp"),
+                "wind": "stormy" if wind is None or wind >= 20 else "calm" if wind < 10 else "windy",
+                "rain": "rain" if rain is not None and rain > 0 else "dry",
+                "visibility": "poor" if sight is not None and sight < 3 else "clear",
+            }
+        )
+    return sorted(found, key=place)
+
+
+@pytest.fixture
+def site(spark: SparkSession, settings: Settings) -> Site:
+    flights = small_release(spark, settings, "flights")
+    weather = small_release(spark, settings, "weather")
+    return Site(spark, settings, flights, weather, opened(spark, settings))
+
+
+def assert_right(site: Site) -> None:
+    rows = site.rows()
+    assert rows == expected(site.flights.silver(), site.weather.silver())
+    assert rows
+
+
+def flight(number: int, hour: int, delay: int) -> Record:
+    return departed(
+        number, delay, f"2013-03-0{1 + hour // 24}T{hour % 24:02}:50:00Z", scheduled=scheduled(hour), origin="JFK"
+    )
+
+
+def scheduled(hour: int) -> str:
+    return f"2013-03-0{1 + hour // 24}T{hour % 24:02}:30:00Z"
+
+
+def wind(hour: int, speed: float) -> Record:
+    stamp = f"2013-03-0{1 + hour // 24}T{hour % 24:02}"
+    return observation(stamp, wind_speed=str(speed), temp="40.5", visib="2.0" if hour % 2 else "10.0", precip="0.1")
+
+
+def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_each_step(site: Site) -> None:
+    assert site.derived.missing_sources() == ["silver.flights", "silver.weather"]
+    numbers = random.Random(5)
+    hours = [numbers.randrange(72) for _ in range(40)]
+    flights = [flight(n, hour, numbers.randrange(-5, 60)) for n, hour in enumerate(hours)]
+    weather = [wind(hour, 4.5 * (hour % 7)) for hour in numbers.sample(range(72), 60)]
+    site.flights.take(flights[:10])
+    site.weather.take(weather[:15])
+    for number, step in enumerate((None, *STEPS)):
+        if number:
+            site.flights.take(flights[number * 6 + 4 : number * 6 + 10])
+            site.weather.take(weather[number * 11 + 4 : number * 11 + 15])
+        if step is not None:
+            with pytest.raises(Died), dying_at(step):
+                site.follow()
+            # The repeated run must not take what arrived after it began.
+            site.flights.take([flight(100 + number, 10 + number, 45)])
+            site.restart()
+            assert site.follow() == (1 if step is Step.PUBLISHED else 2)
+        else:
+            assert site.follow() == 1
+        assert_right(site)
+    publication = find_publication(site.settings, NAME)
+    assert publication is not None
+    assert publication.batch == 2 * len(STEPS)
+    assert publication.sources["silver.flights"].batch == 2 * len(STEPS)
+
+
+def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause_none(site: Site) -> None:
+    for hours in ((0, 30, 60), (1, 31), (2, 32)):
+        site.flights.take([flight(hour, hour, 20) for hour in hours])
+    site.weather.take([wind(0, 3.0)])
+    assert site.follow() == 1
+    site.weather.take([wind(31, 25.0)])
+    assert site.follow() == 1
+    table = pinned(site.settings).read(f"gold.{NAME}").collect()
+    assert table.filter(pl.col("_last_batch") == 1)["hour"].dt.day().to_list() == [2]
+    assert_right(site)
+    before = site.flights.versions()
+    compact(site.flights)
+    site.flights.take([])
+    assert site.flights.versions()["silver.flights"] > before["silver.flights"] + 1
+    assert site.follow() == 0
+    publication = find_publication(site.settings, NAME)
+    assert publication is not None
+    assert (publication.batch, publication.sources["silver.flights"].batch) == (1, 3)
+    site.flights.take([flight(99, 31, 50)])
+    assert site.follow() == 1
+    assert_right(site)
+
+
+def test_a_source_whose_changes_are_unknown_is_computed_whole(site: Site) -> None:
+    site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
+    site.weather.take([wind(0, 3.0)])
+    site.follow()
+    publication = find_publication(site.settings, NAME)
+    assert publication is not None
+    replaced = site.settings.state / "warehouse" / publication.tables[f"gold.{NAME}"].path
+    text = (site.settings.state / "warehouse" / NAME / "publication.json").read_text()
+    commit = publication.sources["silver.flights"].commit
+    # Another commit got the version that this one had: what a power cut and a new start may leave.
+    (site.settings.state / "warehouse" / NAME / "publication.json").write_text(text.replace(commit, "0" * 64))
+    site.restart()
+    assert site.follow() == 1
+    assert replaced.is_dir()
+    assert_right(site)
+
+
+def compact(release: SmallRelease) -> None:
+    tables = [each for each in compactable_tables([release.release]) if each.table.spec.name == "silver.flights"]
+    for each in tables:
+        for group in each.groups(CompactionPolicy(min_files=2)):
+            compact_group(each, group)
