@@ -57,7 +57,7 @@ def derived_findings(
     own = {f"silver.{dataset}", *(f"gold.{gold.name}" for gold in pipeline.gold)}
     for name, table in pipeline.sources.items():
         yield from ((("sources", name), why) for why in _source_problems(table, own, others))
-        if dataset in _upstream(others.get(table, ""), others, sources):
+        if dataset in _upstream(others.get(table, ""), dict(tables), sources):
             yield (
                 ("sources", name),
                 f"{table} is itself derived from this dataset; derived datasets must not form a circle",

@@ -32,7 +32,7 @@ from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 from include.state.json_file import JsonFile
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
-from spark_jobs.layers.source_tables import changes_since, open_source, source_version
+from spark_jobs.layers.derived_sources import changes_since, open_source, source_version
 from spark_jobs.storage.failpoints import Step, pass_step
 
 

@@ -27,11 +27,11 @@ from include.catalog.yaml_declarations import DeclarationRefused, Document, Prob
 from include.clients.file_changes import FileChanges
 from include.paths import gold_path
 from include.settings import Settings
+from spark_jobs.layers.derived_sources import SourceTable, changed_rows, touched_by_rows
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.silver_writer import MONTH
-from spark_jobs.layers.source_tables import SourceTable, changed_rows, touched_by_rows
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 from spark_jobs.storage.duckdb_session import parquet_files, read_folder, rows_in_files, write_folder

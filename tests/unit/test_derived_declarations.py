@@ -1,4 +1,4 @@
-"""Derived datasets as declared: every problem by file, line and key, and a refusal because no driver computes them."""
+"""Derived datasets as declared: every problem by file, line and key."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from include.catalog.dataset import ReleaseUnknown
 from include.catalog.dataset_checks import dataset_problems, validate_datasets
-from include.catalog.pipeline import load_pipeline
+from include.catalog.derived_dataset import released_derived, snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.settings import CLONE, Settings
 
@@ -19,7 +20,6 @@ sources:
   weather: silver.weather
 gold:
   hourly_delays:
-    kind: query
     query: gold/hourly_delays.sql
     grain: [hour, origin]
     partition: date_format(hour, 'yyyy-MM')
@@ -42,16 +42,14 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def problems(settings: Settings, declared: str = DECLARED, query: str = QUERY) -> list[Problem]:
-    """Return what is wrong with a declaration, besides that no driver computes it."""
+    """Return what is wrong with a declaration."""
     folder = settings.datasets / NAME
-    (folder / "pipeline.yaml").write_text(declared)
+    (folder / "derived.yaml").write_text(declared)
     (folder / "gold" / "hourly_delays.sql").write_text(query)
-    found = dataset_problems(settings, NAME)
-    assert sum("no driver computes" in each.why for each in found) == 1
-    return [each for each in found if "no driver computes" not in each.why]
+    return dataset_problems(settings, NAME)
 
 
-def test_a_correct_derived_dataset_is_refused_only_because_no_driver_computes_it(settings: Settings) -> None:
+def test_a_correct_derived_dataset_has_no_problems(settings: Settings) -> None:
     assert problems(settings) == []
 
 
@@ -63,7 +61,7 @@ def test_a_correct_derived_dataset_is_refused_only_because_no_driver_computes_it
         ("silver.weather", "gold.hourly_delays", "sources.weather", "a source is a table of another one"),
         ("silver.weather", f"silver.{NAME}", "sources.weather", "a source is a table of another one"),
         ("weather: silver", "Weather: silver", "sources.Weather", "must be lower-case letters"),
-        ("kind: query", "kind: additive", "gold.hourly_delays.kind", "must be query in a derived dataset"),
+        ("  hourly_delays:", "  weather_delays:", "gold.weather_delays", "dataset weather_delays has a gold table"),
         ("[hour, origin]", "[]", "gold.hourly_delays.grain", "must name at least one column"),
         ("hour, 'yyyy-MM'", "day, 'yyyy-MM'", "gold.hourly_delays.partition", "over hour, origin alone"),
         ("      weather: {", "      wether: {", "gold.hourly_delays.touched_by", "add weather: {…}"),
@@ -72,7 +70,7 @@ def test_a_correct_derived_dataset_is_refused_only_because_no_driver_computes_it
         ("origin: station", "origin: max(station)", "gold.hourly_delays.touched_by.weather.origin", "needs many"),
         ("origin: station", "origin: station)", "gold.hourly_delays.touched_by.weather.origin", "one SQL expression"),
         ("gold/hourly_delays.sql", "gold/other.sql", "gold.hourly_delays.query", "there is no file"),
-        ("    kind: query", "    kinds: query", "gold.hourly_delays.kinds", "is not a known key"),
+        ("    grain:", "    grains:", "gold.hourly_delays.grains", "is not a known key"),
     ],
 )
 def test_a_derived_declaration_is_refused_by_file_line_and_key(
@@ -81,7 +79,7 @@ def test_a_derived_declaration_is_refused_by_file_line_and_key(
     declared = DECLARED.replace(old, new, 1)
     assert declared != DECLARED
     found = next(each for each in problems(settings, declared) if words in each.why)
-    assert (found.file.name, found.key) == ("pipeline.yaml", key)
+    assert (found.file.name, found.key) == ("derived.yaml", key)
     assert key.rsplit(".", 1)[-1] in declared.splitlines()[found.line - 1]
 
 
@@ -90,7 +88,7 @@ def test_a_derived_declaration_is_refused_by_file_line_and_key(
     [
         ("select hour, origin from planes", "reads planes, which is not a source"),
         ("select hour, origin from other.flights", "reads other.flights, which is not a source"),
-        ("select origin, hour from flights", "must begin with hour, origin"),
+        ("select origin, count(*) as n from flights", "must include hour"),
         ("select hour, origin from flights; drop table x", "one query and no other statement"),
         ("select from where", "is not SQL of Spark"),
     ],
@@ -103,10 +101,33 @@ def test_gold_of_another_dataset_may_be_a_source(settings: Settings) -> None:
     assert problems(settings, DECLARED.replace("silver.flights", "gold.flight_status")) == []
 
 
-def test_a_derived_dataset_is_not_started_and_others_are(settings: Settings) -> None:
-    assert problems(settings) == []
-    validate_datasets(settings, ["flights", "weather"])
-    with pytest.raises(DeclarationRefused, match="no driver computes them"):
+def test_derived_datasets_that_form_a_circle_are_refused(settings: Settings) -> None:
+    declared = settings.datasets / "weather_delays" / "derived.yaml"
+    declared.write_text(declared.read_text().replace("silver.weather", "gold.hourly_delays"))
+    found = problems(settings, DECLARED.replace("silver.weather", "gold.weather_delays"))
+    assert [each.key for each in found] == ["sources.weather"]
+    assert "must not form a circle" in found[0].why
+
+
+def test_a_folder_that_also_declares_a_topic_is_refused(settings: Settings) -> None:
+    (settings.datasets / NAME / "silver.py").write_text("")
+    assert any("has no silver.py" in each.why for each in problems(settings))
+
+
+def test_a_wrong_derived_dataset_is_not_started(settings: Settings) -> None:
+    problems(settings, DECLARED.replace("silver.weather", "silver.wether"))
+    with pytest.raises(DeclarationRefused, match=r"there is no table silver\.wether"):
         validate_datasets(settings, ["flights", NAME])
-    with pytest.raises(DeclarationRefused, match="no driver computes them"):
-        load_pipeline(settings.datasets / NAME)
+    validate_datasets(settings, ["flights", "weather"])
+
+
+def test_the_snapshot_of_a_release_keeps_what_was_declared(settings: Settings) -> None:
+    problems(settings)
+    first = snapshot_derived(settings, NAME)
+    problems(settings, query=QUERY + "-- changed")
+    second = snapshot_derived(settings, NAME)
+    assert first.release != second.release
+    assert released_derived(settings, NAME, first.release).pipeline == first.pipeline
+    assert "changed" in second.pipeline.gold[0].query
+    with pytest.raises(ReleaseUnknown):
+        released_derived(settings, NAME, "other")
