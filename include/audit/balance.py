@@ -85,6 +85,8 @@ class DatasetAudit:
     lost: tuple[CommittedRange, ...] = ()
     files: tuple[FileCheck, ...] = ()
     deep: DeepAudit | None = None
+    sources: tuple[str, ...] = ()
+    """Of a derived dataset: the tables that its run used, with their batches."""
 
     @property
     def balanced(self) -> bool:

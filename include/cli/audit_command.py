@@ -17,6 +17,7 @@ from rich.table import Table
 from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, Progress, with_deep_audit
 from include.audit.deep_findings import deep_audit
+from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.cli.query_command import wide_console
@@ -40,12 +41,15 @@ def audit(
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
 
     settings = load_settings()
-    names, bootstrap = audited_datasets(settings, dataset), _bootstrap(settings)
+    derived = [name for name in derived_publications(settings) if dataset in (None, name)]
+    names = [] if dataset in derived else audited_datasets(settings, dataset)
+    bootstrap = _bootstrap(settings) if names else ""
     with Console(stderr=True).status("audit") as shown:
         opener = partial(open_topic, bootstrap)
         audits = [audit_dataset(settings, name, opener, shown.update) for name in names]
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
+        audits += [_derived(settings, name, shown.update) for name in derived]
     if as_json:
         json.dump(_values(audits), sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -81,6 +85,23 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
     return with_deep_audit(audit, deep_audit(audit.dataset, output["recomputed"]))
 
 
+def _derived(settings: Settings, name: str, progress: Progress) -> DatasetAudit:
+    """Audit a derived dataset, by the job that computes its queries again. Raises JobRunning."""
+    job = f"audit-{name}"
+    refuse_running(settings, job)
+
+    def report(facts: Mapping[str, Any]) -> None:
+        if "at" in facts:
+            progress(f"{name}: {facts['at']} from its sources, {facts['done']} of {facts['of']}")
+
+    again = f"headrace audit --dataset {name}"
+    try:
+        output = run_job(settings, job, name, ("spark_jobs.jobs.derived_audit_job", name), report, again)
+    except HeadraceError as error:
+        return derived_audit(settings, name, {}, error.what)
+    return derived_audit(settings, name, output.get("recomputed", {}), str(output.get("failed", "")))
+
+
 def _bootstrap(settings: Settings) -> str:
     run = read_run_file(settings, "broker")
     if run is None:
@@ -97,10 +118,11 @@ def print_audits(audits: list[DatasetAudit]) -> None:
     """Print each dataset's records by partition and layer, its gold tables, its findings, and the result."""
     console = wide_console()
     for each in audits:
-        console.print(_balance_table(each) if each.partitions else f"{each.dataset}: no topic, no publication yet")
+        console.print(_balance_table(each) if each.partitions else _without_topic(each), highlight=False)
+        origin = "its sources" if each.sources else "silver"
         for check in each.gold:
             wrong = any(finding.table == check.table for finding in each.findings)
-            verdict = "[red]differs from silver[/]" if wrong else "equal to its recomputation from silver"
+            verdict = f"[red]differs from {origin}[/]" if wrong else f"equal to its recomputation from {origin}"
             console.print(f"  {check.table}: {check.rows:,} rows, {check.grains:,} grains, {verdict}", highlight=False)
         for skipped in each.unchecked:
             expression = f" (in {skipped.expression!r})" if skipped.expression else ""
@@ -139,6 +161,12 @@ def _print_findings(console: Console, audit: DatasetAudit) -> None:
         console.print(f"  {finding.sentence()} ({finding.rows:,})", style="red", highlight=False, markup=False)
     if len(audit.findings) > SHOWN_FINDINGS:
         console.print(f"  and {len(audit.findings) - SHOWN_FINDINGS:,} more: headrace audit --json")
+
+
+def _without_topic(audit: DatasetAudit) -> str:
+    if audit.batch is None:
+        return f"{audit.dataset}: no topic, no publication yet"
+    return f"{audit.dataset}: release {audit.release}, run {audit.batch} over {', '.join(audit.sources)}"
 
 
 def _balance_table(audit: DatasetAudit) -> Table:

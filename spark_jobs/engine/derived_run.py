@@ -69,7 +69,7 @@ class DerivedRelease:
         unfinished, last = self._unfinished(), self._last_publication()
         if unfinished is not None and self._is_readable(unfinished):
             return unfinished
-        now = self._current_sources()
+        now = self.current_sources()
         if unfinished is None and last is not None and (now == self.examined or not self._has_changed(last, now)):
             self._note_sources(last, now)
             return None
@@ -110,7 +110,8 @@ class DerivedRelease:
         run, last = self._file.read(), self._last_publication()
         return None if run is None or (last is not None and last.batch >= run.number) else run
 
-    def _current_sources(self) -> dict[str, SourceVersion]:
+    def current_sources(self) -> dict[str, SourceVersion]:
+        """Return the published versions of the sources, by the name in queries."""
         tables, root = published_tables(self.settings), warehouse(self.settings)
         return {name: source_version(tables[table], root) for name, table in self.derived.pipeline.sources.items()}
 

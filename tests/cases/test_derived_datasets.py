@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -15,11 +15,12 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.derived_dataset import snapshot_derived
 from include.reading import pinned
-from include.reading.publication import find_publication
+from include.reading.publication import find_publication, publish
 from include.settings import Settings
 from spark_jobs.engine.compact_tables import compact_group, compactable_tables
 from spark_jobs.engine.compaction_groups import CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.storage.failpoints import Step
 
 NAME = "weather_delays"
@@ -171,6 +172,23 @@ def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause
     site.flights.take([flight(99, 31, 50)])
     assert site.follow() == 1
     assert_right(site)
+
+
+def test_the_audit_finds_rows_that_differ_from_the_query_over_the_sources(site: Site) -> None:
+    site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
+    site.weather.take([wind(0, 3.0)])
+    site.follow()
+    found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
+    assert found == {"rows": 2, "grains": 2, "missing": 0, "surplus": 0, "sample": ""}
+    before = find_publication(site.settings, NAME)
+    assert before is not None
+    site.flights.take([flight(3, 30, 50), flight(4, 31, 50)])
+    # The publication claims a version of a source that no run has used.
+    now = site.derived.current_sources()
+    publish(site.settings, replace(before, sources={f"silver.{name}": each for name, each in now.items()}))
+    found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
+    assert (found["missing"], found["surplus"]) == (2, 1)
+    assert "origin=JFK" in found["sample"]
 
 
 def test_a_source_whose_changes_are_unknown_is_computed_whole(site: Site) -> None:

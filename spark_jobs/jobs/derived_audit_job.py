@@ -1,0 +1,100 @@
+"""Derived audit job: computes the queries of a derived dataset over its published sources and compares every row.
+
+Reads: the publication, its sources at the versions that it names, the published tables. Writes: nothing.
+Guarantee: rows are compared as sets with repetitions, doubles by their first nine digits.
+After a crash: nothing is left.
+
+Usage: python -m spark_jobs.jobs.derived_audit_job DATASET. Prints one JSON object per line: progress, `recomputed`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.catalog.derived_dataset import DerivedDataset, DerivedGold, released_derived
+from include.paths import reading_lock_path, warehouse
+from include.reading.publication import Publication, PublishedTable, read_publication
+from include.reading.publication import tables_of as published_tables_of
+from include.settings import Settings
+from include.state.file_locks import shared_lock
+from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.layers.derived_gold import Sources, query_over
+from spark_jobs.layers.derived_sources import open_source
+
+DIGITS = 9
+"""Of doubles, whose sums depend on the order of the rows."""
+
+
+def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dict[str, dict[str, Any]]:
+    """Return by table `rows` published, `grains`, rows `missing` in it and `surplus`, and one of these as `sample`.
+
+    Raises PublishedVersionGone when a source has been deleted.
+    """
+    publication = read_publication(settings, name)
+    derived = released_derived(settings, name, publication.release)
+    sources = pinned_sources(settings, derived, publication)
+    found = {}
+    for number, gold in enumerate(derived.pipeline.gold):
+        report(at=f"gold.{gold.name}", done=number, of=len(derived.pipeline.gold))
+        published = open_source(published_tables_of(settings, publication)[f"gold.{gold.name}"])
+        own = spark.newSession()
+        expected = query_over(own, gold.query, {source: each.all_rows(own) for source, each in sources.items()})
+        found[f"gold.{gold.name}"] = _compared(gold, published.all_rows(own), expected)
+    return found
+
+
+def pinned_sources(settings: Settings, derived: DerivedDataset, publication: Publication) -> Sources:
+    """Return the sources, at the versions that a publication was made of, by the name in queries."""
+    root = warehouse(settings)
+    used = {name: (table, publication.sources[table]) for name, table in derived.pipeline.sources.items()}
+    return {
+        name: open_source(PublishedTable(table, root / each.path, each.version, "", each.release, each.batch))
+        for name, (table, each) in used.items()
+    }
+
+
+def _compared(gold: DerivedGold, published: DataFrame, expected: DataFrame) -> dict[str, Any]:
+    columns = expected.columns
+    rows, fresh = _comparable(published, columns), _comparable(expected, columns)
+    surplus, missing = rows.exceptAll(fresh), fresh.exceptAll(rows)
+    first = next(iter(missing.take(1) or surplus.take(1)), None)
+    return {
+        "rows": published.count(),
+        "grains": published.select(*gold.grain).distinct().count(),
+        "missing": missing.count(),
+        "surplus": surplus.count(),
+        "sample": "" if first is None else ", ".join(f"{name}={first[name]}" for name in gold.grain),
+    }
+
+
+def _comparable(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    doubles = {field.name for field in rows.schema.fields if field.dataType.typeName() in ("double", "float")}
+    rounded = f"%.{DIGITS - 1}e"
+    # -0.0 + 0.0 is 0.0.
+    return rows.select(
+        *[F.format_string(rounded, F.col(c) + 0.0).alias(c) if c in doubles else F.col(c) for c in columns]
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit code (`bounded_job.py`)."""
+    (dataset,) = arguments
+
+    def work(settings: Settings) -> bool:
+        with shared_lock(reading_lock_path(settings, dataset)):
+            spark = open_session(settings, f"headrace audit {dataset}")
+            report(recomputed=recomputed_tables(settings, spark, dataset))
+        return True
+
+    return run_job("audit", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
