@@ -68,7 +68,7 @@ def rules(
 def _show(console: Console, each: ContractCheck) -> None:
     mark = "[green]valid[/]" if each.is_valid else "[red]not valid[/]"
     version = f" {each.version}" if each.version else ""
-    console.print(f"[bold]{each.dataset}[/]{f' {each.version}' if each.version else ''}: {mark}", highlight=False)
+    console.print(f"[bold]{each.dataset}[/]{version}: {mark}", highlight=False)
     for line in filter(None, [*each.problems, each.not_checked]):
         console.print(f"  {line}", highlight=False, markup=False)
     for change in each.changes:
