@@ -83,6 +83,11 @@ def derived_run_path(settings: Settings, dataset: str, release: str) -> Path:
     return release_path(settings, dataset, release) / "run.json"
 
 
+def shadow_publication_path(settings: Settings, dataset: str, release: str) -> Path:
+    """What a release of a derived dataset would publish, while another one is published."""
+    return release_path(settings, dataset, release) / "shadow_publication.json"
+
+
 def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """The range that a plan recomputed and found equal."""
     return release_path(settings, dataset, release) / "verified" / f"{plan}.json"

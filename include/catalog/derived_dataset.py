@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass as plain_dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
-from include.catalog.dataset import ReleaseUnknown, content_hash, dataset_names
-from include.catalog.pipeline import CONFIG, QueryText, Retention, named_items
+from include.catalog.contract import Contract
+from include.catalog.dataset import Dataset, ReleaseUnknown, content_hash, dataset_names
+from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
 from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
 from include.errors import Terminal
 from include.paths import snapshot_path
@@ -62,6 +64,19 @@ class DerivedDataset:
     folder: Path
     release: str
     pipeline: DerivedPipeline
+
+
+def as_query(gold: DerivedGold) -> QueryGold:
+    """Return a gold table of a derived dataset as one of kind `query`, whose keys are the grain."""
+    return QueryGold(gold.name, gold.partition, gold.query, None, gold.grain)
+
+
+def as_dataset(derived: DerivedDataset) -> Dataset:
+    """Return what a comparison of two releases needs: the gold tables, and a contract without rules."""
+    gold, nothing = tuple(as_query(each) for each in derived.pipeline.gold), timedelta()
+    pipeline = Pipeline("", 0, "", nothing, (), nothing, gold, (), derived.pipeline.retention)
+    contract = Contract(derived.name, "", (), (), ())
+    return Dataset(derived.name, derived.folder, derived.release, contract, pipeline, derived.release)
 
 
 def derived_names(settings: Settings) -> list[str]:

@@ -32,7 +32,7 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
         found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(TableChange("silver and rejected", "changed", "other records may be duplicates"))
-    found += _gold_changes(base.pipeline.gold, fresh.pipeline.gold)
+    found += gold_changes(base.pipeline.gold, fresh.pipeline.gold)
     rest = [TableChange("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
     return found or rest
 
@@ -45,7 +45,8 @@ def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     return [TableChange("silver and rejected", "changed", f"contract, {c.kind}: {c.part} {c.why}") for c in found]
 
 
-def _gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChange]:
+def gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChange]:
+    """Return what differs between the gold tables of two releases."""
     before, after = {gold.name: gold for gold in base}, {gold.name: gold for gold in fresh}
     found = [TableChange(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
     found += [TableChange(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from include.catalog.dataset import DatasetUnknown, dataset_names
+from include.catalog.derived_dataset import derived_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
 from include.plans.plan import Prediction
@@ -55,8 +56,21 @@ class DiskTooSmall(Transient):
         self.dataset, self.needed, self.free = dataset, needed, free
 
 
+class DerivedHasNoSlices(Terminal):
+    """A derived dataset has no records of its own, so none can be recomputed from Kafka or bronze."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset} is derived: it has no records of its own; nothing was planned",
+            "plan it on its sources (headrace lineage): what changes there reaches it by itself",
+        )
+        self.dataset = dataset
+
+
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
-    """Raise DatasetUnknown for a name that is neither declared nor published."""
+    """Raise DatasetUnknown for a name that is neither declared nor published, DerivedHasNoSlices for a derived one."""
+    if dataset in derived_names(settings):
+        raise DerivedHasNoSlices(dataset)
     known = sorted({*dataset_names(settings), *stream_publications(settings)})
     if dataset not in known:
         raise DatasetUnknown(dataset, known)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from include.errors import Terminal
 from include.paths import reading_lock_path
-from include.planning import backfill_plan, reinstate_plan, release_plan, replay_plan
+from include.planning import backfill_plan, derived_release_plan, reinstate_plan, release_plan, replay_plan
 from include.planning.bounded_jobs import JobDied, JobFailed, JobTimedOut, Reporter, run_job
 from include.planning.compare_tables import compare
 from include.planning.comparison_rendering import comparison_page
@@ -38,7 +38,14 @@ from include.state.file_locks import shared_lock
 from include.state.owner_requests import pending_request, withdraw_request
 
 KINDS: Mapping[str, PlanKind] = {
-    kind.name: kind for kind in (release_plan.KIND, backfill_plan.KIND, replay_plan.KIND, reinstate_plan.KIND)
+    kind.name: kind
+    for kind in (
+        release_plan.KIND,
+        derived_release_plan.KIND,
+        backfill_plan.KIND,
+        replay_plan.KIND,
+        reinstate_plan.KIND,
+    )
 }
 POLICY = "policy"
 ORDER = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)

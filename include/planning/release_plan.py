@@ -221,7 +221,8 @@ def _build_job(plan: Plan) -> tuple[str, ...]:
     return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release
 
 
-def _read_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+    """Return the result of a build job's last output."""
     parts = {key: output[key] for key in ("built", "published", "seen") if key in output}
     return ReleaseBuilt.model_validate({**parts, "batch": output["built"]["batch"], "seconds": seconds})
 
@@ -231,7 +232,8 @@ def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
     return release_sides(settings, found.published, found.built)
 
 
-def _refuse_applied(settings: Settings, plan: Plan) -> None:
+def refuse_published(settings: Settings, plan: Plan) -> None:
+    """Raise AlreadyPublished when the plan's release is published."""
     publication = find_publication(settings, plan.dataset)
     if publication is not None and publication.release == plan.release:
         raise AlreadyPublished(plan.id)
@@ -240,15 +242,15 @@ def _refuse_applied(settings: Settings, plan: Plan) -> None:
 def _apply(settings: Settings, record: PlanRecord) -> Applied:
     began = time.monotonic()
     _catch_up(settings, record)
-    return Applied(batch=_publish(settings, record.plan, record.plan.release), seconds=_since(began))
+    return Applied(batch=publish_release(settings, record.plan, record.plan.release), seconds=_since(began))
 
 
 def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
     began = time.monotonic()
-    return RolledBack(batch=_publish(settings, record.plan, record.plan.base), seconds=_since(began))
+    return RolledBack(batch=publish_release(settings, record.plan, record.plan.base), seconds=_since(began))
 
 
-def _publish(settings: Settings, plan: Plan, release: str) -> int:
+def publish_release(settings: Settings, plan: Plan, release: str) -> int:
     """Have one of the plan's two releases published; return the batch. Publishing it twice publishes it once."""
     publication = read_publication(settings, plan.dataset)
     if publication.release not in (plan.base, plan.release):
@@ -279,9 +281,9 @@ KIND = PlanKind(
     describe_apply=lambda plan: (
         f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
     ),
-    refuse_applied=_refuse_applied,
+    refuse_applied=refuse_published,
     build_job=_build_job,
-    read_build=_read_build,
+    read_build=read_release_build,
     sides=_sides,
     builds_whole_tables=True,
     record_comparison=nothing,

@@ -13,6 +13,7 @@ from include.errors import Terminal
 from include.plans.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
+DERIVED_RELEASE = "derived-release"
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
 ENDED = (Stage.RETIRED, Stage.REJECTED, Stage.CANCELLED)
 """Nothing follows these; a slice that was rolled back has ended too."""
@@ -41,6 +42,7 @@ SLICE_TRANSITIONS: Transitions = {
 }
 TRANSITIONS: Mapping[str, Transitions] = {
     RELEASE: RELEASE_TRANSITIONS,
+    DERIVED_RELEASE: RELEASE_TRANSITIONS,
     BACKFILL: SLICE_TRANSITIONS,
     REPLAY: SLICE_TRANSITIONS,
     REINSTATE: SLICE_TRANSITIONS,

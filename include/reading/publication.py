@@ -11,7 +11,7 @@ from typing import Any
 
 from include.durable_files import write_atomically
 from include.errors import Terminal
-from include.paths import publication_path, warehouse
+from include.paths import publication_path, shadow_publication_path, warehouse
 from include.reading.published_analyses import analysis_tables
 from include.settings import Settings
 
@@ -109,7 +109,21 @@ class PublishedTable:
 
 def find_publication(settings: Settings, dataset: str) -> Publication | None:
     """Return the dataset's publication, or None when there is none; PublicationUnreadable when the file is no such."""
-    path = publication_path(settings, dataset)
+    return _read_file(publication_path(settings, dataset))
+
+
+def find_shadow_publication(settings: Settings, dataset: str, release: str) -> Publication | None:
+    """Return what a derived dataset's unpublished release would publish; None when it has no tables yet."""
+    return _read_file(shadow_publication_path(settings, dataset, release))
+
+
+def save_shadow_publication(settings: Settings, publication: Publication) -> None:
+    """Keep what a release would publish, for a later promotion."""
+    path = shadow_publication_path(settings, publication.dataset, publication.release)
+    write_atomically(path, json.dumps(publication_json(publication), indent=1) + "\n")
+
+
+def _read_file(path: Path) -> Publication | None:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

@@ -20,9 +20,12 @@ from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
 from include.state.file_locks import is_free
+from include.state.json_file import StateFileUnreadable
+from include.state.owner_requests import dismiss_invalid, pending_request, respond
 from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
 from spark_jobs.engine.compact_tables import CompactedTable, compact_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC
+from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE
 from spark_jobs.engine.log_lines import error_reason, log_line
@@ -59,9 +62,30 @@ class DerivedLoop:
             self.reporter.note_progress()
             if not self.lease.is_held():
                 raise LeaseLost(self.release.derived.name, self.lease.path)
+            self._execute_request()
             if not self._advance():
                 self._keep_tidy()
                 self.stop.wait(POLL_SECONDS)
+
+    def _execute_request(self) -> None:
+        settings, name = self.release.settings, self.release.derived.name
+        try:
+            request = pending_request(settings, name)
+        except StateFileUnreadable as error:
+            log_line(error.what)
+            dismiss_invalid(settings, name, error, self.reporter.status.refined_batch)
+            return
+        if request is None:
+            return
+        before = self.release.derived.release
+        self.release, response = execute_derived(self.release, request)
+        after = self.reporter.status.release = self.release.derived.release
+        if after != before:
+            log_line(f"plan {request.plan}: release {after} is published, {before} before")
+        try:
+            respond(settings, name, response)
+        except OSError as error:
+            log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
 
     def _advance(self) -> bool:
         """Execute the next run, if there is one; return whether there was."""

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from include.catalog.derived_dataset import DerivedDataset
 from include.clients.file_changes import FileChanges
+from include.errors import Transient
 from include.paths import derived_run_path, release_path, warehouse
 from include.reading.publication import (
     Publication,
@@ -25,8 +26,10 @@ from include.reading.publication import (
     SourceVersion,
     TableVersion,
     find_publication,
+    find_shadow_publication,
     publish,
     published_tables,
+    save_shadow_publication,
 )
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
@@ -34,6 +37,17 @@ from include.state.json_file import JsonFile
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_source, source_version
 from spark_jobs.storage.failpoints import Step, pass_step
+
+
+class SourcesGone(Transient):
+    """Files of the source versions that the publication names were deleted."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset}: a source's version that the publication names was deleted; nothing was built",
+            f"headrace up {dataset}   (publishes over the sources' current versions), then the same command again",
+        )
+        self.dataset = dataset
 
 
 @dataclass(frozen=True)
@@ -47,12 +61,17 @@ class DerivedRun:
 
 @dataclass
 class DerivedRelease:
-    """A release of a derived dataset with its open tables. `examined`: versions with the rows of the last run."""
+    """A release of a derived dataset with its open tables.
+
+    `is_published`: its runs move the publication; those of a shadow release only note what they would publish.
+    `examined`: versions of the sources with the rows of the last run.
+    """
 
     settings: Settings
     derived: DerivedDataset
     spark: SparkSession
     epoch: int
+    is_published: bool = True
     tables: tuple[DerivedTable, ...] = ()
     examined: Mapping[str, SourceVersion] = field(default_factory=dict)
 
@@ -60,6 +79,25 @@ class DerivedRelease:
         """Return the sources that nothing has published yet."""
         published = published_tables(self.settings)
         return [table for table in self.derived.pipeline.sources.values() if table not in published]
+
+    def build(self, versions: Mapping[str, SourceVersion]) -> Publication:
+        """Compute everything over these versions of the sources, by full name, unless that is done.
+
+        Return what the release would publish. Raises SourcesGone.
+        """
+        names = self.derived.pipeline.sources
+        current = {name: versions.get(table) or self.current_sources()[name] for name, table in names.items()}
+        unfinished, last = self._unfinished(), self._last_publication()
+        if last is not None and last.sources == {names[name]: each for name, each in current.items()}:
+            return last
+        number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
+        run = DerivedRun(number, current, whole=True)
+        if not self._is_readable(run):
+            raise SourcesGone(self.derived.name)
+        self.execute(run)
+        built = self._last_publication()
+        assert built is not None
+        return built
 
     def next_run(self) -> DerivedRun | None:
         """Return the run to execute now: the unfinished one, or one over sources that have changed; None: none.
@@ -87,7 +125,7 @@ class DerivedRelease:
         for table in self.tables:
             commit_derived(table, given, self._facts(run), self._staging / table.declared.name)
         pass_step(Step.ALL_GOLD_COMMITTED, run.number)
-        publish(self.settings, self._publication(run))
+        self._publish(self._publication(run))
         pass_step(Step.PUBLISHED, run.number)
         self._file.remove()
         self.examined = run.sources
@@ -102,9 +140,17 @@ class DerivedRelease:
         return release_path(self.settings, self.derived.name, self.derived.release) / "staging"
 
     def _last_publication(self) -> Publication | None:
-        """Return the publication of this release, None when another one is published."""
+        """Return what this release has published, or would publish; None before its first run."""
         found = find_publication(self.settings, self.derived.name)
-        return found if found is not None and found.release == self.derived.release else None
+        if found is not None and found.release == self.derived.release:
+            return found
+        return find_shadow_publication(self.settings, self.derived.name, self.derived.release)
+
+    def _publish(self, publication: Publication) -> None:
+        if self.is_published:
+            publish(self.settings, publication)
+        else:
+            save_shadow_publication(self.settings, publication)
 
     def _unfinished(self) -> DerivedRun | None:
         run, last = self._file.read(), self._last_publication()
@@ -132,7 +178,7 @@ class DerivedRelease:
     def _note_sources(self, last: Publication, now: Mapping[str, SourceVersion]) -> None:
         if now != self.examined:
             names = self.derived.pipeline.sources
-            publish(self.settings, replace(last, sources={names[name]: each for name, each in now.items()}))
+            self._publish(replace(last, sources={names[name]: each for name, each in now.items()}))
         self.examined = now
 
     def _changes(self, run: DerivedRun) -> dict[str, FileChanges] | None:

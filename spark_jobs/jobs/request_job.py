@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import derived_names, released_derived
 from include.paths import lease_path
 from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.owner_requests import pending_request, respond
+from include.state.owner_requests import OwnerRequest, pending_request, respond
 from spark_jobs.engine.active_releases import open_active_releases
+from spark_jobs.engine.derived_requests import execute_derived
+from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
@@ -30,15 +33,25 @@ from spark_jobs.storage.lease import take_lease
 
 def execute_pending(settings: Settings, dataset: str) -> bool:
     """Execute the pending request, if there is one, and respond. Raises LeaseHeld when a stream runs."""
-    take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
+    lease = take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
     request = pending_request(settings, dataset)
     if request is None:
+        return True
+    if dataset in derived_names(settings):
+        _execute_derived(settings, dataset, request, lease.epoch)
         return True
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)
     spark = open_session(settings, f"headrace request of {request.requester}")
     active = open_active_releases(spark, settings, declared, Table(bronze_spec(settings, dataset)))
     respond(settings, dataset, execute(active, request))
     return True
+
+
+def _execute_derived(settings: Settings, dataset: str, request: OwnerRequest, epoch: int) -> None:
+    declared = released_derived(settings, dataset, read_publication(settings, dataset).release)
+    spark = open_session(settings, f"headrace request of {request.requester}")
+    release = DerivedRelease(settings, declared, spark, epoch)
+    respond(settings, dataset, execute_derived(release, request)[1])
 
 
 def main(arguments: Sequence[str]) -> int:

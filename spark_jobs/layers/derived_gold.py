@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.derived_dataset import DERIVED, DerivedDataset, DerivedGold
-from include.catalog.pipeline import QueryGold
+from include.catalog.derived_dataset import DERIVED, DerivedDataset, DerivedGold, as_query
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
 from include.clients.file_changes import FileChanges
 from include.paths import gold_path
@@ -75,14 +74,13 @@ def open_derived_table(
     """Open or create a gold table; raises DeclarationRefused when its query does not fit the sources' columns."""
     own = spark.newSession()
     rows = _checked_rows(own, settings, derived, gold, sources)
-    as_query = QueryGold(gold.name, gold.partition, gold.query, None, gold.grain)
     with_provenance = rows.select("*", *first_provenance(0, gold.grain[0]))
     schema = partitioned_schema(with_provenance.schema, MONTH)
     bounded = tuple(name for name in gold.grain if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, derived.name, derived.release, gold.name)
     spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
     app_id = f"{derived.name}/{derived.release}/gold/{gold.name}"
-    return DerivedTable(gold, GoldTable(as_query, Table(spec), own, app_id))
+    return DerivedTable(gold, GoldTable(as_query(gold), Table(spec), own, app_id))
 
 
 def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, Any], staging: Path) -> None:

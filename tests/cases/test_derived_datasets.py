@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,9 +18,11 @@ from small_release import Record, SmallRelease, small_release
 from include.catalog.derived_dataset import snapshot_derived
 from include.reading import pinned
 from include.reading.publication import find_publication, publish
-from include.settings import Settings
+from include.settings import CLONE, Settings
+from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.engine.compact_tables import compact_group, compactable_tables
 from spark_jobs.engine.compaction_groups import CompactionPolicy
+from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.storage.failpoints import Step
@@ -189,6 +193,39 @@ def test_the_audit_finds_rows_that_differ_from_the_query_over_the_sources(site: 
     found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
     assert (found["missing"], found["surplus"]) == (2, 1)
     assert "origin=JFK" in found["sample"]
+
+
+def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(site: Site, tmp_path: Path) -> None:
+    site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
+    site.weather.take([wind(0, 9.0)])
+    site.follow()
+    published = find_publication(site.settings, NAME)
+    assert published is not None
+    shutil.copytree(CLONE / "include" / "datasets" / NAME, tmp_path / NAME)
+    query = tmp_path / NAME / "gold" / f"{NAME}.sql"
+    query.write_text(query.read_text().replace("wind_speed < 10", "wind_speed < 8"))
+    changed = Settings(state=site.settings.state, datasets=tmp_path)
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)
+    built = fresh.build(published.sources)
+    assert fresh.build(published.sources) == built
+    assert find_publication(site.settings, NAME) == published
+    site.flights.take([flight(3, 0, 50)])
+    assert site.follow() == 1
+    before = site.rows()
+    promote = OwnerRequest("plan", RequestKind.PROMOTE, fresh.derived.release)
+    site.derived, response = execute_derived(site.derived, promote)
+    assert (response.refused, site.derived.derived.release) == ("", fresh.derived.release)
+    winds = [(row["hour"].hour, row["departures"], row["wind"]) for row in site.rows()]
+    assert winds == [(0, 2, "windy"), (6, 1, "stormy")]
+    site.flights.take([flight(4, 30, 50)])
+    assert site.follow() == 1
+    back = OwnerRequest("plan", RequestKind.PROMOTE, published.release)
+    site.derived, response = execute_derived(site.derived, back)
+    assert response.refused == ""
+    assert_right(site)
+    assert site.rows() != before
+    site.derived, response = execute_derived(site.derived, OwnerRequest("plan", RequestKind.COMPACT, "any"))
+    assert "executes no compact request" in response.refused
 
 
 def test_a_source_whose_changes_are_unknown_is_computed_whole(site: Site) -> None:

@@ -1,0 +1,122 @@
+"""Release plans of derived datasets: a changed folder, built over the sources that the published release has used."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from include.catalog.dataset_checks import validate_datasets
+from include.catalog.derived_dataset import (
+    DerivedDataset,
+    as_dataset,
+    declared_derived,
+    released_derived,
+    snapshot_derived,
+)
+from include.catalog.release_diff import TableChange, gold_changes
+from include.planning.compare_tables import Side
+from include.planning.confirm_applied import confirm_release
+from include.planning.plan_kind import PlanKind, nothing
+from include.planning.plan_parameters import PlanParameters
+from include.planning.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
+from include.planning.release_plan import NothingToRelease, publish_release, read_release_build, refuse_published
+from include.plans.plan import DERIVED_RELEASE, Plan, PlanRecord, Prediction
+from include.plans.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
+from include.reading.publication import Publication, read_publication, tables_of
+from include.reading.published_tables import open_dataset, pinned
+from include.settings import Settings
+
+
+def plan_derived_release(
+    settings: Settings, dataset: str, parameters: PlanParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to publish the derived dataset as its folder declares it now. Touches no table, reads no data file.
+
+    Raises DerivedUnknown, DeclarationRefused, NothingPublished, NothingToRelease, PlanConflict, PlanBusy, DiskTooSmall.
+    """
+    with planning_lock(settings):
+        if known := find_plan(settings, origin):
+            return known
+        validate_datasets(settings, [dataset])
+        declared, publication = declared_derived(settings, dataset), read_publication(settings, dataset)
+        base = released_derived(settings, dataset, publication.release)
+        if declared.release == base.release:
+            raise NothingToRelease(dataset, base.release)
+        refuse_conflict(settings, dataset)
+        predicted = _prediction(settings, declared, publication)
+        refuse_small_disk(settings, dataset, predicted)
+        fresh = snapshot_derived(settings, dataset)
+        plan = Plan(
+            id=next_plan_id(settings, DERIVED_RELEASE, dataset),
+            kind=DERIVED_RELEASE,
+            dataset=dataset,
+            base=base.release,
+            release=fresh.release,
+            planned_at=now,
+            planned_by=by,
+            threshold=parameters.threshold,
+            changes=_changes(base, fresh),
+            predicted=predicted,
+            origin=origin,
+        )
+        return save_plan(settings, plan)
+
+
+def _changes(base: DerivedDataset, fresh: DerivedDataset) -> list[TableChange]:
+    found = gold_changes(as_dataset(base).pipeline.gold, as_dataset(fresh).pipeline.gold)
+    return found or [TableChange("all", "changed", "a file differs in another way")]
+
+
+def _prediction(settings: Settings, declared: DerivedDataset, publication: Publication) -> Prediction:
+    """Return rows, bytes and files of the sources, which the build reads, and the published gold rows."""
+    tables = pinned(settings)
+    sources = [tables.facts(name) for name in set(declared.pipeline.sources.values()) if name in tables.tables]
+    gold = sum(tables.facts(name).rows or 0 for name in publication.tables)
+    rows, rate = sum(each.rows or 0 for each in sources), reported_rate(settings, declared.name)
+    size, files = sum(each.size for each in sources), sum(each.files for each in sources)
+    return Prediction(rows, size, files, gold, round(rows / rate, 1), rate)
+
+
+def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    found = record.last(ReleaseBuilt)
+
+    def side(publication: Publication) -> Side:
+        tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+        return Side(as_dataset(released_derived(settings, publication.dataset, publication.release)), tables)
+
+    return side(found.published), side(found.built)
+
+
+def _apply(settings: Settings, record: PlanRecord) -> Applied:
+    began = time.monotonic()
+    batch = publish_release(settings, record.plan, record.plan.release)
+    return Applied(batch=batch, seconds=round(time.monotonic() - began, 2))
+
+
+def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
+    began = time.monotonic()
+    batch = publish_release(settings, record.plan, record.plan.base)
+    return RolledBack(batch=batch, seconds=round(time.monotonic() - began, 2))
+
+
+KIND = PlanKind(
+    name=DERIVED_RELEASE,
+    parameters=PlanParameters,
+    describe_build=lambda plan: f"compute release {plan.release} from its sources in tables of its own",
+    describe_apply=lambda plan: (
+        f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
+    ),
+    refuse_applied=refuse_published,
+    build_job=lambda plan: ("spark_jobs.jobs.derived_build_job", plan.dataset, plan.release),
+    read_build=read_release_build,
+    sides=_sides,
+    builds_whole_tables=True,
+    record_comparison=nothing,
+    apply=_apply,
+    confirm=confirm_release,
+    refuse_revert=nothing,
+    revert=_revert,
+    drop_build=nothing,
+    undo_decisions=nothing,
+)

@@ -1,0 +1,60 @@
+"""Executes owner requests of a derived dataset: publish another release, or stop maintaining one.
+
+Reads: the request. Writes: the publication, and what the other release would publish.
+Guarantee: executing a request twice has the effect of once; a release is advanced before it is published.
+After a crash: the request stays pending; a release that was advanced stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from include.catalog.derived_dataset import released_derived
+from include.errors import HeadraceError, Terminal
+from include.reading.publication import find_publication, find_shadow_publication, publish, save_shadow_publication
+from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.log_lines import error_reason, log_line
+
+
+class RequestNotKnown(Terminal):
+    """A derived dataset has no silver, no identities and no slices, so it has nothing that such a request is for."""
+
+    def __init__(self, dataset: str, kind: str) -> None:
+        super().__init__(f"{dataset} is derived: it executes no {kind} request; nothing was done", "headrace status")
+        self.dataset, self.kind = dataset, kind
+
+
+def execute_derived(release: DerivedRelease, request: OwnerRequest) -> tuple[DerivedRelease, OwnerResponse]:
+    """Execute a request; return the release that is published then, and the response."""
+    after, refused, remedy = release, "", ""
+    try:
+        if request.kind is RequestKind.PROMOTE:
+            after = promoted(release, request.release)
+        elif request.kind is not RequestKind.RETIRE:
+            raise RequestNotKnown(release.derived.name, request.kind)
+    except HeadraceError as error:
+        refused, remedy = error.what, error.remedy
+    except Exception as error:  # noqa: BLE001  (a request that fails must not end the driver)
+        log_line(f"the {request.kind} request of {request.requester} failed", error)
+        refused, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
+    published = find_publication(release.settings, release.derived.name)
+    batch = published.batch if published else -1
+    return after, OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy)
+
+
+def promoted(release: DerivedRelease, name: str) -> DerivedRelease:
+    """Advance another release to the current sources and publish it; return it. The old one is kept for a rollback."""
+    if release.derived.release == name:
+        return release
+    settings, dataset = release.settings, release.derived.name
+    derived = released_derived(settings, dataset, name)
+    other = DerivedRelease(settings, derived, release.spark, release.epoch, is_published=False)
+    while (run := other.next_run()) is not None:
+        other.execute(run)
+    old, new = find_publication(settings, dataset), find_shadow_publication(settings, dataset, name)
+    assert new is not None
+    if old is not None:
+        save_shadow_publication(settings, old)
+    publish(settings, new)
+    return replace(other, is_published=True)
