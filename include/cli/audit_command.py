@@ -49,7 +49,7 @@ def audit(
         audits = [audit_dataset(settings, name, opener, shown.update) for name in names]
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
-        audits += [_derived(settings, name, shown.update) for name in derived]
+        audits += [audited_derived(settings, name, shown.update) for name in derived]
     if as_json:
         json.dump(_values(audits), sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -85,7 +85,7 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
     return with_deep_audit(audit, deep_audit(audit.dataset, output["recomputed"]))
 
 
-def _derived(settings: Settings, name: str, progress: Progress) -> DatasetAudit:
+def audited_derived(settings: Settings, name: str, progress: Progress) -> DatasetAudit:
     """Audit a derived dataset, by the job that computes its queries again. Raises JobRunning."""
     job = f"audit-{name}"
     refuse_running(settings, job)

@@ -7,12 +7,15 @@ from include.producers.ad_events import AD_EVENTS
 from include.producers.auction_events import AUCTION_EVENTS
 from include.producers.event_feed import Feed
 from include.producers.flight_events import FLIGHTS
+from include.producers.order_events import LINE_EVENTS, ORDER_EVENTS
 from include.producers.post_events import POSTS
 from include.producers.search_events import SEARCHES
 from include.producers.weather_events import WEATHER
 
 FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
-WORKLOADS: dict[str, Feed] = {feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS)}
+WORKLOADS: dict[str, Feed] = {
+    feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS, ORDER_EVENTS, LINE_EVENTS)
+}
 
 
 class UnknownFeed(Terminal):

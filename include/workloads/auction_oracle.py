@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from include.workloads.oracle_rows import Expected, Row
@@ -104,7 +104,27 @@ def _winning(auctions: list[Event], bids: list[Event]) -> list[Row]:
         auction = opened.get(bid["auction"])
         if auction and auction["date_time"] <= bid["date_time"] <= datetime.fromisoformat(auction["expires"]):
             best.setdefault(bid["auction"], bid)
-    return [_chosen(bid, "auction", "bidder", "price", "date_time") for bid in best.values()]
+    return [
+        _chosen(bid, "auction", "bidder", "price", "date_time") | _chosen(opened[auction], "category", "seller")
+        for auction, bid in best.items()
+    ]
+
+
+def expected_auction_prices(records: Mapping[str, Iterable[bytes]]) -> Expected:
+    """Return the mean prices of the winning bids: by category, and of the last ten auctions of each seller."""
+    winners = expected_auction_tables(records["auction"])["winning_bids"]
+    found: dict[str, list[Row]] = {}
+    for table, column, most in (("category_prices", "category", len(winners)), ("seller_prices", "seller", 10)):
+        groups = defaultdict[int, list[Row]](list)
+        for row in sorted(winners, key=lambda each: (each["date_time"], each["auction"]), reverse=True):
+            groups[row[column]].append(row)
+        found[table] = [{column: key} | _mean_price(rows[:most]) for key, rows in groups.items()]
+    return found
+
+
+def _mean_price(rows: list[Row]) -> Row:
+    mean = Decimal(sum(row["price"] for row in rows)) / len(rows)
+    return {"auctions": len(rows), "mean_price": mean.quantize(Decimal("0.01"), ROUND_HALF_UP)}
 
 
 def _sessions(bids: list[Event]) -> list[Row]:

@@ -19,8 +19,8 @@ from include.rendering.render_template import render_html
 from include.settings import Settings, load_settings
 from include.workloads.searches_oracle import FlagScore, flag_score
 from include.workloads.workload_charts import Chart, anomaly_chart, top_chart
-from include.workloads.workload_registry import DATASETS, WORKLOADS
-from include.workloads.workload_run import WorkloadResult, run_workload
+from include.workloads.workload_registry import DATASETS, DERIVED, WORKLOADS
+from include.workloads.workload_run import WorkloadResult, run_derived, run_workload
 
 FAILED = 1
 # Spikes are found in the third week: the searches are sent completely.
@@ -42,16 +42,18 @@ def demo_workloads(
 ) -> None:
     """Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.
 
-    Each runs alone, with duplicate, late and reordered records. A second run sends nothing and compares again. The
-    table lists lines of declaration, and seconds from the first record sent to the publication of all. Exit code 0:
-    all tables are equal and no audit found anything wrong; 1: not; 130: Ctrl-C.
+    Each runs alone, with duplicate, late and reordered records; derived ones run after their sources. A second run
+    sends nothing and compares again. The table lists lines of declaration, and seconds from the first record sent (of a
+    derived one: from its start) to the publication of all. Exit code 0: all tables are equal and no audit found
+    anything wrong; 1: not; 130: Ctrl-C.
     """
     settings, console = load_settings(), Console()
     if settings.datasets.resolve() != DATASETS.resolve():
         raise OtherDatasets(settings)
-    chosen = names or list(WORKLOADS)
-    if unknown := [name for name in chosen if name not in WORKLOADS]:
-        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(WORKLOADS)}")
+    known = [*WORKLOADS, *DERIVED]
+    chosen = names or known
+    if unknown := [name for name in chosen if name not in known]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(known)}")
     try:
         results = [_run(settings, console, name, events) for name in chosen]
     except KeyboardInterrupt:
@@ -66,9 +68,13 @@ def demo_workloads(
 
 
 def _run(settings: Settings, console: Console, name: str, events: int) -> WorkloadResult:
-    console.print(f"\n[bold cyan]{name}[/]: {WORKLOADS[name].feed.source}", highlight=False)
+    is_derived = name in DERIVED
+    feeds = DERIVED[name].feeds if is_derived else (WORKLOADS[name].feed,)
+    source = f"derived from {', '.join(feed.name for feed in feeds)}" if is_derived else feeds[0].source
+    console.print(f"\n[bold cyan]{name}[/]: {source}", highlight=False)
     count = 0 if name in WHOLE else events
-    result = run_workload(settings, name, count, lambda line: print_progress(console, line))
+    run = run_derived if is_derived else run_workload
+    result = run(settings, name, count, lambda line: print_progress(console, line))
     for table, rows in result.tables.items():
         wrong = result.differing.get(table)
         verdict = f"[red]{wrong:,} rows differ from the oracle's[/]" if wrong else "[green]equal to the oracle's[/]"

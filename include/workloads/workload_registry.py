@@ -1,16 +1,22 @@
-"""The workloads: each a dataset of `include/workloads/datasets`, its feed, and its oracle."""
+"""The workloads: each a dataset of `include/workloads/datasets` with its feed, or a derived one, and its oracle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from include.producers.event_feed import Feed
 from include.producers.feed_registry import WORKLOADS as FEEDS
 from include.workloads.ad_events_oracle import expected_ad_tables
-from include.workloads.auction_oracle import expected_auction_tables
+from include.workloads.auction_oracle import expected_auction_prices, expected_auction_tables
 from include.workloads.oracle_rows import Expected
+from include.workloads.orders_oracle import (
+    expected_customer_revenue,
+    expected_line_tables,
+    expected_order_revenue,
+    expected_order_tables,
+)
 from include.workloads.posts_oracle import expected_post_tables
 from include.workloads.searches_oracle import expected_search_tables
 
@@ -21,6 +27,8 @@ ORACLES: dict[str, Callable[[Iterable[bytes]], Expected]] = {
     "searches": expected_search_tables,
     "posts": expected_post_tables,
     "auction": expected_auction_tables,
+    "orders": expected_order_tables,
+    "lineitem": expected_line_tables,
 }
 
 
@@ -31,12 +39,26 @@ class Workload:
     feed: Feed
     expected: Callable[[Iterable[bytes]], Expected]
 
-    @property
-    def declared_lines(self) -> int:
-        """The lines of pipeline, SQL and silver code: what a user writes, comments and the contract apart."""
-        files = [f for f in (DATASETS / self.feed.name).rglob("*") if f.suffix in (".yaml", ".sql", ".py")]
-        texts = [f.read_text("utf-8") for f in files if f.name != "contract.yaml"]
-        return sum(bool(line.strip()) and not line.lstrip().startswith("#") for t in texts for line in t.splitlines())
+
+@dataclass(frozen=True)
+class DerivedWorkload:
+    """A derived dataset: the feeds that it is made of, and what its gold tables must hold for their records."""
+
+    feeds: tuple[Feed, ...]
+    expected: Callable[[Mapping[str, Iterable[bytes]]], Expected]
 
 
+def declared_lines(name: str) -> int:
+    """Return the lines of pipeline, SQL and silver code: what a user writes, comments and the contract apart."""
+    files = [f for f in (DATASETS / name).rglob("*") if f.suffix in (".yaml", ".sql", ".py")]
+    texts = [f.read_text("utf-8") for f in files if f.name != "contract.yaml"]
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for t in texts for line in t.splitlines())
+
+
+DERIVED = {
+    "auction_prices": DerivedWorkload((FEEDS["auction"],), expected_auction_prices),
+    "order_revenue": DerivedWorkload((FEEDS["orders"], FEEDS["lineitem"]), expected_order_revenue),
+    "customer_revenue": DerivedWorkload((FEEDS["orders"], FEEDS["lineitem"]), expected_customer_revenue),
+}
+"""In an order in which the sources of each come before it."""
 WORKLOADS = {name: Workload(FEEDS[name], expected) for name, expected in ORACLES.items()}

@@ -18,9 +18,11 @@ import polars as pl
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
+from include.cli.audit_command import audited_derived
 from include.clients.kafka import ensure_topic
 from include.errors import Terminal, Transient
 from include.process_control.start_stop import down, up
+from include.producers.event_feed import Feed
 from include.producers.fault_manifest import ManifestExists
 from include.producers.injected_faults import Shares
 from include.producers.paced_sending import Run, send
@@ -28,8 +30,8 @@ from include.reading import pinned
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.status.stream_progress import observe_catch_up
-from include.workloads.oracle_rows import differing_rows
-from include.workloads.workload_registry import WORKLOADS, Workload
+from include.workloads.oracle_rows import Expected, differing_rows
+from include.workloads.workload_registry import DERIVED, WORKLOADS, Workload, declared_lines
 
 FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
 """Duplicates, late and reordered records; the oracles know nothing of them."""
@@ -78,22 +80,39 @@ class WorkloadResult:
 def run_workload(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:
     """Run a workload with its first `events` events (0: all of them). Raises NotPublished."""
     workload = WORKLOADS[name]
-    frame = first_events(workload, events)
+    frame = first_events(workload.feed, events)
     up(settings, [name], report)
     bootstrap = bootstrap_servers(settings)
     seconds = _sent_and_published(settings, workload, frame, bootstrap)
-    expected = workload.expected(frame["value"])
-    tables = rows_of_gold(settings, expected)
-    differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
+    tables, differing = _compared(settings, workload.expected(frame["value"]))
     audit = audit_dataset(settings, name, partial(open_topic, bootstrap), lambda _: None)
     down(settings, report, [name])
-    wrong = {table: count for table, count in differing.items() if count}
-    return WorkloadResult(name, workload.declared_lines, frame.height, tables, wrong, seconds, audit)
+    return WorkloadResult(name, declared_lines(name), frame.height, tables, differing, seconds, audit)
 
 
-def first_events(workload: Workload, events: int) -> pl.DataFrame:
-    """Return the first events of a workload's feed; all when `events` is 0."""
-    frame = workload.feed.frame(timedelta(0))
+def run_derived(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:
+    """Run a derived dataset over sources that the first `events` events of their feeds made. Raises NotPublished."""
+    derived, began = DERIVED[name], time.monotonic()
+    up(settings, [name], report)
+    _await_published(settings, name)
+    seconds = time.monotonic() - began
+    frames = {feed.name: first_events(feed, events) for feed in derived.feeds}
+    tables, differing = _compared(settings, derived.expected({feed: frame["value"] for feed, frame in frames.items()}))
+    down(settings, report, [name])
+    audit, count = audited_derived(settings, name, lambda _: None), sum(frame.height for frame in frames.values())
+    return WorkloadResult(name, declared_lines(name), count, tables, differing, seconds, audit)
+
+
+def _compared(settings: Settings, expected: Expected) -> tuple[Tables, dict[str, int]]:
+    """Return the published rows of the tables that an oracle expects, and how many differ in each that does."""
+    tables = rows_of_gold(settings, expected)
+    differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
+    return tables, {table: count for table, count in differing.items() if count}
+
+
+def first_events(feed: Feed, events: int) -> pl.DataFrame:
+    """Return the first events of a feed; all when `events` is 0."""
+    frame = feed.frame(timedelta(0))
     return frame.head(events) if events else frame
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from include.producers.event_feed import EVENT_COLUMNS, InvalidEventRange, events
-from include.producers.feed_registry import FEEDS, UnknownFeed, find_feed
+from include.producers.feed_registry import FEEDS, WORKLOADS, UnknownFeed, find_feed
 from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
@@ -61,7 +61,7 @@ def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     assert tuple(weather_events().columns) == EVENT_COLUMNS
     with pytest.raises(UnknownFeed) as refused:
         find_feed("trains")
-    assert refused.value.known == ("flights", "weather", "ad_events", "searches", "posts", "auction")
+    assert refused.value.known == (*FEEDS, *WORKLOADS)
 
 
 def test_repeat_below_1_is_refused() -> None:

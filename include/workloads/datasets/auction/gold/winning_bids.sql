@@ -1,6 +1,6 @@
-select auction, bidder, price, date_time
+select auction, category, seller, bidder, price, date_time
 from (
-    select auction, b.bidder, b.price, b.date_time,
+    select auction, a.category, a.seller, b.bidder, b.price, b.date_time,
         row_number() over (partition by auction order by b.price desc, b.date_time, b.event_id) as place
     from (select * from silver where event_type = 2) as b
     join (select * from silver where event_type = 1) as a using (auction)
