@@ -1,8 +1,8 @@
 """Derived audit job: computes the queries of a derived dataset over its published sources and compares every row.
 
-Reads: the publication, its sources at the versions that it names, the published tables. Writes: nothing.
+Reads: the publication, its sources at the versions that it names, the published tables. Writes: temporary files only.
 Guarantee: rows are compared as sets with repetitions, doubles by their first nine digits.
-After a crash: nothing is left.
+After a crash: the next process that opens DuckDB removes the temporary files.
 
 Usage: python -m spark_jobs.jobs.derived_audit_job DATASET. Prints one JSON object per line: progress, `recomputed`.
 """
@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from os import getpid
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog.derived_dataset import DerivedDataset, DerivedGold, released_derived
 from include.paths import reading_lock_path, warehouse
+from include.reading.memory_database import spill_folder
 from include.reading.publication import Publication, PublishedTable, read_publication
 from include.reading.publication import tables_of as published_tables_of
 from include.settings import Settings
@@ -27,6 +31,7 @@ from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.derived_gold import Sources, query_over
 from spark_jobs.layers.derived_sources import open_source
+from spark_jobs.storage.duckdb_session import parquet_files, write_folder
 
 DIGITS = 9
 """Of doubles, whose sums depend on the order of the rows."""
@@ -64,14 +69,20 @@ def _compared(gold: DerivedGold, published: DataFrame, expected: DataFrame) -> d
     columns = expected.columns
     rows, fresh = _comparable(published, columns), _comparable(expected, columns)
     surplus, missing = rows.exceptAll(fresh), fresh.exceptAll(rows)
-    first = next(iter(missing.take(1) or surplus.take(1)), None)
+    sample = spill_folder(getpid()) / f"sample-{gold.name}"
+    write_folder(missing.unionByName(surplus).select(*gold.grain).limit(1), sample)
     return {
         "rows": published.count(),
         "grains": published.select(*gold.grain).distinct().count(),
         "missing": missing.count(),
         "surplus": surplus.count(),
-        "sample": "" if first is None else ", ".join(f"{name}={first[name]}" for name in gold.grain),
+        "sample": _first_row(sample),
     }
+
+
+def _first_row(folder: Path) -> str:
+    found = [row for path in parquet_files(folder) for row in pq.read_table(path).to_pylist()]
+    return ", ".join(f"{name}={value}" for name, value in found[0].items()) if found else ""
 
 
 def _comparable(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

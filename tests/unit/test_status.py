@@ -159,7 +159,10 @@ def test_status_as_json_has_processes_and_datasets(settings: Settings, broker: B
     assert result.exit_code == 0
     states = {process["name"]: (process["pid"], process["state"]) for process in fields["processes"]}
     stopped = (None, "stopped")
-    assert states == {"runner": stopped, BROKER: stopped, FLIGHTS: (None, "crashed"), "stream:weather": stopped}
+    others = dict.fromkeys(("runner", BROKER, "stream:weather", "stream:weather_delays"), stopped)
+    assert states == {FLIGHTS: (None, "crashed"), **others}
+    behind = {"silver.flights": None, "silver.weather": None}
+    assert fields["derived"]["weather_delays"]["behind"] == behind
     flights = fields["datasets"]["flights"]
     assert flights["state"] == "crashed"
     assert flights["batches"] == {"ingested": 0, "refined": 0, "published": 0}
@@ -316,7 +319,7 @@ def test_watch_prints_a_json_line_per_observation(
     printed: list[str] = []
     monkeypatch.setattr(cli.typer, "echo", printed.append)
     cli.watch_status(look, as_json=True)
-    assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "notes"]] * 2
+    assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "derived", "notes"]] * 2
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
