@@ -72,12 +72,12 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
         raise OriginRefused(table, "is no table of gold", ())
     pipeline = released_dataset(settings, published.dataset, published.release).pipeline
     gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
-    _refuse_other_keys(table, gold, keys)
+    refuse_other_keys(table, gold, keys)
     database = memory_database()
     try:
         database.register("published", reading.arrow(table))
         database.register("silver", reading.arrow(f"silver.{published.dataset}"))
-        rows = _rows(database, gold, table, keys)
+        rows = rows_with_keys(database, gold, table, keys)
         conditions = _origin_conditions(gold, rows[0], columns_of(database, "silver"))
         _create_origin(database, gold, conditions)
         ranges = [RecordRange(*row) for row in database.execute(RANGES).fetchall()]
@@ -90,7 +90,8 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     return RowOrigin(published, pipeline.topic, tuple(rows), tuple(ranges), tuple(records))
 
 
-def _refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
+def refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
+    """Raise OriginRefused when the keys do not name a grain of a table."""
     names = row_columns(gold)
     if unknown := [key for key in keys if key not in names]:
         raise OriginRefused(table, f"{unknown[0]} does not name its rows; {', '.join(names)} do", names)
@@ -98,7 +99,7 @@ def _refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
         raise OriginRefused(table, f"--key is missing for {', '.join(missing)}", names)
 
 
-def _rows(database: Any, gold: Gold, table: str, keys: Mapping[str, str]) -> list[dict[str, Any]]:
+def rows_with_keys(database: Any, gold: Gold, table: str, keys: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the published rows with these keys; a text is cast to the type of its column, empty is null."""
     types = dict(database.sql("select column_name, column_type from (describe published)").fetchall())
     same = " and ".join(f"{sql_identifier(key)} is not distinct from cast(? as {types[key]})" for key in keys)

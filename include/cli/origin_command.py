@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from include.audit.row_origin import RowOrigin, row_origin
+from include.audit.derived_audit import derived_publications
+from include.audit.derived_origin import DerivedOrigin, derived_origin
+from include.audit.row_origin import RecordRange, RowOrigin, row_origin
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
@@ -42,8 +45,11 @@ def explain(
 ) -> None:
     """Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads."""
 
-    keys = dict(map(parsed_key, key or ()))
-    found = row_origin(load_settings(), pinned(), table, keys, records)
+    keys, settings, reading = dict(map(parsed_key, key or ())), load_settings(), pinned()
+    if reading.table(table).dataset in derived_publications(settings):
+        _show_derived(derived_origin(settings, reading, table, keys), json_)
+        return
+    found = row_origin(settings, reading, table, keys, records)
     if json_:
         typer.echo(json.dumps(_origin_values(found), ensure_ascii=False))
         return
@@ -81,17 +87,49 @@ def _origin_values(found: RowOrigin) -> dict[str, Any]:
     return {**facts, "rows": rows, "ranges": ranges, "records": records}
 
 
+def _derived_values(made: DerivedOrigin) -> dict[str, Any]:
+    sources = [
+        {"table": each.table, "rows": each.count, "ranges": [asdict(r) for r in each.ranges]} for each in made.sources
+    ]
+    rows = [{name: json_value(value) for name, value in row.items()} for row in made.rows]
+    return {"table": made.table.name, "release": made.table.release, "rows": rows, "sources": sources}
+
+
+def _show_derived(made: DerivedOrigin, json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps(_derived_values(made), ensure_ascii=False))
+        return
+    console = wide_console()
+    _print_rows(console, made.rows)
+    console.print(f"{made.table.name} of release {made.table.release}, derived from:", highlight=False)
+    for source in made.sources:
+        console.print(f"{source.table}: {source.count:,} rows", highlight=False)
+        if source.ranges:
+            console.print(_ranges_table(source.ranges))
+        _print_rows(console, source.rows)
+        if source.rows:
+            console.print(Text(f"→ headrace explain {source.table} --key …   names the records of one of them"))
+
+
+def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        console.print(Text(", ".join(f"{k}={text_value(v)}" for k, v in row.items() if not k.startswith("_"))))
+
+
+def _ranges_table(ranges: Sequence[RecordRange]) -> Table:
+    table = Table("batch", "partition", "first offset", "last offset", "records", box=None, header_style="bold")
+    for each in ranges:
+        table.add_row(*(f"{n:,}" for n in (each.batch, each.partition, each.first, each.last, each.records)))
+    return table
+
+
 def _print_origin(found: RowOrigin) -> None:
     console = wide_console()
-    for row in found.rows:
-        console.print(Text(", ".join(f"{k}={text_value(v)}" for k, v in row.items() if not k.startswith("_"))))
+    _print_rows(console, found.rows)
     total = sum(each.records for each in found.ranges)
     source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
     console.print(f"{source}: {total:,} records", highlight=False)
-    table = Table("batch", "partition", "first offset", "last offset", "records", box=None, header_style="bold")
-    for each in found.ranges:
-        table.add_row(*(f"{n:,}" for n in (each.batch, each.partition, each.first, each.last, each.records)))
-    console.print(table)
+    console.print(_ranges_table(found.ranges))
     for record in found.records:
         value = "null" if record.value is None else excerpt(record.value, PAYLOAD_WIDTH)
         console.print(Text(f"{record.partition}/{record.offset}  {value}"))

@@ -15,6 +15,8 @@ from simulated_deaths import Died, dying_at
 from small_events import departed, observation
 from small_release import Record, SmallRelease, small_release
 
+from include.audit.derived_origin import derived_origin
+from include.audit.row_origin import OriginRefused
 from include.catalog.derived_dataset import snapshot_derived
 from include.reading import pinned
 from include.reading.publication import find_publication, publish
@@ -178,12 +180,20 @@ def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause
     assert_right(site)
 
 
-def test_the_audit_finds_rows_that_differ_from_the_query_over_the_sources(site: Site) -> None:
+def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_differ(site: Site) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])
     site.follow()
     found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
     assert found == {"rows": 2, "grains": 2, "missing": 0, "surplus": 0, "sample": ""}
+    keys = {"hour": "2013-03-01 00:00:00+00", "origin": "JFK"}
+    origin = derived_origin(site.settings, pinned(site.settings), f"gold.{NAME}", keys)
+    made = {
+        source.table: [(r.partition, r.first, r.last, r.records) for r in source.ranges] for source in origin.sources
+    }
+    assert made == {"silver.flights": [(0, 100, 100, 1)], "silver.weather": [(0, 100, 100, 1)]}
+    with pytest.raises(OriginRefused, match="--key is missing for origin"):
+        derived_origin(site.settings, pinned(site.settings), f"gold.{NAME}", {"hour": "2013-03-01"})
     before = find_publication(site.settings, NAME)
     assert before is not None
     site.flights.take([flight(3, 30, 50), flight(4, 31, 50)])

@@ -1,0 +1,91 @@
+"""From a row of a derived table back to the rows of its sources: by its grain, as `touched_by` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from include.audit.gold_findings import columns_of
+from include.audit.row_origin import GOLD_LAYER, OriginRefused, RecordRange, refuse_other_keys, rows_with_keys
+from include.catalog.derived_dataset import as_query, released_derived
+from include.reading.memory_database import memory_database
+from include.reading.publication import PublishedTable
+from include.reading.published_tables import PinnedTables
+from include.settings import Settings
+from include.sql_quoting import duckdb_expression, sql_identifier
+
+SHOWN_ROWS = 10
+RANGES = """
+select _partition, _batch_id, min(_offset), max(_offset), count(*)
+from touching group by _partition, _batch_id order by _batch_id, _partition
+"""
+
+
+@dataclass(frozen=True)
+class SourceOrigin:
+    """The rows of a source that touch a grain: how many; of silver their records; of gold the first SHOWN_ROWS."""
+
+    table: str
+    count: int
+    ranges: tuple[RecordRange, ...]
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class DerivedOrigin:
+    """Rows of one grain of a derived table, and what made them, by source."""
+
+    table: PublishedTable
+    rows: tuple[Mapping[str, Any], ...]
+    sources: tuple[SourceOrigin, ...]
+
+
+def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str]) -> DerivedOrigin:
+    """Return what made the rows of a derived table that `keys` (column → text) name. Raises OriginRefused."""
+    published = reading.table(table)
+    pipeline = released_derived(settings, published.dataset, published.release).pipeline
+    gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
+    refuse_other_keys(table, as_query(gold), keys)
+    database = memory_database()
+    try:
+        database.register("published", reading.arrow(table))
+        rows = rows_with_keys(database, as_query(gold), table, keys)
+        grain = {column: rows[0][column] for column in gold.grain}
+        sources = [
+            _source_origin(database, reading, source, gold.touched_by[name], grain)
+            for name, source in pipeline.sources.items()
+        ]
+    except duckdb.Error as error:
+        why = f"DuckDB cannot evaluate touched_by ({str(error).splitlines()[0]})"
+        raise OriginRefused(table, why, gold.grain) from error
+    finally:
+        database.close()
+    return DerivedOrigin(published, tuple(rows), tuple(sources))
+
+
+def _source_origin(
+    database: Any, reading: PinnedTables, table: str, touched_by: Mapping[str, str], grain: Mapping[str, Any]
+) -> SourceOrigin:
+    database.register("source", reading.arrow(table))
+    columns = columns_of(database, "source")
+    named = {column: duckdb_expression(text, columns) for column, text in touched_by.items()}
+    texts = ", ".join(f"({sql}) as {sql_identifier(column)}" for column, sql in named.items())
+    kinds = dict(database.sql(f"select column_name, column_type from (describe select {texts} from source)").fetchall())
+    conditions = " and ".join(_touches(sql, kinds[column]) for column, sql in named.items())
+    query = f"create or replace temp table touching as select * from source where {conditions}"
+    database.execute(query, [grain[column] for column in named])
+    count = int(database.execute("select count(*) from touching").fetchall()[0][0])
+    if not table.startswith(GOLD_LAYER):
+        ranges = tuple(RecordRange(*row) for row in database.execute(RANGES).fetchall())
+        return SourceOrigin(table, count, ranges, ())
+    shown = ", ".join(sql_identifier(name) for name in columns if not name.startswith("_"))
+    found = database.execute(f"select {shown} from touching order by all limit {SHOWN_ROWS}")
+    names = [column[0] for column in found.description]
+    return SourceOrigin(table, count, (), tuple(dict(zip(names, row, strict=True)) for row in found.fetchall()))
+
+
+def _touches(sql: str, kind: str) -> str:
+    return f"list_contains(({sql}), ?)" if kind.endswith("[]") else f"({sql}) is not distinct from ?"
