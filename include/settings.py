@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from include.allowed_options import reason_refused
@@ -61,6 +61,21 @@ class Settings(BaseSettings):
         "", description="SQLAlchemy URL of Airflow's database, postgresql+psycopg://…; empty: SQLite"
     )
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
+    kafka_bootstrap: str = Field(
+        "",
+        pattern=r"^([\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*)?$",
+        description="a Kafka of your own, host:port[,host:port]; empty: the broker that Headrace runs",
+    )
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="security protocol of that Kafka"
+    )
+    kafka_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
+        "SCRAM-SHA-512", description="SASL mechanism of that Kafka"
+    )
+    kafka_user: str = Field("", description="user of that Kafka, for SASL")
+    kafka_password_file: Path | None = Field(None, description="file whose first line is that user's password")
+    kafka_ca_file: Path | None = Field(None, description="certificates (PEM) that sign that Kafka's, for TLS")
+    kafka_create_topics: bool = Field(True, description="whether missing topics are created")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
@@ -98,6 +113,16 @@ class Settings(BaseSettings):
     kafka_options: dict[str, str] = Field(
         default_factory=dict, description="JSON object of Kafka source options, from a list of safe ones"
     )
+
+    @model_validator(mode="after")
+    def _can_log_in(self) -> Self:
+        if self.kafka_security.startswith("SASL") and not (self.kafka_user and self.kafka_password_file):
+            raise InvalidSetting(
+                "HEADRACE_KAFKA_SECURITY", f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
+            )
+        if self.kafka_security != "PLAINTEXT" and not self.kafka_bootstrap:
+            raise InvalidSetting("HEADRACE_KAFKA_SECURITY", "needs HEADRACE_KAFKA_BOOTSTRAP: it is of your own Kafka")
+        return self
 
     @property
     def is_power_safe(self) -> bool:

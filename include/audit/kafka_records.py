@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from include.clients.kafka import QUIET, log_end_offsets, log_start_offsets, topic_id
 from include.errors import Transient
+from include.kafka_address import client_options
 
 CHUNK_RECORDS = 100_000
 CHUNK_BYTES = 128 * 1024 * 1024
@@ -97,7 +98,7 @@ def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int
 def _consumer(bootstrap: str) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **client_options(bootstrap),
             # The client requires a group id; it never subscribes or commits with it.
             "group.id": "headrace-audit",
             "enable.auto.commit": False,

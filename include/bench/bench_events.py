@@ -10,6 +10,7 @@ import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include.errors import Transient
+from include.kafka_address import client_options
 from include.producers.event_feed import REPETITION
 from include.producers.flight_events import FLIGHTS
 from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
@@ -82,7 +83,7 @@ class Preload:
         self._failed: KafkaError | None = None
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **client_options(bootstrap),
                 "transactional.id": "headrace-bench",
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "compression.type": "lz4",

@@ -25,6 +25,7 @@ from include.errors import HeadraceError
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.process_control.job_process import refuse_running
 from include.settings import Settings, load_settings
+from include.state.broker_address import bootstrap_servers
 from include.state.run_files import read_run_file
 
 SHOWN_FINDINGS = 20
@@ -103,6 +104,8 @@ def audited_derived(settings: Settings, name: str, progress: Progress) -> Datase
 
 
 def _bootstrap(settings: Settings) -> str:
+    if settings.kafka_bootstrap:
+        return bootstrap_servers(settings)
     run = read_run_file(settings, "broker")
     if run is None:
         raise AuditUnavailable("no broker has been started for this state folder")

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Topic
 from confluent_kafka.cimpl import NewTopic
 
 from include.errors import Terminal, Transient
+from include.kafka_address import client_options
 
 TIMEOUT = 10.0
 # librdkafka logs a line a second about an unreachable broker; our error reports it once.
@@ -28,9 +29,12 @@ SETTLING = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
+LEAST_COPIES = 2
 UNLIMITED_RETENTION = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
 
 Result = TypeVar("Result")
+_refusals: dict[str, str] = {}
+"""By address, why the broker refused the last connection: a wrong password, or a certificate that is not trusted."""
 
 
 class BrokerUnreachable(Transient):
@@ -41,12 +45,24 @@ class BrokerUnreachable(Transient):
         self.bootstrap, self.why = bootstrap, why
 
 
+class LoginRefused(Terminal):
+    """The broker answers and refuses the client: its user, password or certificates are wrong."""
+
+    def __init__(self, bootstrap: str, why: str) -> None:
+        super().__init__(
+            f"the Kafka at {bootstrap} refuses this client: {why}; nothing was read or written",
+            "correct HEADRACE_KAFKA_SECURITY, _MECHANISM, _USER, _PASSWORD_FILE or _CA_FILE   (headrace settings)",
+        )
+        self.bootstrap, self.why = bootstrap, why
+
+
 class TopicMissing(Terminal):
     """The topic does not exist."""
 
     def __init__(self, topic: str, bootstrap: str) -> None:
         super().__init__(
-            f"topic {topic} does not exist at {bootstrap}", "headrace up   (creates the topics of all datasets)"
+            f"topic {topic} does not exist at {bootstrap}",
+            "headrace up   (creates the topics of all datasets, unless HEADRACE_KAFKA_CREATE_TOPICS is false)",
         )
         self.topic, self.bootstrap = topic, bootstrap
 
@@ -70,7 +86,15 @@ class KafkaRefused(Terminal):
 @lru_cache(maxsize=8)
 def admin(bootstrap: str) -> AdminClient:
     """Return the admin client for a broker, one per process: each costs a thread and a connection."""
-    return AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 5000, **QUIET})
+    options: dict[str, Any] = {**client_options(bootstrap), "socket.connection.setup.timeout.ms": 5000, **QUIET}
+    options["error_cb"] = lambda error: _note_refusal(bootstrap, error)
+    return AdminClient(options)
+
+
+def _note_refusal(bootstrap: str, error: KafkaError) -> None:
+    """Remember why a broker refuses a client: the call that fails later only says that there was no answer."""
+    if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+        _refusals[bootstrap] = error.str()
 
 
 def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
@@ -81,11 +105,21 @@ def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
         raise translate_error(error, "reading the metadata", bootstrap) from error
 
 
-def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TIMEOUT) -> None:
+def ensure_topic(
+    bootstrap: str, name: str, partitions: int, timeout: float = TIMEOUT, *, may_create: bool = True
+) -> None:
     """Create the topic unless it exists: log-append timestamps, no retention limit. An existing one is not changed.
 
-    Returns when every partition answers.
+    Returns when every partition answers. Raises TopicMissing for a missing one that this may not create.
     """
+    if may_create:
+        _create_topic(bootstrap, name, partitions, timeout)
+    else:
+        describe_topic(bootstrap, name, timeout)
+    wait_until_usable(bootstrap, name, timeout)
+
+
+def _create_topic(bootstrap: str, name: str, partitions: int, timeout: float) -> None:
     topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(UNLIMITED_RETENTION))
     future = admin(bootstrap).create_topics([topic], operation_timeout=timeout, request_timeout=timeout)[name]
     try:
@@ -93,7 +127,6 @@ def ensure_topic(bootstrap: str, name: str, partitions: int, timeout: float = TI
     except KafkaRefused as error:
         if error.code != "TOPIC_ALREADY_EXISTS":
             raise
-    wait_until_usable(bootstrap, name, timeout)
 
 
 def wait_until_usable(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> None:
@@ -127,6 +160,28 @@ def is_compacted(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> bool:
     future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
     policy = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)["cleanup.policy"].value
     return "compact" in str(policy)
+
+
+def topic_concerns(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[str]:
+    """Return what the settings of a topic mean for its records, in words; nothing when they are as Headrace sets them.
+
+    Raises TopicMissing.
+    """
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
+    found = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)
+    copies = min(len(part.replicas) for part in describe_topic(bootstrap, topic, timeout).partitions)
+    concerns = []
+    if (kept := int(found["retention.ms"].value)) >= 0:
+        hours = kept / 3_600_000
+        concerns.append(
+            f"retention.ms is {kept} ({hours:,.0f} h): records that the stream has not read by then are lost"
+        )
+    if found["message.timestamp.type"].value != "LogAppendTime":
+        concerns.append("message.timestamp.type is CreateTime: producers choose the times that replays select by")
+    if copies < LEAST_COPIES:
+        concerns.append(f"a partition has {copies} replica: the loss of one broker loses its records")
+    return concerns
 
 
 def partition_ids(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[int]:
@@ -170,7 +225,13 @@ def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float
     except KafkaException as error:
         raise translate_error(error, doing, bootstrap, topic) from error
     except TimeoutError as error:
-        raise BrokerUnreachable(bootstrap, f"{doing}: no answer in {timeout:.0f} s") from error
+        raise _no_answer(bootstrap, f"{doing}: no answer in {timeout:.0f} s") from error
+
+
+def _no_answer(bootstrap: str, why: str) -> Terminal | Transient:
+    admin(bootstrap).poll(0)
+    refusal = _refusals.pop(bootstrap, "")
+    return LoginRefused(bootstrap, refusal) if refusal else BrokerUnreachable(bootstrap, why)
 
 
 def translate_error(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
@@ -181,5 +242,5 @@ def translate_error(error: KafkaException, doing: str, bootstrap: str, topic: st
     if cause.code() in SETTLING:
         return PartitionsNotReady(doing, bootstrap, cause.str())
     if cause.code() < 0 or cause.retriable():
-        return BrokerUnreachable(bootstrap, f"{doing}: {cause.str()}")
+        return _no_answer(bootstrap, f"{doing}: {cause.str()}")
     return KafkaRefused(doing, bootstrap, cause.name(), cause.str())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.clients.kafka import QUIET, TIMEOUT, BrokerUnreachable, translate_error
+from include.kafka_address import client_options
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def record_reader(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> Itera
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **client_options(bootstrap),
             # The client requires a group id; it never subscribes or commits with it.
             "group.id": "headrace-records",
             "enable.auto.commit": False,

@@ -123,7 +123,7 @@ class Runner:
         requests = self._requests()
         broker = unsupervised_status(self.settings, BROKER)
         found = {stream_name(name): self._observe_stream(name, requests.get(name), broker) for name in self._datasets()}
-        if not self.only:
+        if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
         settled = [self._reconcile(name, observed, now) for name, observed in found.items()]

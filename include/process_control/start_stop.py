@@ -117,7 +117,7 @@ def up(
         before = observe_processes(settings, list(datasets))
         require_responsive(before)
         _, broker, *streams = before
-        if broker.pid is None:
+        if broker.pid is None and not settings.kafka_bootstrap:
             check_broker_prerequisites(settings)
         since = {status.name: log_size(settings, status.name) for status in before}
         for name in datasets:
@@ -212,7 +212,8 @@ def await_working(settings: Settings, before: ProcessStatus, since: int, report:
         status = observe_process(settings, name)
     if is_working(settings, status):
         detail = f", {status.detail}" if status.detail else ""
-        report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{detail}, pid {status.pid}")
+        pid = f", pid {status.pid}" if status.pid else ""
+        report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{detail}{pid}")
         return None
     why = f"is {status.state.label}" if status.state.terminal else f"did not work within {READY_WITHIN:.0f} s"
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
@@ -227,6 +228,8 @@ def is_working(settings: Settings, status: ProcessStatus) -> bool:
     """Return whether a process works: the broker answers, the driver reports a working state."""
     if status.name != BROKER:
         return status.state in WORKING_STATES
+    if settings.kafka_bootstrap:
+        return status.state is ProcessState.RUNNING
     run = read_run_file(settings, BROKER) if status.state is ProcessState.RUNNING else None
     return run is not None and answers(run)
 

@@ -20,6 +20,7 @@ import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include.errors import Terminal, Transient
+from include.kafka_address import client_options
 
 CHUNK = 20_000
 BURST = 2_000
@@ -181,7 +182,7 @@ class _Outbox:
         self.positions: dict[int, Position] = {}
         self.producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **client_options(bootstrap),
                 "enable.idempotence": True,
                 "acks": "all",
                 "compression.type": "lz4",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from include.errors import Transient
 from include.host.ports import is_open
+from include.kafka_address import KafkaAddress, KafkaSecurity, read_password
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState
@@ -21,7 +22,9 @@ class NoBroker(Transient):
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """Return the address of the running broker, `host:port`; NoBroker when none is running."""
+    """Return the address of the user's own Kafka, or of the running broker; NoBroker when none is running."""
+    if settings.kafka_bootstrap:
+        return external_address(settings)
     try:
         run = read_run_file(settings, BROKER)
     except StateFileUnreadable as error:
@@ -32,6 +35,27 @@ def bootstrap_servers(settings: Settings) -> str:
     if state is not ProcessState.RUNNING:
         raise NoBroker(settings.state, state.label)
     return str(run.extra["bootstrap"])
+
+
+def external_address(settings: Settings) -> KafkaAddress:
+    """Return the address of the user's own Kafka. Raises PasswordUnreadable."""
+    protocol, ca_file = settings.kafka_security, settings.kafka_ca_file
+    password = ""
+    if protocol.startswith("SASL") and settings.kafka_password_file:
+        password = read_password(settings.kafka_password_file)
+    login = (settings.kafka_mechanism, settings.kafka_user, password) if password else ("", "", "")
+    security = KafkaSecurity(protocol, *login, str(ca_file) if ca_file else "")
+    return KafkaAddress(settings.kafka_bootstrap, security)
+
+
+def external_state(settings: Settings) -> tuple[ProcessState, str]:
+    """Return whether one of the servers of the user's own Kafka accepts connections, and the address in words."""
+    named = f"{settings.kafka_bootstrap}, your own Kafka"
+    for server in settings.kafka_bootstrap.split(","):
+        host, _, port = server.rpartition(":")
+        if is_open(int(port), host=host):
+            return ProcessState.RUNNING, named
+    return ProcessState.WAITING, f"{named}, accepts no connection"
 
 
 def broker_state(run: RunFile) -> ProcessState:

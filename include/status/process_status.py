@@ -13,7 +13,7 @@ from include.catalog.derived_dataset import all_dataset_names
 from include.host.ports import is_open
 from include.paths import run_path
 from include.settings import Settings
-from include.state.broker_address import broker_state
+from include.state.broker_address import broker_state, external_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
@@ -87,6 +87,8 @@ def is_expected(status: ProcessStatus) -> bool:
 
 
 def _observe_broker(settings: Settings, runner: ProcessStatus, records: Mapping[str, ProcessRecord]) -> ProcessStatus:
+    if settings.kafka_bootstrap:
+        return unsupervised_status(settings, BROKER)
     return supervised_status(
         unsupervised_status(settings, BROKER), runner, records.get(BROKER), _broker_desired_since(settings)
     )
@@ -152,6 +154,8 @@ def started_datasets(settings: Settings) -> list[str]:
 
 def unsupervised_status(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
     """Return the status of a process from its run file, the process table and its own report, without the runner's."""
+    if name == BROKER and settings.kafka_bootstrap:
+        return ProcessStatus(BROKER, None, *external_state(settings))
     if name == BROKER:
         return status_by_run_file(settings, name, broker_status)
     moment = now or datetime.now(UTC)

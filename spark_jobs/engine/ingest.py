@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.catalog.dataset import Dataset
 from include.clients.kafka import BrokerUnreachable
 from include.durable_files import sync_files
+from include.kafka_address import source_options
 from include.paths import checkpoint_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
@@ -98,7 +99,7 @@ class Ingest:
             "kafka.request.timeout.ms": "20000",
             "kafka.default.api.timeout.ms": "30000",
             **self.settings.kafka_options,
-            "kafka.bootstrap.servers": bootstrap,
+            **source_options(bootstrap),
             "subscribe": self.generation.topic,
             "startingOffsets": json.dumps(start),
             "failOnDataLoss": "true",

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.errors import Terminal
+from include.kafka_address import source_options
 from include.paths import patch_path, reading_lock_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
@@ -190,7 +191,7 @@ def _one_per_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
 def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequence[Span]) -> DataFrame:
     options = {
         **settings.kafka_options,
-        "kafka.bootstrap.servers": bootstrap_servers(settings),
+        **source_options(bootstrap_servers(settings)),
         "assign": json.dumps({topic: [span.partition for span in spans]}),
         "startingOffsets": json.dumps({topic: {str(span.partition): span.start for span in spans}}),
         "endingOffsets": json.dumps({topic: {str(span.partition): span.end for span in spans}}),

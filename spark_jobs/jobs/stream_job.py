@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
 from include.catalog.derived_dataset import derived_names
-from include.clients.kafka import ensure_topic
+from include.clients.kafka import ensure_topic, topic_concerns
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
 from include.ledger.ledger_errors import LedgerMismatch
@@ -116,7 +116,10 @@ def prepare_stream(
     dataset = current_dataset(settings, name)
     status.release = dataset.release
     bootstrap = bootstrap_servers(settings)
-    ensure_topic(bootstrap, dataset.pipeline.topic, dataset.pipeline.partitions)
+    topic = dataset.pipeline.topic
+    ensure_topic(bootstrap, topic, dataset.pipeline.partitions, may_create=settings.kafka_create_topics)
+    for concern in topic_concerns(bootstrap, topic) if settings.kafka_bootstrap else ():
+        log_line(f"topic {topic}: {concern}")
     bronze, head, generation, recovered = preflight(settings, dataset, bootstrap)
     lease = lease.with_minimum_epoch(head.epoch + 1 if head else 1)
     status.epoch = lease.epoch

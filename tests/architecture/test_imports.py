@@ -14,7 +14,7 @@ from source_tree import Module, code, imports, modules
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
 GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
-    *("include.strict_values", "include.sql_quoting"),
+    *("include.strict_values", "include.sql_quoting", "include.kafka_address"),
 )
 LOW = (*GROUND, "include.host", "include.state")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
@@ -25,6 +25,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
+    "include.kafka_address": (("include.errors",), "how clients reach Kafka; knows no setting and no topic"),
     "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
     "include.settings": (
