@@ -146,8 +146,8 @@ OUTSIDE = {
     "delta": (("spark_jobs",), "delta-spark belongs to the data plane"),
     "airflow": (("dags", "include.operators"), "Airflow is only an adapter; logic goes to include.planning"),
     "confluent_kafka": (
-        ("include.clients", "include.producers", "include.audit", "include.bench"),
-        "use include.clients.kafka; only who produces, or counts from outside, has a client of its own",
+        ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),
+        "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
     ),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
     "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
