@@ -19,6 +19,7 @@ from include.paths import snapshot_path
 from include.settings import Settings
 
 ANALYSES = "analysis"
+DERIVED = "derived.yaml"
 CODE = {".yaml", ".py", ".sql"}
 RELEASE_START = "beginning.yaml"
 
@@ -40,6 +41,17 @@ class ReleaseUnknown(Terminal):
             f"{dataset}: there is no snapshot of release {release!r}", f"there are: {', '.join(known) or 'none'}"
         )
         self.dataset, self.release, self.known = dataset, release, known
+
+
+class IsDerived(Terminal):
+    """The dataset is derived from others: what is wanted of it needs a topic, a contract or silver of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is derived: it has no topic, no contract and no records of its own; nothing was done",
+            "headrace lineage   (names its sources; what changes in them reaches it by itself)",
+        )
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ def dataset_names(settings: Settings) -> list[str]:
 def misnamed_folders(settings: Settings) -> list[Problem]:
     """Return the folders that are left out, each as a problem."""
     why = f"the folder's name {NAME_RULE}; rename the folder"
-    derived = [path.parent.name for path in settings.datasets.glob("*/derived.yaml")]
+    derived = [path.parent.name for path in settings.datasets.glob(f"*/{DERIVED}")]
     foreign = [name for name in sorted({*_folder_names(settings), *derived}) if not NAME.fullmatch(name)]
     return [Problem(settings.datasets / name, 1, "", why) for name in foreign]
 
@@ -117,9 +129,11 @@ def load_release_start(folder: Path) -> ReleaseStart | None:
 
 
 def declared_dataset(settings: Settings, name: str) -> Dataset:
-    """Return the dataset as its folder declares it now; raises DatasetUnknown, DeclarationRefused."""
+    """Return the dataset as its folder declares it now; raises DatasetUnknown, IsDerived, DeclarationRefused."""
     known = dataset_names(settings)
     if name not in known:
+        if (settings.datasets / name / DERIVED).is_file():
+            raise IsDerived(name)
         misnamed = [problem for problem in misnamed_folders(settings) if problem.file.name == name]
         raise DeclarationRefused(misnamed) if misnamed else DatasetUnknown(name, known)
     return load_dataset(name, settings.datasets / name)
@@ -145,10 +159,15 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
 
 
 def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
-    """Return the dataset as the snapshot of `release` says; ReleaseUnknown, DeclarationRefused when it was changed."""
+    """Return the dataset as the snapshot of `release` says.
+
+    Raises ReleaseUnknown, IsDerived, and DeclarationRefused when it was changed.
+    """
     place = snapshot_path(settings, name, release)
     if not place.is_dir():
         raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
+    if (place / DERIVED).is_file():
+        raise IsDerived(name)
     dataset = load_dataset(name, place, strict=False)
     if dataset.release != release:
         why = f"the snapshot was changed: its content hash is {dataset.release}, not {release}"

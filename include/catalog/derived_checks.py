@@ -10,9 +10,8 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from include.catalog.dataset import dataset_names
+from include.catalog.dataset import DERIVED, dataset_names
 from include.catalog.derived_dataset import (
-    DERIVED,
     DerivedGold,
     DerivedPipeline,
     DerivedUnknown,

@@ -18,14 +18,12 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from include.catalog.contract import Contract
-from include.catalog.dataset import Dataset, ReleaseUnknown, content_hash, dataset_names
+from include.catalog.dataset import DERIVED, Dataset, ReleaseUnknown, content_hash, dataset_names
 from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
 from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
 from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
-
-DERIVED = "derived.yaml"
 
 
 class DerivedUnknown(Terminal):

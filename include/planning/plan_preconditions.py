@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from include.catalog.dataset import DatasetUnknown, dataset_names
+from include.catalog.dataset import DatasetUnknown, IsDerived, dataset_names
 from include.catalog.derived_dataset import derived_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
@@ -56,21 +56,10 @@ class DiskTooSmall(Transient):
         self.dataset, self.needed, self.free = dataset, needed, free
 
 
-class DerivedHasNoSlices(Terminal):
-    """A derived dataset has no records of its own, so none can be recomputed from Kafka or bronze."""
-
-    def __init__(self, dataset: str) -> None:
-        super().__init__(
-            f"{dataset} is derived: it has no records of its own; nothing was planned",
-            "plan it on its sources (headrace lineage): what changes there reaches it by itself",
-        )
-        self.dataset = dataset
-
-
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
-    """Raise DatasetUnknown for a name that is neither declared nor published, DerivedHasNoSlices for a derived one."""
+    """Raise DatasetUnknown for a name that is neither declared nor published, IsDerived for a derived one."""
     if dataset in derived_names(settings):
-        raise DerivedHasNoSlices(dataset)
+        raise IsDerived(dataset)
     known = sorted({*dataset_names(settings), *stream_publications(settings)})
     if dataset not in known:
         raise DatasetUnknown(dataset, known)

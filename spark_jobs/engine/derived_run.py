@@ -64,7 +64,7 @@ class DerivedRelease:
     """A release of a derived dataset with its open tables.
 
     `is_published`: its runs move the publication; those of a shadow release only note what they would publish.
-    `examined`: versions of the sources with the rows of the last run.
+    `followed`: the published sources that have no rows for another run.
     """
 
     settings: Settings
@@ -73,7 +73,7 @@ class DerivedRelease:
     epoch: int
     is_published: bool = True
     tables: tuple[DerivedTable, ...] = ()
-    examined: Mapping[str, SourceVersion] = field(default_factory=dict)
+    followed: Mapping[str, PublishedTable] = field(default_factory=dict)
 
     def missing_sources(self) -> list[str]:
         """Return the sources that nothing has published yet."""
@@ -104,12 +104,16 @@ class DerivedRelease:
 
         When sources have new versions with the same rows, the publication names these, without a run.
         """
-        unfinished, last = self._unfinished(), self._last_publication()
+        unfinished, published = self._unfinished(), published_tables(self.settings)
         if unfinished is not None and self._is_readable(unfinished):
             return unfinished
-        now = self.current_sources()
-        if unfinished is None and last is not None and (now == self.examined or not self._has_changed(last, now)):
+        sources = {table: published[table] for table in self.derived.pipeline.sources.values()}
+        if unfinished is None and sources == self.followed:
+            return None
+        last, now = self._last_publication(), self.current_sources()
+        if unfinished is None and last is not None and not self._has_changed(last, now):
             self._note_sources(last, now)
+            self.followed = sources
             return None
         number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
         return DerivedRun(number, now, whole=last is None or unfinished is not None)
@@ -128,7 +132,6 @@ class DerivedRelease:
         self._publish(self._publication(run))
         pass_step(Step.PUBLISHED, run.number)
         self._file.remove()
-        self.examined = run.sources
 
     @property
     def _file(self) -> JsonFile[DerivedRun]:
@@ -176,10 +179,10 @@ class DerivedRelease:
         return any(files is None or files.added or files.removed for files in found)
 
     def _note_sources(self, last: Publication, now: Mapping[str, SourceVersion]) -> None:
-        if now != self.examined:
-            names = self.derived.pipeline.sources
-            self._publish(replace(last, sources={names[name]: each for name, each in now.items()}))
-        self.examined = now
+        names = self.derived.pipeline.sources
+        sources = {names[name]: each for name, each in now.items()}
+        if sources != last.sources:
+            self._publish(replace(last, sources=sources))
 
     def _changes(self, run: DerivedRun) -> dict[str, FileChanges] | None:
         """Return what changed in each source since the last run; None when that of one is not known."""

@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.derived_dataset import DERIVED, DerivedDataset, DerivedGold, as_query
+from include.catalog.dataset import DERIVED
+from include.catalog.derived_dataset import DerivedDataset, DerivedGold, as_query
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
 from include.clients.file_changes import FileChanges
 from include.paths import gold_path

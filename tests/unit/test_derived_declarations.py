@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import ReleaseUnknown
+from include.catalog.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
 from include.catalog.dataset_checks import dataset_problems, validate_datasets
 from include.catalog.derived_dataset import released_derived, snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
+from include.planning.plan_preconditions import refuse_unknown_dataset
 from include.settings import CLONE, Settings
 
 NAME = "delays_by_weather"
@@ -119,6 +120,18 @@ def test_a_wrong_derived_dataset_is_not_started(settings: Settings) -> None:
     with pytest.raises(DeclarationRefused, match=r"there is no table silver\.wether"):
         validate_datasets(settings, ["flights", NAME])
     validate_datasets(settings, ["flights", "weather"])
+
+
+def test_what_needs_records_of_its_own_is_refused_for_a_derived_dataset(settings: Settings) -> None:
+    problems(settings)
+    release = snapshot_derived(settings, NAME).release
+    for refused in (
+        lambda: declared_dataset(settings, NAME),
+        lambda: released_dataset(settings, NAME, release),
+        lambda: refuse_unknown_dataset(settings, NAME),
+    ):
+        with pytest.raises(IsDerived, match="no records of its own"):
+            refused()
 
 
 def test_the_snapshot_of_a_release_keeps_what_was_declared(settings: Settings) -> None:
