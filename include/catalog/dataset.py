@@ -88,13 +88,17 @@ def dataset_names(settings: Settings) -> list[str]:
 def misnamed_folders(settings: Settings) -> list[Problem]:
     """Return the folders that are left out, each as a problem."""
     why = f"the folder's name {NAME_RULE}; rename the folder"
-    derived = [path.parent.name for path in settings.datasets.glob(f"*/{DERIVED}")]
-    foreign = [name for name in sorted({*_folder_names(settings), *derived}) if not NAME.fullmatch(name)]
+    names = sorted({*_folder_names(settings), *_derived_folders(settings)})
+    foreign = [name for name in names if not NAME.fullmatch(name)]
     return [Problem(settings.datasets / name, 1, "", why) for name in foreign]
 
 
 def _folder_names(settings: Settings) -> list[str]:
     return sorted(path.parent.name for path in settings.datasets.glob("*/pipeline.yaml"))
+
+
+def _derived_folders(settings: Settings) -> list[str]:
+    return [path.parent.name for path in settings.datasets.glob(f"*/{DERIVED}")]
 
 
 def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
@@ -132,7 +136,7 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
     """Return the dataset as its folder declares it now; raises DatasetUnknown, IsDerived, DeclarationRefused."""
     known = dataset_names(settings)
     if name not in known:
-        if (settings.datasets / name / DERIVED).is_file():
+        if name in _derived_folders(settings):
             raise IsDerived(name)
         misnamed = [problem for problem in misnamed_folders(settings) if problem.file.name == name]
         raise DeclarationRefused(misnamed) if misnamed else DatasetUnknown(name, known)
