@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys stack-up stack-down stack-check lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -59,9 +59,18 @@ test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faul
 test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
 	@bash infra/bare/test_bare.sh $(ARGS)
 
-check: setup-dev ## style and types: ruff, mypy
+check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+
+stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
+	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)
+
+stack-down: ## drain and stop the compose stack; also its data: make stack-down ARGS=--volumes
+	@STAND_INS="$(STAND_INS)" bash infra/stack.sh down $(ARGS)
+
+stack-check: setup-dev ## check docker-compose.yml, image files and their settings; needs no engine
+	@.venv/bin/python -m infra.stack_check
 
 up: setup-airflow ## start the broker, the streams and Airflow with its page
 	@.venv/bin/headrace up --airflow $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
     """Replace a small file so that a reader sees the old or the new content; when `durable`, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{unique_suffix()}.part")
     with part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
@@ -19,6 +20,11 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
     os.replace(part, path)
     if durable:
         sync_path(path.parent)
+
+
+def unique_suffix() -> str:
+    """Return a suffix for a temporary file or folder: containers that share a volume have processes of the same pid."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def sync_path(path: Path) -> None:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from include.errors import Terminal
 
 LOGIN = 'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
 MODULES = {"PLAIN": "plain.PlainLoginModule"}
 SCRAM_MODULE = "scram.ScramLoginModule"
-
-
-class PasswordUnreadable(Terminal):
-    """The file with the password of Kafka's user cannot be read; `path` names it."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"HEADRACE_KAFKA_PASSWORD_FILE: {path} cannot be read: {why}; nothing was started",
-            "write the password into that file, readable for this user alone (chmod 600)",
-        )
-        self.path = path
 
 
 @dataclass(frozen=True)
@@ -87,14 +73,6 @@ def source_options(bootstrap: str) -> dict[str, str]:
     if security.ca_file:
         options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": security.ca_file}
     return options
-
-
-def read_password(path: Path) -> str:
-    """Return the first line of a password file. Raises PasswordUnreadable."""
-    try:
-        return path.read_text("utf-8").partition("\n")[0]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PasswordUnreadable(path, str(error)) from error
 
 
 def _quoted(text: str) -> str:

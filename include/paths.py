@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from include.errors import Terminal
+from include.password_file import with_password
 from include.settings import Settings
 
 LONGEST_NAME = 200
@@ -213,7 +214,7 @@ def log_path(settings: Settings, process: str) -> Path:
     return settings.state / "logs" / f"{process.replace(':', '-')}.log"
 
 
-def spill_path(settings: Settings, process: int) -> Path:
+def spill_path(settings: Settings, process: str) -> Path:
     """Temporary files of a process; they do not outlive it."""
     return settings.state / "spill" / str(process)
 
@@ -229,5 +230,10 @@ def airflow_path(settings: Settings) -> Path:
 
 
 def ledger_url(settings: Settings) -> str:
-    """SQLAlchemy URL of the ledger."""
-    return settings.ledger_url or f"sqlite:///{settings.state / 'ledger.sqlite'}"
+    """SQLAlchemy URL of the ledger. Raises PasswordUnreadable."""
+    return database_url(settings, settings.ledger_url) or f"sqlite:///{settings.state / 'ledger.sqlite'}"
+
+
+def database_url(settings: Settings, url: str) -> str:
+    """Return the URL of a database with the password of HEADRACE_DATABASE_PASSWORD_FILE. Raises PasswordUnreadable."""
+    return with_password(url, "HEADRACE_DATABASE_PASSWORD_FILE", settings.database_password_file)

@@ -53,12 +53,23 @@ class Settings(BaseSettings):
     state: Path = Field(CLONE / ".headrace", description="folder of broker, tables, checkpoints and ledger")
     datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
     jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
+    runner: Literal["own", "service"] = Field(
+        "own", description="who starts and ends the runner: `headrace up` and `down`, or a service such as a container"
+    )
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
+    database_password_file: Path | None = Field(
+        None, description="file whose first line is the password of the databases whose URLs have none"
+    )
     airflow_port: int = Field(
         0, ge=0, le=65535, description="port of Airflow's web server; 0: a free port, reused by later starts"
     )
     airflow_database: str = Field(
         "", description="SQLAlchemy URL of Airflow's database, postgresql+psycopg://…; empty: SQLite"
+    )
+    airflow_url: str = Field(
+        "",
+        pattern=r"^(https?://[\w.-]+(:\d{1,5})?)?$",
+        description="where other containers reach Airflow's web server; empty: all parts are on this machine",
     )
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
     kafka_bootstrap: str = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from include.catalog.contract import Contract, read_contract
 from include.catalog.pipeline import Pipeline, read_pipeline
 from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
+from include.durable_files import unique_suffix
 from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
@@ -146,7 +146,7 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
 def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there."""
     declared = declared_dataset(settings, name)
-    copy = snapshot_path(settings, name, f".{declared.release}.{os.getpid()}")
+    copy = snapshot_path(settings, name, f".{declared.release}.{unique_suffix()}")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
     if beginning is not None:

@@ -7,7 +7,6 @@ those columns; an expression that gives an array touches each of its elements.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass as plain_dataclass
 from datetime import timedelta
@@ -21,6 +20,7 @@ from include.catalog.contract import Contract
 from include.catalog.dataset import DERIVED, Dataset, ReleaseUnknown, content_hash, dataset_names
 from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
 from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
+from include.durable_files import unique_suffix
 from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
@@ -114,7 +114,7 @@ def snapshot_derived(settings: Settings, name: str) -> DerivedDataset:
     declared = declared_derived(settings, name)
     place = snapshot_path(settings, name, declared.release)
     if not place.is_dir():
-        copy = snapshot_path(settings, name, f".{declared.release}.{os.getpid()}")
+        copy = snapshot_path(settings, name, f".{declared.release}.{unique_suffix()}")
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
         copy.rename(place)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.errors import Terminal
-from include.settings import CLONE
 
 FOLDERS = ("spark", "broker")
-LOCK = CLONE / "infra" / "jars" / "jars.lock"
+# Without the settings: an image fetches the jars in a layer that only their lock and these modules change.
+LOCK = Path(__file__).resolve().parents[2] / "infra" / "jars" / "jars.lock"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """Run a command that ends with its parent and within a time limit; nothing of it is left afterwards (Linux).
 
-    python -m include.host.job_guard PARENT LIMIT GRACE COMMAND ...
+    python -m include.host.job_guard PARENT LIMIT GRACE RECORD COMMAND ...
 
 Start it as the leader of a session. When the parent dies, on SIGTERM and after LIMIT seconds, the command gets SIGTERM;
 after GRACE seconds every process of the session is killed. The kernel kills the command if this process is killed.
+
+Each second it touches RECORD, the run file, as a sign of life for other containers and hosts, and looks for the file
+that asks it from there to end the job: RECORD with the ending `.end` (include/state/adr-0001).
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from include.host.process_session import end_session
 from include.host.process_tether import PARENT_GONE, signal_with_parent
 
 TIMED_OUT = 124
+SIGN_EVERY = 1.0
 AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 
 
@@ -35,14 +40,16 @@ def start_command(command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, preexec_fn=prepare)
 
 
-def await_end(job: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait until the job exits or SIGTERM arrives; return False when the limit passed first."""
+def await_end(job: subprocess.Popen[bytes], limit: float, record: Path) -> bool:
+    """Wait until the job exits or its end is requested; return False when the limit passed first."""
     end = time.monotonic() + limit
     while job.poll() is None:
-        received = signal.sigtimedwait(AWAITED, max(0.0, end - time.monotonic()))
-        if received is None:
+        with suppress(OSError):
+            os.utime(record)
+        received = signal.sigtimedwait(AWAITED, min(SIGN_EVERY, max(0.0, end - time.monotonic())))
+        if received is None and time.monotonic() >= end:
             return False
-        if received.si_signo == signal.SIGTERM:
+        if (received is not None and received.si_signo == signal.SIGTERM) or record.with_suffix(".end").exists():
             break
     return True
 
@@ -58,14 +65,14 @@ def end_command(job: subprocess.Popen[bytes], grace: float) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit code, or TIMED_OUT. A signal that killed it kills this process too."""
-    parent, limit, grace, *command = arguments
+    parent, limit, grace, record, *command = arguments
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal_with_parent(signal.SIGTERM)
     if os.getppid() != int(parent):
         return PARENT_GONE
     job = start_command(command)
-    in_time = await_end(job, float(limit))
+    in_time = await_end(job, float(limit), Path(record))
     end_command(job, float(grace))
     code = job.wait()
     if not in_time:

@@ -9,7 +9,10 @@ from include.status.dataset_health import StreamHealth
 
 FAILED, BREACHED, RELEASED = "failed", "breached", "released"
 # States in which nothing is refined or the state is unknown; each may be brief.
-IDLE = {ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.PENDING, ProcessState.STARTING}
+IDLE = {
+    *(ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.LOST),
+    *(ProcessState.PENDING, ProcessState.STARTING),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class ServiceLevelMonitor:
             found["lag"] = (
                 f"{health.dataset} is {health.lag_seconds:.0f} s behind, {self.limits.lag_seconds:g} are allowed"
             )
-        if health.runner.terminal:
+        if health.runner.terminal or health.runner is ProcessState.LOST:
             found["runner"] = f"the runner, which keeps {health.dataset} running, is {health.runner.label}"
         return found
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from include.durable_files import write_atomically
+from include.durable_files import unique_suffix, write_atomically
 from include.paths import plan_path
 from include.settings import Settings
 
@@ -38,7 +38,7 @@ def index_path(settings: Settings) -> Path:
 def build_index(settings: Settings, entries: Iterable[Entry]) -> None:
     """Build a missing index; one that another process has built meanwhile is left alone."""
     path = index_path(settings)
-    part = path.with_name(f"{INDEX}.{os.getpid()}.part")
+    part = path.with_name(f"{INDEX}.{unique_suffix()}.part")
     for folder in ("open", "origins"):
         (part / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:

@@ -23,6 +23,7 @@ from include.catalog.history_slice import parsed_slice
 from include.catalog.release_diff import TableChange
 from include.durable_files import write_atomically
 from include.errors import Terminal, Transient
+from include.host.process_place import process_label
 from include.paths import plan_path
 from include.plans.comparison import Comparison, comparison_from_json
 from include.plans.plan import OPEN, Event, Plan, PlanRecord, Prediction, validate_stage
@@ -248,7 +249,7 @@ def _locked(path: Path, plan: str, within: float) -> Iterator[None]:
     with path.open("a+") as file:
         _await_lock(file, plan, within)
         file.truncate(0)
-        file.write(f"pid {os.getpid()}")
+        file.write(process_label())
         file.flush()
         yield
 

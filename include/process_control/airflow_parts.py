@@ -24,6 +24,10 @@ import psutil
 
 from include.host.process_session import session_processes
 from include.host.process_tether import signal_with_parent
+from include.paths import run_path
+from include.settings import load_settings
+from include.state.heartbeats import beat
+from include.state.process_states import AIRFLOW
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server",),
@@ -114,7 +118,9 @@ def main() -> int:
         log_line("the database could not be prepared")
         return 1
     parts = [start_part(name) for name in PARTS]
+    record = run_path(load_settings(), AIRFLOW)
     while not stop.wait(1.0):
+        beat(record)
         parts = [restart_if_exited(part, stop) for part in parts]
         terminate_orphans()
     log_line("stopping")

@@ -26,7 +26,7 @@ import psutil
 from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
-from include.paths import airflow_path, log_path
+from include.paths import airflow_path, database_url, log_path
 from include.process_control.child_process import spawn
 from include.process_control.start_stop import Reporter, exclusive_command
 from include.settings import CLONE, Settings
@@ -39,6 +39,8 @@ READY_WITHIN = 120.0
 STOP_WITHIN = 45.0
 USER = "admin"
 HEALTHY = "healthy"
+# In a container, whose published port is on the loopback address of its host.
+ANY_ADDRESS = "0.0.0.0"
 
 
 class AirflowMissing(Terminal):
@@ -111,7 +113,7 @@ def password_path(settings: Settings) -> Path:
 
 def airflow_database(settings: Settings) -> dict[str, str]:
     """Return Airflow's database settings; only psycopg serves synchronous and asynchronous connections."""
-    url = settings.airflow_database
+    url = database_url(settings, settings.airflow_database)
     if not url:
         return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}"}
     return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
@@ -120,6 +122,7 @@ def airflow_database(settings: Settings) -> dict[str, str]:
 def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]:
     """Return the environment of Airflow's parts: ours without AIRFLOW variables, and the settings below."""
     page = f"http://{LOOPBACK}:{keys.port}"
+    inside = settings.airflow_url or page
     chosen: Mapping[str, Mapping[str, object]] = {
         "core": {
             "dags_folder": CLONE / "dags",
@@ -130,10 +133,10 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": password_path(settings),
             "fernet_key": keys.fernet_key,
-            "execution_api_server_url": f"{page}/execution/",
+            "execution_api_server_url": f"{inside}/execution/",
         },
         "api": {
-            "host": LOOPBACK,
+            "host": ANY_ADDRESS if settings.airflow_url else LOOPBACK,
             "port": keys.port,
             "base_url": page,
             "workers": 1,

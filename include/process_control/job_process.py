@@ -1,6 +1,6 @@
 """Bounded jobs as processes: each has a run file, a time limit, and ends with the command that started it.
 
-Reads / Writes: run files `plan-<job>.json`; a job's log.
+Reads / Writes: run files `plan-<job>.json`; requests to end a job elsewhere, `plan-<job>.end`; a job's log.
 Guarantee: when a job ends, for whatever reason, none of its processes is left (include/host/job_guard.py).
 After a crash: the kernel signals the guard, which ends the job. Its run file stays until the next start or `down`.
 """
@@ -18,16 +18,22 @@ from typing import Any
 
 import psutil
 
+from include.durable_files import write_atomically
 from include.errors import Transient
-from include.paths import log_path
+from include.host.process_place import process_label
+from include.paths import log_path, run_path
 from include.process_control.child_process import deferred_interrupts
 from include.process_control.driver_process import driver_environment
 from include.settings import CLONE, Settings
-from include.state.process_states import job_name
+from include.state.process_states import JOB, job_name
 from include.state.run_files import (
+    ProcessElsewhere,
     RunFile,
+    end_request_path,
+    is_elsewhere,
     job_processes,
     job_run_files,
+    job_runs,
     read_run_file,
     remove_run_file,
     started_at,
@@ -38,6 +44,8 @@ from include.state.run_files import (
 
 # The guard needs a moment longer than the job that it ends.
 GRACE, GUARD_WITHIN = 10.0, 15.0
+# The command that started it removes the run file; a guard that was killed stops giving signs of life.
+ELSEWHERE_WITHIN = 45.0
 
 
 class JobRunning(Transient):
@@ -58,8 +66,10 @@ def start_job(
     end_job(settings, name)
     log, limit = log_path(settings, job_name(name)), settings.plan_timeout
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", *module]
-    guard = [sys.executable, "-m", "include.host.job_guard", str(os.getpid()), str(limit), str(GRACE), *command]
+    command, record = [sys.executable, "-m", *module], run_path(settings, job_name(name))
+    end_request_path(settings, name).unlink(missing_ok=True)
+    limits = (str(os.getpid()), str(limit), str(GRACE))
+    guard = [sys.executable, "-m", "include.host.job_guard", *limits, str(record), *command]
     with log.open("ab") as errors, deferred_interrupts():
         how = {"stdin": subprocess.DEVNULL, "stderr": errors, **streams}
         process = subprocess.Popen(guard, cwd=CLONE, env=driver_environment(settings), start_new_session=True, **how)
@@ -84,18 +94,23 @@ def finish_job(settings: Settings, name: str, process: subprocess.Popen[Any]) ->
 def refuse_running(settings: Settings, name: str) -> None:
     """Raise JobRunning when the job runs."""
     run = read_run_file(settings, job_name(name))
-    if run is not None and job_processes(run):
+    if run is not None and job_runs(run):
         raise JobRunning(name, run.pid)
 
 
 def end_job(settings: Settings, name: str) -> bool:
-    """End a job: SIGTERM, and after GRACE seconds SIGKILL to all its processes. Return whether one was running."""
+    """End a job: SIGTERM, and after GRACE seconds SIGKILL to all its processes. Return whether one was running.
+
+    The guard of a job elsewhere is asked to do so. Raises ProcessElsewhere when it does not respond.
+    """
     run = read_run_file(settings, job_name(name))
-    return run is not None and end_processes(run)
+    return run is not None and end_processes(settings, run)
 
 
-def end_processes(run: RunFile) -> bool:
-    """End the processes of a job's run file; return whether there were any."""
+def end_processes(settings: Settings, run: RunFile) -> bool:
+    """End the processes of a job's run file; return whether there were any. Raises ProcessElsewhere."""
+    if is_elsewhere(run):
+        return end_elsewhere(settings, run)
     if not job_processes(run):
         return False
     terminate(run)
@@ -106,6 +121,21 @@ def end_processes(run: RunFile) -> bool:
     return True
 
 
+def end_elsewhere(settings: Settings, run: RunFile) -> bool:
+    """Ask the guard of a job in another container or host to end it; return whether it was running."""
+    if not job_runs(run):
+        return False
+    request = end_request_path(settings, run.name.removeprefix(JOB))
+    write_atomically(request, process_label())
+    end = time.monotonic() + ELSEWHERE_WITHIN
+    while job_runs(run):
+        if time.monotonic() > end:
+            raise ProcessElsewhere(run)
+        time.sleep(0.2)
+    request.unlink(missing_ok=True)
+    return True
+
+
 def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collection[str] = ()) -> None:
     """End all jobs of the state folder (or of these datasets) and report each; what they committed stays."""
     for run in job_run_files(settings):
@@ -113,6 +143,6 @@ def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collec
             continue
         report(f"{run.name}: stopping …")
         began = time.monotonic()
-        if end_processes(run):
+        if end_processes(settings, run):
             report(f"{run.name}: ended after {time.monotonic() - began:.1f} s; headrace plan apply continues it")
         remove_run_file(settings, run.name)

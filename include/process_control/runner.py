@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from include.errors import HeadraceError, Terminal
+from include.host.process_place import boot_of, process_label, this_boot
 from include.paths import lease_path, run_path
 from include.process_control.child_process import exit_code
 from include.process_control.driver_process import start_blocker, start_driver
@@ -46,6 +47,7 @@ from include.settings import Settings, list_settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.file_locks import LockHeld, is_free, is_held, take_lock
+from include.state.heartbeats import beat
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
 from include.state.process_logs import last_line, log_size
@@ -60,6 +62,9 @@ from include.state.process_states import (
 )
 from include.state.run_files import (
     RunFile,
+    identity_of,
+    is_alive,
+    is_elsewhere,
     read_run_file,
     remove_run_file,
     send,
@@ -89,11 +94,29 @@ class RunnerAlreadyRunning(Terminal):
 def sole_runner(settings: Settings) -> Iterator[TextIO]:
     """Hold the runner lock of a state folder. Raises RunnerAlreadyRunning."""
     try:
-        lock = take_lock(settings.state / "run" / "runner.lock", f"pid {os.getpid()} since {datetime.now(UTC):%FT%TZ}")
+        lock = take_lock(settings.state / "run" / "runner.lock", f"{process_label()} since {datetime.now(UTC):%FT%TZ}")
     except LockHeld as error:
         raise RunnerAlreadyRunning(settings, error.holder) from error
     with lock:
         yield lock
+
+
+def refuse_other_host(settings: Settings) -> None:
+    """Raise RunnerAlreadyRunning while a runner of another machine gives signs of life: its locks may not reach us."""
+    with suppress(StateFileUnreadable):
+        run = read_run_file(settings, RUNNER)
+        if run is not None and is_elsewhere(run) and boot_of(run.place) != this_boot() and is_alive(run):
+            raise RunnerAlreadyRunning(settings, f"pid {run.pid} on {run.host}")
+
+
+def forget_other_places(settings: Settings) -> None:
+    """Remove the records that an earlier runner in another container left: they ended with it, and its lock is ours."""
+    for name in (BROKER, *map(stream_name, started_datasets(settings))):
+        with suppress(StateFileUnreadable):
+            run = read_run_file(settings, name)
+            if run is not None and is_elsewhere(run):
+                log_line(f"{name}: forgotten, it was pid {run.pid} on {run.host}")
+                remove_run_file(settings, name)
 
 
 def restart_policy(settings: Settings) -> Policy:
@@ -126,6 +149,9 @@ class Runner:
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
+        for name, observed in found.items():
+            if observed.status.pid is not None:
+                beat(run_path(self.settings, name))
         settled = [self._reconcile(name, observed, now) for name, observed in found.items()]
         self._record(now)
         return all(settled)
@@ -257,7 +283,7 @@ class Runner:
         # A full disk must not end the runner.
         with suppress(OSError):
             runner_record_file(self.settings).write(
-                RunnerRecord(state.label, "", os.getpid(), datetime.now(UTC), records)
+                RunnerRecord(state.label, "", os.getpid(), datetime.now(UTC), records, identity_of(os.getpid()))
             )
 
 
@@ -272,6 +298,7 @@ def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
     next_trim = time.monotonic() + FIRST_TRIM
     while True:
         runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
+        beat(run_path(runner.settings, RUNNER))
         try:
             settled = runner.step(time.monotonic())
             if time.monotonic() >= next_trim:
@@ -325,6 +352,8 @@ def main() -> int:
             for line in migrate_state(settings):
                 log_line(f"state folder of an earlier version: {line}")
             settings.state.chmod(0o700)
+            refuse_other_host(settings)
+            forget_other_places(settings)
             extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
             write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
             log_line(f"supervises {settings.state}, pid {os.getpid()}")

@@ -7,7 +7,6 @@ After a crash of the command: the requests stay and the runner continues; the ne
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from include.catalog.dataset import DatasetUnknown, misnamed_folders
 from include.catalog.dataset_checks import validate_datasets
 from include.catalog.derived_dataset import all_dataset_names
 from include.errors import Terminal, Transient
+from include.host.process_place import process_label
 from include.paths import log_path
 from include.process_control.child_process import launch
 from include.process_control.driver_process import driver_environment
@@ -85,11 +85,22 @@ class StateSuspended(Terminal):
         self.status = status
 
 
+class NoRunner(Transient):
+    """The runner is a service of its own, which does not run; `up` starts none."""
+
+    def __init__(self, settings: Settings, status: ProcessStatus) -> None:
+        why = f"{status.state.label}{f', {status.detail}' if status.detail else ''}"
+        super().__init__(
+            f"no runner works on {settings.state} ({why}), and HEADRACE_RUNNER=service: the streams stay requested",
+            "start the service: docker compose up -d runner",
+        )
+
+
 @contextmanager
 def exclusive_command(settings: Settings) -> Iterator[None]:
     """Hold the supervision lock, which ends with the process. Raises StateBusy when another command has it."""
     try:
-        lock = take_lock(settings.state / "run" / "supervision.lock", f"pid {os.getpid()}")
+        lock = take_lock(settings.state / "run" / "supervision.lock", process_label())
     except LockHeld as error:
         raise StateBusy(settings.state, error.holder) from error
     with lock:
@@ -168,6 +179,8 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
     elif status.pid:
         report(f"{RUNNER}: already running, pid {status.pid}{settings_difference(settings)}")
         return
+    if settings.runner == "service":
+        raise NoRunner(settings, status)
     report(f"{RUNNER}: starting {restart_note(status)}…")
     since = log_size(settings, RUNNER)
     command = [sys.executable, "-m", "include.process_control.runner"]
@@ -236,13 +249,14 @@ def is_working(settings: Settings, status: ProcessStatus) -> bool:
 
 def restart_note(before: ProcessStatus) -> str:
     """Return "again after a crash" for a process that crashed, else ""."""
-    return "again after a crash " if before.state is ProcessState.CRASHED else ""
+    return "again after a crash " if before.state in (ProcessState.CRASHED, ProcessState.LOST) else ""
 
 
 def down(settings: Settings, report: Reporter = print, datasets: Collection[str] = ()) -> list[ProcessStatus]:
     """End the jobs of all datasets (or of `datasets`), release their streams: these drain at their next batch boundary.
 
-    Without `datasets` the broker and the runner end too. Returns the processes before, without the jobs.
+    Without `datasets` the broker and the runner end too, unless the runner is a service. Returns the processes before,
+    without the jobs.
     A process that does not exit is killed. Errors: DatasetUnknown, StateBusy.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
@@ -250,17 +264,18 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
         if name not in known and name not in all_dataset_names(settings):
             raise DatasetUnknown(name, all_dataset_names(settings))
     with exclusive_command(settings):
-        names = list(datasets) or known
+        names, keeps_runner = list(datasets) or known, bool(datasets) or settings.runner == "service"
         before = observe_processes(settings, names)
         end_jobs(settings, report, datasets)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):
                 report(f"{STREAM}{name}: Airflow's stream__{name} requested it; unless paused, its next run starts it")
             release_stream(settings, name, "headrace down")
-        left = [status.name for status in before if not datasets or status.name not in (RUNNER, BROKER)]
+        left = [status.name for status in before if not keeps_runner or status.name not in (RUNNER, BROKER)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
-        stop_processes(settings, runs, frozenset(datasets), report)
-        if not datasets:
+        if names or not keeps_runner:
+            stop_processes(settings, runs, frozenset(names if keeps_runner else ()), report)
+        if not keeps_runner:
             # Requests that an earlier version wrote become readable only now.
             upgrade_state(settings, report)
             for name in recorded_datasets(settings):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from include.catalog.contract import Contract
 from include.catalog.contract_rules import Rule
 from include.catalog.dataset import released_dataset
 from include.catalog.rule_results import RuleResult
+from include.durable_files import unique_suffix
 from include.paths import docs_page, docs_path
 from include.planning.contract_checks import RESULTS
 from include.quality.gx_checkpoint import SOURCE, validate_tables
@@ -60,7 +60,7 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
     publication, site = read_publication(settings, dataset), docs_path(settings, dataset)
     contract = released_dataset(settings, dataset, publication.release).contract
     rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
-    new_site = site.with_name(f".docs.{os.getpid()}")
+    new_site = site.with_name(f".docs.{unique_suffix()}")
     try:
         checks = validate_tables(tables_with_rules(contract, rows), new_site)
         found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, site)
@@ -82,7 +82,7 @@ def _overview(found: PublishedChecks, site: Path) -> str:
 
 def _replace_site(site: Path, new_site: Path) -> None:
     """Rename folders, so that a reader never gets an incomplete site."""
-    old = site.with_name(f".old.{os.getpid()}")
+    old = site.with_name(f".old.{unique_suffix()}")
     if site.exists():
         site.rename(old)
     new_site.rename(site)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from include.errors import Transient
 from include.host.ports import is_open
-from include.kafka_address import KafkaAddress, KafkaSecurity, read_password
+from include.kafka_address import KafkaAddress, KafkaSecurity
+from include.password_file import read_password
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState
-from include.state.run_files import RunFile, is_alive, is_suspended, read_run_file
+from include.state.run_files import RunFile, is_alive, is_elsewhere, is_suspended, read_run_file
 
 
 class NoBroker(Transient):
@@ -34,6 +35,8 @@ def bootstrap_servers(settings: Settings) -> str:
     state = broker_state(run)
     if state is not ProcessState.RUNNING:
         raise NoBroker(settings.state, state.label)
+    if is_elsewhere(run):
+        raise NoBroker(settings.state, f"at the loopback address of {run.host}; others need HEADRACE_KAFKA_BOOTSTRAP")
     return str(run.extra["bootstrap"])
 
 
@@ -42,7 +45,7 @@ def external_address(settings: Settings) -> KafkaAddress:
     protocol, ca_file = settings.kafka_security, settings.kafka_ca_file
     password = ""
     if protocol.startswith("SASL") and settings.kafka_password_file:
-        password = read_password(settings.kafka_password_file)
+        password = read_password("HEADRACE_KAFKA_PASSWORD_FILE", settings.kafka_password_file)
     login = (settings.kafka_mechanism, settings.kafka_user, password) if password else ("", "", "")
     security = KafkaSecurity(protocol, *login, str(ca_file) if ca_file else "")
     return KafkaAddress(settings.kafka_bootstrap, security)
@@ -59,7 +62,9 @@ def external_state(settings: Settings) -> tuple[ProcessState, str]:
 
 
 def broker_state(run: RunFile) -> ProcessState:
-    """Return the broker's state from its run file, the process table and its port."""
+    """Return the broker's state from its run file, the process table and its port; elsewhere from its heartbeat."""
+    if is_elsewhere(run):
+        return ProcessState.RUNNING if is_alive(run) else ProcessState.LOST
     if is_suspended(run):
         return ProcessState.UNKNOWN
     if not is_alive(run):

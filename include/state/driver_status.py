@@ -53,6 +53,8 @@ class DriverStatus:
     shadows: list[str] = field(default_factory=list)
     event: str | None = None
     """What this driver changed at its start, for people to know."""
+    identity: str = ""
+    """Boot and start of the process, as in its run file."""
 
     @property
     def process_state(self) -> ProcessState:
@@ -74,7 +76,11 @@ def stream_status(settings: Settings, dataset: str) -> DriverStatus:
 def read_reported_status(settings: Settings, run: RunFile) -> DriverStatus | None:
     """Return the last status of exactly this process, None without a readable one."""
     status = status_file(settings, run.name).read_if_valid()
-    return status if status is not None and status.at is not None and status.pid == run.pid else None
+    if status is None or status.at is None or status.pid != run.pid:
+        return None
+    # Containers number their processes alike: the last report may be that of an earlier process with this pid.
+    other = status.identity and run.identity and status.identity != run.identity
+    return None if other else status
 
 
 def _no_empty_run(content: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from include.errors import Terminal
@@ -66,7 +67,7 @@ def running_processes(settings: Settings) -> Iterator[RunFile]:
     """Yield the runner and the drivers that are alive; a process without a readable run file is none of them."""
     for path in [run_path(settings, RUNNER), *sorted(run_path(settings, "x").parent.glob("stream-*.json"))]:
         run = run_file(path).read_if_valid()
-        if run is not None and is_alive(run):
+        if run is not None and is_alive(replace(run, path=path)):
             yield run
 
 

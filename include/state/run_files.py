@@ -1,4 +1,7 @@
-"""Run files: a process is its pid and start time. A pid alone is never trusted, since the system reuses pids."""
+"""Run files: a process is its place, pid and start time. A pid alone is never trusted: the system reuses pids.
+
+A process of another place (container, host) is known by its heartbeat only, and never signalled (adr-0001).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from typing import Any
 
 import psutil
 
+from include.errors import Terminal
+from include.host.process_place import boot_of, host_name, this_boot, this_place
 from include.host.process_session import session_processes
 from include.paths import run_path
 from include.settings import Settings
+from include.state.heartbeats import EXPIRY, heartbeat_age
 from include.state.json_file import JsonFile
 from include.state.process_states import job_name
 
@@ -26,7 +32,8 @@ SAME_START = 2.0
 class RunFile:
     """Record of a started process. `started` is psutil's create_time (epoch seconds); `extra` is the process's own.
 
-    `identity` does not depend on the clock; run files of earlier versions have none.
+    `identity` does not depend on the clock; `place` and `host` say where the process is. Run files of earlier versions
+    have none of these. `path` is the file that this was read from.
     """
 
     name: str
@@ -35,6 +42,20 @@ class RunFile:
     argv: list[str]
     extra: dict[str, Any] = field(default_factory=dict)
     identity: str = field(default="", compare=False)
+    place: str = field(default="", compare=False)
+    host: str = field(default="", compare=False)
+    path: Path | None = field(default=None, compare=False)
+
+
+class ProcessElsewhere(Terminal):
+    """A process of another container or host was to be signalled; `run` is its record."""
+
+    def __init__(self, run: RunFile) -> None:
+        super().__init__(
+            f"{run.name} (pid {run.pid}) is a process of {run.host}, another container or host; it was not signalled",
+            "the same command there, or in the runner's container: docker compose exec runner headrace …",
+        )
+        self.run = run
 
 
 def run_file(path: Path) -> JsonFile[RunFile]:
@@ -50,17 +71,19 @@ def run_file(path: Path) -> JsonFile[RunFile]:
 
 def read_run_file(settings: Settings, name: str) -> RunFile | None:
     """Return the record of a process, None if there is none. Raises StateFileUnreadable."""
-    return run_file(run_path(settings, name)).read()
+    run = run_file(path := run_path(settings, name)).read()
+    return None if run is None else replace(run, path=path)
 
 
 def write_run_file(settings: Settings, run: RunFile) -> None:
     """Write the record of a process. Raises OSError; no partial file is left."""
-    run_file(run_path(settings, run.name)).write(replace(run, identity=identity_of(run.pid)))
+    here = replace(run, identity=identity_of(run.pid), place=this_place(), host=host_name(), path=None)
+    run_file(run_path(settings, run.name)).write(here)
 
 
 def _nested_extra(content: dict[str, Any]) -> dict[str, Any]:
     """Earlier versions wrote the extra facts next to the others."""
-    known = ("name", "pid", "started", "argv", "identity")
+    known = ("name", "pid", "started", "argv", "identity", "place", "host", "path")
     extra = {key: value for key, value in content.items() if key not in (*known, "extra")}
     return {**{key: content[key] for key in known if key in content}, "extra": {**content.get("extra", {}), **extra}}
 
@@ -70,8 +93,32 @@ def remove_run_file(settings: Settings, name: str) -> None:
     run_path(settings, name).unlink(missing_ok=True)
 
 
+def is_elsewhere(run: RunFile) -> bool:
+    """Return whether the process is, or was, one of another container or host. An earlier boot of this host is none."""
+    if run.place in ("", this_place()):
+        return False
+    return boot_of(run.place) == this_boot() or run.host != host_name()
+
+
+def gives_sign(run: RunFile) -> bool:
+    """Return whether a process elsewhere has given a sign of life lately, by the run file that it was read from."""
+    if run.path is None or (now := run_file(run.path).read_if_valid()) is None:
+        return False
+    same = now == run and (now.place, now.identity) == (run.place, run.identity)
+    age = heartbeat_age(run.path)
+    return same and age is not None and age < EXPIRY
+
+
+def silence(run: RunFile) -> str:
+    """Return since when a process elsewhere has given no sign of life, in words."""
+    age = heartbeat_age(run.path) if run.path else None
+    return f"no sign of life from {run.host} for {age:.0f} s" if age is not None else f"it was a process of {run.host}"
+
+
 def is_alive(run: RunFile) -> bool:
     """Return whether this process still runs; a zombie or another process with the same pid does not count."""
+    if is_elsewhere(run):
+        return gives_sign(run)
     try:
         process = psutil.Process(run.pid)
         return _is_same(run, process) and process.status() != psutil.STATUS_ZOMBIE
@@ -89,13 +136,15 @@ def identity_of(pid: int) -> str:
     """Return boot and start of a process in clock ticks since then, which no change of the clock moves; "" if gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{fields[19]}"
+        return f"{this_boot()}/{fields[19]}"
     except OSError:
         return ""
 
 
 def is_suspended(run: RunFile) -> bool:
-    """Return whether the process is suspended (SIGSTOP)."""
+    """Return whether the process is suspended (SIGSTOP); nobody knows it of one elsewhere."""
+    if is_elsewhere(run):
+        return False
     try:
         return is_alive(run) and psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
@@ -104,12 +153,28 @@ def is_suspended(run: RunFile) -> bool:
 
 def job_run_files(settings: Settings) -> list[RunFile]:
     """Return the run files of bounded jobs, sorted by name; unreadable ones are left out."""
-    found = (run_file(path).read_if_valid() for path in run_path(settings, job_name("")).parent.glob("plan-*.json"))
-    return sorted((run for run in found if run is not None), key=lambda run: run.name)
+    paths = run_path(settings, job_name("")).parent.glob("plan-*.json")
+    found = [replace(run, path=path) for path in paths if (run := run_file(path).read_if_valid()) is not None]
+    return sorted(found, key=lambda run: run.name)
+
+
+def job_runs(run: RunFile) -> bool:
+    """Return whether a job has running processes; of one elsewhere its guard gives the sign of life."""
+    return gives_sign(run) if is_elsewhere(run) else bool(job_processes(run))
+
+
+def end_request_path(settings: Settings, job: str) -> Path:
+    """The file that asks a job's guard, wherever it runs, to end the job."""
+    return run_path(settings, job_name(job)).with_suffix(".end")
 
 
 def job_processes(run: RunFile) -> list[psutil.Process]:
-    """Return the running processes of a job, which is the leader of a session; also those that outlived the leader."""
+    """Return the running processes of a job, which is the leader of a session; also those that outlived the leader.
+
+    Empty for a job elsewhere.
+    """
+    if is_elsewhere(run):
+        return []
     with suppress(psutil.NoSuchProcess):
         if not _is_same(run, psutil.Process(run.pid)):
             return []
@@ -127,7 +192,9 @@ def terminate(run: RunFile) -> None:
 
 
 def send(run: RunFile, number: signal.Signals) -> None:
-    """Send a signal to exactly this process."""
+    """Send a signal to exactly this process. Raises ProcessElsewhere."""
+    if is_elsewhere(run):
+        raise ProcessElsewhere(run)
     try:
         if is_alive(run):
             os.kill(run.pid, number)

@@ -37,6 +37,7 @@ class RunnerRecord:
     pid: int
     at: datetime
     processes: Mapping[str, ProcessRecord] = field(default_factory=dict)
+    identity: str = ""
 
 
 def runner_record_file(settings: Settings) -> JsonFile[RunnerRecord]:

@@ -18,7 +18,17 @@ from include.state.desired_streams import desired_stream, desired_streams, last_
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import AIRFLOW, BROKER, JOB, RUNNER, ProcessState, ProcessStatus, stream_name
-from include.state.run_files import RunFile, is_alive, is_suspended, job_processes, job_run_files, read_run_file
+from include.state.run_files import (
+    RunFile,
+    is_alive,
+    is_elsewhere,
+    is_suspended,
+    job_processes,
+    job_run_files,
+    job_runs,
+    read_run_file,
+    silence,
+)
 from include.state.runner_record import ProcessRecord, read_process_records
 
 # A driver reports about once a second; a long pause of its JVM stays well below this.
@@ -43,7 +53,9 @@ def observe_airflow(settings: Settings) -> list[ProcessStatus]:
 def airflow_status(run: RunFile) -> ProcessStatus:
     """Return Airflow's status from its run file and its port."""
     if not is_alive(run):
-        return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
+        return gone_status(run)
+    if is_elsewhere(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, f"on {run.host}")
     ready = is_open(int(run.extra.get("port", 0)))
     state = ProcessState.RUNNING if ready else ProcessState.STARTING
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
@@ -51,7 +63,7 @@ def airflow_status(run: RunFile) -> ProcessStatus:
 
 def observe_jobs(settings: Settings) -> list[ProcessStatus]:
     """Return the running jobs of plans, maintenance and repair."""
-    return [job_status(run) for run in job_run_files(settings) if job_processes(run)]
+    return [job_status(run) for run in job_run_files(settings) if job_runs(run)]
 
 
 def job_status(run: RunFile) -> ProcessStatus:
@@ -178,8 +190,8 @@ def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFi
 def broker_status(run: RunFile) -> ProcessStatus:
     """Return the broker's status from its run file, the process table and its port."""
     state = broker_state(run)
-    if state is ProcessState.CRASHED:
-        return ProcessStatus(run.name, None, state, f"pid {run.pid} is gone")
+    if state in (ProcessState.CRASHED, ProcessState.LOST):
+        return gone_status(run)
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("bootstrap", "")))
 
 
@@ -213,4 +225,11 @@ def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
     """Return the status of a process that is gone: its last report, else crashed."""
     if reported is not None and reported.process_state.terminal:
         return ProcessStatus(run.name, None, reported.process_state, reported.reason or "")
+    return gone_status(run)
+
+
+def gone_status(run: RunFile) -> ProcessStatus:
+    """Return the status of a process that ended without a final report: lost when it was one of another place."""
+    if is_elsewhere(run):
+        return ProcessStatus(run.name, None, ProcessState.LOST, silence(run))
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

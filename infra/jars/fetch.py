@@ -21,7 +21,6 @@ from threading import Lock
 from include.errors import HeadraceError
 from include.host.jar_lock import FOLDERS, LOCK, Jar, JarMismatch, read_jar_list, sha256_of, verify_jar
 from include.host.java_runtime import find_java
-from include.settings import load_settings
 from infra.jars.ivy import download
 
 JARS_IN = LOCK.with_name("jars.in")
@@ -165,16 +164,24 @@ def relock(cache: Path) -> None:
     LOCK.write_text("".join(lines[jar] for jar in listed))
 
 
+def folder_of_settings() -> Path:
+    """Return the folder that HEADRACE_JARS names; an image, which has no settings yet, names it with `--into`."""
+    from include.settings import load_settings
+
+    return load_settings().jars
+
+
 def main() -> None:
     """Entry point of `python -m infra.jars.fetch`."""
     parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
     parser.add_argument("--lock", action="store_true", help="regenerate jars.lock from jars.in")
-    relocking = parser.parse_args().lock
+    parser.add_argument("--into", type=Path, help="folder of the jars [default: HEADRACE_JARS]")
+    chosen = parser.parse_args()
     try:
         cache = cache_folder(os.environ)
-        if relocking:
+        if chosen.lock:
             relock(cache)
-        fetch(read_jar_list(LOCK, hashed=True), load_settings().jars, cache)
+        fetch(read_jar_list(LOCK, hashed=True), chosen.into or folder_of_settings(), cache)
     except HeadraceError as error:
         sys.exit(f"headrace: {error}")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from include.state.driver_status import DriverStatus
 from include.state.json_file import adapter
+from include.state.run_files import identity_of
 from spark_jobs.engine.log_lines import log_line
 
 
@@ -25,7 +26,7 @@ class StatusReporter:
     """Writes the driver's status while `owns` returns True; `refresh` updates progress before each periodic write."""
 
     def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
-        self.status = DriverStatus(pid=os.getpid())
+        self.status = DriverStatus(pid=os.getpid(), identity=identity_of(os.getpid()))
         self.refresh: Callable[[], None] = lambda: None
         self.waiting_for: str | None = None
         """An outage outside this process: while it lasts, state `running` is reported as `waiting`."""

@@ -14,7 +14,7 @@ from source_tree import Module, code, imports, modules
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
 GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
-    *("include.strict_values", "include.sql_quoting", "include.kafka_address"),
+    *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
 )
 LOW = (*GROUND, "include.host", "include.state")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
@@ -25,14 +25,18 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
-    "include.kafka_address": (("include.errors",), "how clients reach Kafka; knows no setting and no topic"),
+    "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),
+    "include.kafka_address": ((), "how clients reach Kafka; knows no setting and no topic"),
     "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
     "include.settings": (
         ("include.allowed_options", "include.errors", "include.secret_masking"),
         "reads the environment",
     ),
-    "include.paths": (("include.errors", "include.settings"), "names paths, none outside the state folder"),
+    "include.paths": (
+        ("include.errors", "include.password_file", "include.settings"),
+        "names paths, none outside the state folder",
+    ),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
     "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),

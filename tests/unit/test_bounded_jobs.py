@@ -66,7 +66,7 @@ def running(settings: Settings, job: Callable[[str], None]) -> Iterator[subproce
     assert len(processes(settings)) == 3
     yield command
     for run in job_run_files(settings):
-        job_process.end_processes(run)
+        job_process.end_processes(settings, run)
     command.kill()
     command.wait()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from include.host.ports import listener
-from include.kafka_address import KafkaAddress, KafkaSecurity, PasswordUnreadable, client_options, source_options
+from include.kafka_address import KafkaAddress, KafkaSecurity, client_options, source_options
+from include.password_file import PasswordUnreadable
 from include.settings import InvalidSetting, Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import BROKER, ProcessState

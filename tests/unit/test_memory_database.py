@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from include.paths import spill_path
+from include.reading.memory_database import LOCK, hold
 from include.settings import CLONE, Settings
 
-DEAD = 2**22 + 1
 SPILLS = """
 from os import getpid
-from include.paths import spill_path
 from include.reading.memory_database import memory_database, spill_folder
-from include.settings import load_settings
 database = memory_database("64MB")
 database.execute("set threads = 1")
 database.execute("create table t as select range as i, hash(range) as h from range(8_000_000)")
-print(sum(path.stat().st_size for path in spill_path(load_settings(), getpid()).rglob("*") if path.is_file()))
+print(sum(path.stat().st_size for path in spill_folder(getpid()).rglob("*") if path.is_file()))
 """
 
 
@@ -34,9 +32,12 @@ def environment(settings: Settings) -> dict[str, str]:
 def test_database_spills_into_the_state_folder_and_leaves_nothing(
     settings: Settings, environment: dict[str, str]
 ) -> None:
-    left, alive = spill_path(settings, DEAD) / "ab12", spill_path(settings, os.getpid())
-    for folder in (left, alive):
+    dead, former, alive = (spill_path(settings, name) for name in ("7-dead", "7", "7-alive"))
+    for folder in (dead / "ab12", former, alive):
         folder.mkdir(parents=True)
+    dead.with_suffix(LOCK).touch()
+    # Another container may have a process of the same pid: the lock alone tells whether it lives.
+    hold(alive.with_suffix(LOCK))
     done = subprocess.run([sys.executable, "-c", SPILLS], cwd=CLONE, env=environment, capture_output=True, check=True)
     assert int(done.stdout) > 8_000_000
-    assert list(Path(settings.state, "spill").iterdir()) == [alive]
+    assert sorted(Path(settings.state, "spill").iterdir()) == [alive, alive.with_suffix(LOCK)]

@@ -1,0 +1,40 @@
+"""Signs of life across containers and hosts: whoever runs a process touches its run file, anyone sees how old it is.
+
+Writes: the time of change of run files. Reads: it, and the clock of the file system that wrote it (adr-0001).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+# A runner touches the files each second; a step that reads declarations on a busy machine takes some.
+EXPIRY = 30.0
+
+
+def beat(path: Path) -> None:
+    """Give a sign of life for the process of a run file; nothing happens when the file is gone or cannot be written."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def heartbeat_age(path: Path) -> float | None:
+    """Return the seconds since the last sign of life, None without a run file."""
+    try:
+        beaten = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return max(0.0, file_system_now(path.parent) - beaten)
+
+
+def file_system_now(folder: Path) -> float:
+    """Return the time as the file system stamps it: on a network volume this host's clock may be seconds off."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as stamp:
+            return os.fstat(stamp.fileno()).st_mtime
+    except OSError:
+        # Read-only, or full.
+        return time.time()

@@ -1,0 +1,2 @@
+-- The ledger has a database of its own beside Airflow's.
+create database ledger;

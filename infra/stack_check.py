@@ -1,0 +1,171 @@
+"""Checks docker-compose.yml and the image files without an engine: `python -m infra.stack_check` (`make stack-check`).
+
+Reads: docker-compose.yml, infra/stand-ins/compose.yaml, infra/**/Dockerfile, the settings.  Writes: nothing.
+Guarantee: exit 0 only when every HEADRACE_ variable is a setting with a valid value, and every service keeps the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from include.errors import HeadraceError
+from include.settings import CLONE, PREFIX, Settings, reject_unknown
+
+COMPOSE, STAND_INS = "docker-compose.yml", "infra/stand-ins/compose.yaml"
+VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
+INSTRUCTIONS = {
+    *("ARG", "FROM", "RUN", "COPY", "USER", "WORKDIR", "ENV", "CMD", "ENTRYPOINT", "EXPOSE", "STOPSIGNAL"),
+}
+ONE_SHOT = "service_completed_successfully"
+OURS = "headrace-"
+
+
+def problems(clone: Path) -> list[str]:
+    """Return what is wrong with the stack's files below `clone`, one sentence each."""
+    stack = with_defaults(yaml.safe_load((clone / COMPOSE).read_text("utf-8")))
+    stand_ins = with_defaults(yaml.safe_load((clone / STAND_INS).read_text("utf-8")))
+    found = list(unknown_services(stack, stand_ins))
+    one_shots = completed_services(stack)
+    for name, service in stack["services"].items():
+        found += [f"{COMPOSE}, {name}: {what}" for what in service_problems(clone, stack, service, name in one_shots)]
+    for path in sorted((clone / "infra").glob("**/Dockerfile")):
+        found += [f"{path.relative_to(clone)}: {what}" for what in image_problems(clone, path)]
+    return found
+
+
+def with_defaults(value: Any) -> Any:
+    """Return a YAML value with `${NAME:-default}` replaced by the default, and without `<<` and x- keys' effect."""
+    if isinstance(value, dict):
+        return {key: with_defaults(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_defaults(item) for item in value]
+    return VARIABLE.sub(lambda match: match[2] or "", value) if isinstance(value, str) else value
+
+
+def unknown_services(stack: Mapping[str, Any], stand_ins: Mapping[str, Any]) -> Iterator[str]:
+    """Yield stand-ins and dependencies of services that do not exist."""
+    known = set(stack["services"])
+    for name in set(stand_ins["services"]) - known:
+        yield f"{STAND_INS}: stands in for {name}, which {COMPOSE} does not have"
+    for name, service in stack["services"].items():
+        for other in set(service.get("depends_on", {})) - known:
+            yield f"{COMPOSE}, {name}: depends on {other}, which does not exist"
+
+
+def completed_services(stack: Mapping[str, Any]) -> set[str]:
+    """Return the services that others wait for to end."""
+    needs = [need for service in stack["services"].values() for need in service.get("depends_on", {}).items()]
+    return {name for name, how in needs if how.get("condition") == ONE_SHOT}
+
+
+def service_problems(
+    clone: Path, stack: Mapping[str, Any], service: Mapping[str, Any], one_shot: bool
+) -> Iterator[str]:
+    """Yield the rules that a service breaks."""
+    yield from setting_problems(service.get("environment", {}))
+    image = str(service.get("image", ""))
+    if not re.search(r":(?!latest$)[\w.-]+$", image):
+        yield f"image {image!r} has no fixed tag"
+    if image.startswith(OURS) and "cap_drop" not in service:
+        yield "keeps its capabilities: cap_drop: [ALL]"
+    if "mem_limit" not in service:
+        yield "has no mem_limit"
+    if not one_shot:
+        yield from (f"has no {key}" for key in ("healthcheck", "stop_grace_period", "restart") if key not in service)
+    for port in service.get("ports", []):
+        if not str(port).startswith("127.0.0.1:"):
+            yield f"port {port} is not published on the loopback address alone"
+    for name, how in service.get("depends_on", {}).items():
+        if how.get("condition") not in ("service_healthy", ONE_SHOT):
+            yield f"does not wait until {name} is healthy"
+    yield from volume_problems(clone, stack, service)
+    for secret in service.get("secrets", []):
+        if secret not in stack.get("secrets", {}):
+            yield f"secret {secret} is not declared"
+
+
+def volume_problems(clone: Path, stack: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[str]:
+    """Yield mounts that are neither a named volume nor a file of the repository that is read only."""
+    for mount in service.get("volumes", []):
+        source, _, *options = str(mount).split(":")
+        if not source.startswith("."):
+            if source not in stack.get("volumes", {}):
+                yield f"volume {source} is not declared"
+        elif options != ["ro"]:
+            yield f"{source} of the host is not mounted read only"
+        elif not (clone / source).exists():
+            yield f"{source} does not exist"
+
+
+def setting_problems(environment: Mapping[str, Any]) -> Iterator[str]:
+    """Yield HEADRACE_ variables that are no settings, and values that the settings refuse."""
+    given = {name: str(value) for name, value in environment.items() if name.startswith(PREFIX)}
+    try:
+        reject_unknown(given)
+        Settings.model_validate({name.removeprefix(PREFIX).lower(): value for name, value in given.items()})
+    except HeadraceError as error:
+        yield error.what
+    except ValidationError as error:
+        for each in error.errors():
+            yield f"{PREFIX}{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
+
+
+def image_problems(clone: Path, path: Path) -> Iterator[str]:
+    """Yield what is wrong with an image file: unknown or BuildKit syntax, missing sources, root at the end."""
+    instructions = list(parsed(path.read_text("utf-8")))
+    for word, rest in instructions:
+        if word not in INSTRUCTIONS:
+            yield f"unknown instruction {word}"
+        if "--mount" in rest or rest.startswith("<<"):
+            yield f"{word} needs BuildKit, which not every engine has"
+        if word == "FROM" and not rest.startswith("${") and rest != "debian:bookworm-slim":
+            yield f"FROM {rest} cannot be replaced by an ARG"
+        if word == "COPY" and "--from" not in rest:
+            sources = [source for source in rest.split()[:-1] if not source.startswith("--")]
+            yield from (f"copies {source}, which does not exist" for source in sources if not (clone / source).exists())
+    users = [rest for word, rest in instructions if word == "USER"]
+    if not users or users[-1] in ("root", "0"):
+        yield "its last USER is root"
+
+
+def parsed(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (instruction, arguments) of an image file, continued lines joined, without comments."""
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in lines.replace("\\\n", " ").splitlines():
+        if line.strip():
+            word, _, rest = line.strip().partition(" ")
+            yield word, rest.strip()
+
+
+def compose_problems(clone: Path) -> list[str]:
+    """Return what Compose itself says of the files; nothing when it is not installed."""
+    probe = ["docker", "compose", "version"]
+    if shutil.which("docker") is None or subprocess.run(probe, capture_output=True, check=False).returncode:
+        return []
+    files = [f"--file={clone / name}" for name in (COMPOSE, STAND_INS)]
+    command = ["docker", "compose", "--project-directory", str(clone), *files, "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [done.stderr.strip()] if done.returncode else []
+
+
+def main() -> int:
+    """Print every problem; return 1 when there is one."""
+    found = [*problems(CLONE), *compose_problems(CLONE)]
+    for problem in found:
+        print(f"headrace: {problem}", file=sys.stderr)
+    if not found:
+        print("stack: services, images and settings are consistent")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

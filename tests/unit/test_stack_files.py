@@ -1,0 +1,67 @@
+"""The compose stack's files keep the rules, and each broken rule is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.settings import CLONE
+from infra.stack_check import compose_problems, problems
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A copy of what the check reads."""
+    for name in ("infra", "include", "spark_jobs", "dags", "requirements"):
+        shutil.copytree(CLONE / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("docker-compose.yml", "pyproject.toml", "README.md"):
+        shutil.copy(CLONE / name, tmp_path / name)
+    return tmp_path
+
+
+def test_stack_keeps_its_rules() -> None:
+    assert problems(CLONE) == []
+    assert compose_problems(CLONE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "found"),
+    [
+        ("docker-compose.yml", "HEADRACE_RUNNER:", "HEADRACE_RUNER:", "HEADRACE_RUNER: does not exist"),
+        ("docker-compose.yml", "HEADRACE_RUNNER: service", "HEADRACE_RUNNER: maybe", "HEADRACE_RUNNER: Input should"),
+        ("docker-compose.yml", '["127.0.0.1:${STACK_KAFKA', '["${STACK_KAFKA', "not published on the loopback"),
+        ("docker-compose.yml", "    mem_limit: 512m\n", "", "postgres: has no mem_limit"),
+        ("docker-compose.yml", "    stop_grace_period: 150s\n", "", "runner: has no stop_grace_period"),
+        ("docker-compose.yml", "postgres:15.14-bookworm", "postgres:latest", "has no fixed tag"),
+        ("docker-compose.yml", "- state:/state", "- states:/state", "volume states is not declared"),
+        (
+            "docker-compose.yml",
+            "kafka: {condition: service_healthy}",
+            "kafka: {condition: service_started}",
+            "wait until",
+        ),
+        ("docker-compose.yml", "  postgres_password:\n", "  password:\n", "secret postgres_password is not declared"),
+        ("infra/stand-ins/compose.yaml", "  postgres:", "  postgress:", "stands in for postgress"),
+        ("infra/runner/Dockerfile", "USER headrace\n", "", "its last USER is root"),
+        ("infra/runner/Dockerfile", "COPY --chown=headrace dags", "COPY dag", "copies dag, which does not exist"),
+        ("infra/platform/Dockerfile", "RUN apt-get", "RUN --mount=type=cache apt-get", "RUN needs BuildKit"),
+        ("infra/platform/Dockerfile", "FROM ${BASE}", "FROM ubuntu:24.04", "cannot be replaced by an ARG"),
+    ],
+)
+def test_broken_rule_is_found(clone: Path, file: str, before: str, after: str, found: str) -> None:
+    path, change = clone / file, replaced(before, after)
+    path.write_text(change(path.read_text("utf-8")), "utf-8")
+    assert any(found in problem for problem in problems(clone)), problems(clone)
+
+
+def replaced(before: str, after: str) -> Callable[[str], str]:
+    """Return a function that replaces a text that occurs."""
+
+    def change(text: str) -> str:
+        assert before in text
+        return text.replace(before, after)
+
+    return change
