@@ -31,7 +31,7 @@ class NotInTime(Transient):
 
 @dataclass
 class AirflowRest:
-    """A logged-in user of the Airflow at `address`; `password` is asked for when the token is needed."""
+    """A logged-in user of the Airflow at `address`; the password is sent for the first token."""
 
     address: str
     user: str

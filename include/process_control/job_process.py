@@ -101,7 +101,7 @@ def refuse_running(settings: Settings, name: str) -> None:
 def end_job(settings: Settings, name: str) -> bool:
     """End a job: SIGTERM, and after GRACE seconds SIGKILL to all its processes. Return whether one was running.
 
-    The guard of a job elsewhere is asked to do so. Raises ProcessElsewhere when it does not respond.
+    The end of a job elsewhere is requested from its guard. Raises ProcessElsewhere when it does not respond.
     """
     run = read_run_file(settings, job_name(name))
     return run is not None and end_processes(settings, run)
