@@ -114,6 +114,11 @@ def docs_page(settings: Settings, dataset: str) -> Path:
     return docs_path(settings, dataset) / "overview.html"
 
 
+def audit_path(settings: Settings, dataset: str) -> Path:
+    """The outcome of the last audit of a dataset."""
+    return settings.state / "audits" / f"{folder_name('dataset', dataset)}.json"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The publication: the published versions."""
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
@@ -147,6 +152,11 @@ def removed_tables_path(settings: Settings, dataset: str) -> Path:
 def removed_data_path(settings: Settings, dataset: str) -> Path:
     """Folder to which other data of ended plans is moved, to be deleted there."""
     return removed_commits_path(settings, dataset) / "ended"
+
+
+def console_path(settings: Settings) -> Path:
+    """Folder of what the console keeps: its port, and the log of actions."""
+    return settings.state / "console"
 
 
 def lease_path(settings: Settings, dataset: str) -> Path:

@@ -71,6 +71,13 @@ class Settings(BaseSettings):
         pattern=r"^(https?://[\w.-]+(:\d{1,5})?)?$",
         description="where other containers reach Airflow's web server; empty: all parts are on this machine",
     )
+    console: Literal["on", "off"] = Field("on", description="whether headrace up starts the console")
+    console_port: int = Field(
+        0, ge=0, le=65535, description="port of the console; 0: a free port, reused by later starts"
+    )
+    console_passwords: Path | None = Field(
+        None, description="file of the console's users (headrace console --add-user); empty: it only shows"
+    )
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
     kafka_bootstrap: str = Field(
         "",

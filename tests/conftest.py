@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from include.settings import Settings
 from spark_jobs.engine.spark_session import open_session
 
+# Tests that need the console start it themselves.
+os.environ.setdefault("HEADRACE_CONSOLE", "off")
 # Many small and different queries: the optimising compiler costs more than it saves.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
 

@@ -16,6 +16,7 @@ from include.state.broker_address import bootstrap_servers
 DATASET = "flights"
 # Each would make the benchmark write outside its folder.
 SHARED = ("HEADRACE_LEDGER_URL", "HEADRACE_KAFKA_PORT")
+OWN = {"HEADRACE_STATE": "", "HEADRACE_CONSOLE": "off"}
 LogLine = Callable[[str], None]
 
 
@@ -27,13 +28,14 @@ def temporary_state(keep: bool) -> Iterator[Settings]:
     """
     load_settings()
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    before = {name: os.environ.pop(name, None) for name in (*SHARED, "HEADRACE_STATE")}
-    os.environ["HEADRACE_STATE"] = str(folder)
+    before = {name: os.environ.pop(name, None) for name in (*SHARED, *OWN)}
+    os.environ |= OWN | {"HEADRACE_STATE": str(folder)}
     load_settings.cache_clear()
     try:
         yield load_settings()
     finally:
-        os.environ.pop("HEADRACE_STATE")
+        for name in OWN:
+            os.environ.pop(name)
         os.environ.update({name: value for name, value in before.items() if value is not None})
         load_settings.cache_clear()
         if not keep:

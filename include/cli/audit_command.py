@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from include.audit.audit_outcome import record_outcomes
 from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, Progress, with_deep_audit
 from include.audit.deep_findings import deep_audit
@@ -51,6 +53,7 @@ def audit(
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
         audits += [audited_derived(settings, name, shown.update) for name in derived]
+    record_outcomes(settings, audits, datetime.now(UTC))
     if as_json:
         json.dump(_values(audits), sys.stdout, indent=1)
         sys.stdout.write("\n")

@@ -50,6 +50,10 @@ COMMANDS = {
         "include.cli.status_command:status",
         "Show processes, batches, rates, lag, rows per layer and rejected records by reason.",
     ),
+    "console": LazyCommand(
+        "include.cli.console_command:console",
+        "Serve pages that show streams, tables, plans and quality, for decisions after a log-in.",
+    ),
     "wait": LazyCommand(
         "include.cli.status_command:wait",
         "Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help.",

@@ -16,6 +16,7 @@ from include.process_control.airflow_process import (
     require_airflow,
     up_airflow,
 )
+from include.process_control.console_process import await_console
 from include.process_control.start_stop import NotStarted, up_runner
 from include.process_control.start_stop import down as bring_down
 from include.process_control.start_stop import up as bring_up
@@ -57,8 +58,19 @@ def up(
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
+    if settings.console == "on":
+        show_console(settings, console)
     if airflow:
         start_airflow(settings, console)
+
+
+def show_console(settings: Settings, console: Console) -> None:
+    """Print the console's address once it answers; without it the streams work too."""
+    status = await_console(settings)
+    if status.state is ProcessState.RUNNING:
+        console.print(f"console: {status.detail}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"console: {status.state.label} {escape(status.detail)}", highlight=False, soft_wrap=True)
 
 
 def start_airflow(settings: Settings, console: Console) -> None:

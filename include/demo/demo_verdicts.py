@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import polars as pl
 
+from include.audit.audit_outcome import record_outcomes
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
@@ -40,4 +42,6 @@ def audits(
 ) -> list[DatasetAudit]:
     """Return the audit of each dataset of the demo; `progress` receives status texts."""
     opener = partial(open_topic, bootstrap)
-    return [audit_dataset(settings, run.feed.name, opener, progress) for run in runs]
+    found = [audit_dataset(settings, run.feed.name, opener, progress) for run in runs]
+    record_outcomes(settings, found, datetime.now(UTC))
+    return found

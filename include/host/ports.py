@@ -61,6 +61,13 @@ def free_ports(count: int) -> list[int]:
         return [held.enter_context(listener(0)).getsockname()[1] for _ in range(count)]
 
 
+def chosen_port(stored: int, requested: int, process: str, setting: str) -> int:
+    """Return the requested port (PortInUse), else that of the last start if it is free, else a new one."""
+    if requested and not is_free(requested):
+        raise PortInUse(requested, holder_of(requested), process, setting)
+    return requested or (stored if stored and is_free(stored) else free_ports(1)[0])
+
+
 def holder_of(port: int) -> str:
     """Return the process that listens on the port, `pid 123 (java)`; "" when the system does not show it."""
     try:

@@ -24,6 +24,15 @@ from include.ledger.ledger_schema import (
     verifications,
 )
 from include.ledger.rule_counts import RunCounts, run_counts
+from include.ledger.run_history import (
+    BatchTimes,
+    RecordedRun,
+    batches_after,
+    last_batch,
+    published_runs_after,
+    runs_after,
+    runs_before,
+)
 from include.settings import Settings
 
 
@@ -129,6 +138,31 @@ class LedgerReader:
         """Return what rules have counted in each run of a dataset that was judged in [since, until)."""
         with self._question() as connection:
             return run_counts(connection, dataset, since, until)
+
+    def last_batch(self, dataset: str) -> int | None:
+        """Return the number of a dataset's last bronze batch, None before the first."""
+        with self._question() as connection:
+            return last_batch(connection, dataset)
+
+    def batches_after(self, dataset: str, batch: int, count: int) -> list[BatchTimes]:
+        """Return at most `count` bronze batches after `batch`, ascending."""
+        with self._question() as connection:
+            return batches_after(connection, dataset, batch, count)
+
+    def published_runs_after(self, dataset: str, release: str, batch: int, count: int) -> list[RecordedRun]:
+        """Return at most `count` published runs of a release after `batch`, ascending."""
+        with self._question() as connection:
+            return published_runs_after(connection, dataset, release, batch, count)
+
+    def runs_before(self, dataset: str, release: str, before: int | None, count: int) -> list[RecordedRun]:
+        """Return the last `count` runs of a release that end before batch `before` (None: all), newest first."""
+        with self._question() as connection:
+            return runs_before(connection, dataset, release, before, count)
+
+    def runs_after(self, dataset: str, release: str, after: int, count: int) -> list[RecordedRun]:
+        """Return the first `count` runs of a release that end after batch `after`, newest first."""
+        with self._question() as connection:
+            return runs_after(connection, dataset, release, after, count)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""

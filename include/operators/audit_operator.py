@@ -1,6 +1,6 @@
 """The audit as a task: check that every Kafka record is in the tables exactly once.
 
-Reads: Kafka and the published tables, as `headrace audit` does.  Writes: nothing.
+Reads: Kafka and the published tables, as `headrace audit` does.  Writes: the outcome (include/audit/audit_outcome.py).
 Guarantee: it succeeds only when every requested dataset is balanced and all its tables were checked.
 After a crash: a retry audits again.
 Does not: repair anything.
@@ -8,6 +8,7 @@ Does not: repair anything.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class Audit(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
+        from include.audit.audit_outcome import record_outcomes
         from include.audit.audit_run import audit_dataset, audited_datasets
         from include.audit.gold_findings import ExpressionNotEvaluable
         from include.audit.kafka_records import open_topic
@@ -39,6 +41,7 @@ class Audit(BaseOperator):
             names = [audited_datasets(settings, name)[0] for name in requested] or every
             opener = partial(open_topic, bootstrap_servers(settings))
             audits = [audit_dataset(settings, name, opener) for name in names]
+            record_outcomes(settings, audits, datetime.now(UTC))
         for audit in audits:
             self.log.info("%s: %s", audit.dataset, counts(audit) if audit.balanced else "NOT balanced")
         findings = [finding.sentence() for audit in audits for finding in audit.findings]

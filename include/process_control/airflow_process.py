@@ -25,7 +25,7 @@ import psutil
 
 from include.durable_files import write_atomically
 from include.errors import Terminal
-from include.host.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free
+from include.host.ports import LOOPBACK, chosen_port
 from include.paths import airflow_path, database_url, log_path
 from include.process_control.child_process import spawn
 from include.process_control.start_stop import Reporter, exclusive_command
@@ -100,10 +100,8 @@ def keys_file(settings: Settings) -> JsonFile[AirflowKeys]:
 
 
 def choose_port(stored: int, requested: int) -> int:
-    """Return the requested port (PortInUse), else that of the last start if it is free, else a new one."""
-    if requested and not is_free(requested):
-        raise PortInUse(requested, holder_of(requested), "Airflow", "HEADRACE_AIRFLOW_PORT")
-    return requested or (stored if stored and is_free(stored) else free_ports(1)[0])
+    """Return Airflow's port, see `chosen_port`."""
+    return chosen_port(stored, requested, "Airflow", "HEADRACE_AIRFLOW_PORT")
 
 
 def password_path(settings: Settings) -> Path:

@@ -27,6 +27,7 @@ from include.errors import HeadraceError, Terminal
 from include.host.process_place import boot_of, process_label, this_boot
 from include.paths import lease_path, run_path
 from include.process_control.child_process import exit_code
+from include.process_control.console_process import start_console
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
 from include.process_control.log_trimming import trim_logs
@@ -53,6 +54,7 @@ from include.state.migrate_state import migrate_state
 from include.state.process_logs import last_line, log_size
 from include.state.process_states import (
     BROKER,
+    CONSOLE,
     RUNNER,
     STREAM,
     WORKING_STATES,
@@ -149,6 +151,10 @@ class Runner:
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
+        if not self.only and (self._run_file(CONSOLE) or self.settings.console == "on"):
+            desired = self.settings.console == "on" and not self.stopping
+            console = unsupervised_status(self.settings, CONSOLE)
+            found[CONSOLE] = self._observe(console, last_change(requests) if desired else None)
         for name, observed in found.items():
             if observed.status.pid is not None:
                 beat(run_path(self.settings, name))
@@ -272,6 +278,8 @@ class Runner:
         try:
             if name == BROKER:
                 start_broker(self.settings)
+            elif name == CONSOLE:
+                start_console(self.settings)
             else:
                 start_driver(self.settings, name.removeprefix(STREAM))
         except (HeadraceError, OSError) as error:

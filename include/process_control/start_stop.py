@@ -41,7 +41,9 @@ from include.state.process_logs import log_size, log_tail
 from include.state.process_states import BROKER, RUNNER, STREAM, WORKING_STATES, ProcessState, ProcessStatus
 from include.state.run_files import RunFile, is_alive, read_run_file, remove_run_file, send, terminate, wait_gone
 from include.status.process_status import (
+    is_started,
     observe_broker,
+    observe_console,
     observe_processes,
     observe_runner,
     observe_stream,
@@ -266,6 +268,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     with exclusive_command(settings):
         names, keeps_runner = list(datasets) or known, bool(datasets) or settings.runner == "service"
         before = observe_processes(settings, names)
+        before += [] if datasets else [each for each in [observe_console(settings)] if is_started(each)]
         end_jobs(settings, report, datasets)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):

@@ -18,6 +18,7 @@ from include.paths import docs_page, docs_path
 from include.planning.contract_checks import RESULTS
 from include.quality.gx_checkpoint import SOURCE, validate_tables
 from include.quality.quality_pages import checks_page
+from include.quality.validation_history import StoredValidation, store_validation
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
@@ -53,7 +54,7 @@ class PublishedChecks:
 
 
 def validate_published(settings: Settings, dataset: str, now: datetime) -> PublishedChecks:
-    """Evaluate the table rules of every published table, and replace the dataset's Data Docs.
+    """Evaluate the table rules of every published table, replace the dataset's Data Docs, and keep the results.
 
     Raises NothingPublished, and QualityNotInstalled.
     """
@@ -66,6 +67,8 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
         found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, site)
         (new_site / docs_page(settings, dataset).name).write_text(_overview(found, new_site), "utf-8")
         _replace_site(site, new_site)
+        stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
+        store_validation(settings, dataset, stored)
     finally:
         # After a failure an incomplete site is left.
         shutil.rmtree(new_site, ignore_errors=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from include.errors import Terminal
-from include.reading.memory_database import memory_database
+from include.reading.memory_database import MEMORY, memory_database
 from include.reading.published_tables import PinnedTables
 
 LAYERS = ("bronze", "silver", "rejected", "gold", "analysis")
@@ -30,6 +32,24 @@ class QueryFailed(Terminal):
         tables = ", ".join(known) or "none yet: headrace up"
         super().__init__(f"the query failed: {reason}", f"published tables: {tables}")
         self.reason = reason
+
+
+class QueryTimedOut(Terminal):
+    """The statement ran longer than its limit and was ended."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the query ran longer than {seconds:g} s and was ended", "headrace query has no time limit")
+        self.seconds = seconds
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What a statement of somebody else may use: seconds, memory and temporary files (DuckDB's notation), threads."""
+
+    seconds: float
+    memory: str = "512MB"
+    spill: str = "1GB"
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -74,6 +94,46 @@ def open_query(reading: PinnedTables, sql: str) -> tuple[Any, Any]:
         raise QueryFailed(str(error), known) from error
 
 
+@contextmanager
+def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits) -> Iterator[QueryResult]:
+    """Run one reading statement within limits; the rows are gone after the context.
+
+    Raises as `open_query`, and QueryTimedOut, also while rows are read.
+    """
+    import duckdb
+
+    known, connection, ended = sorted(reading.tables), None, threading.Event()
+    try:
+        validate_reading(sql)
+        connection = _database_of(reading, tables_mentioned(sql, known), limits)
+        with _ended_after(limits.seconds, connection, ended):
+            reader = connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
+            schema = reader.schema
+            yield QueryResult(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
+    except (duckdb.Error, QueryFailed, RuntimeError) as error:
+        if ended.is_set():
+            raise QueryTimedOut(limits.seconds) from error
+        raise error if isinstance(error, QueryFailed) else QueryFailed(str(error), known) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def _ended_after(seconds: float, connection: Any, ended: threading.Event) -> Iterator[None]:
+    def end() -> None:
+        ended.set()
+        connection.interrupt()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def validate_reading(sql: str) -> None:
     """Raise QueryRefused unless the text is exactly one statement that reads."""
     import duckdb
@@ -87,8 +147,11 @@ def validate_reading(sql: str) -> None:
         raise QueryRefused(f"{statements[0].type.name} does not read, and published tables are read-only")
 
 
-def _database_of(reading: PinnedTables, names: list[str]) -> Any:
-    connection = memory_database()
+def _database_of(reading: PinnedTables, names: list[str], limits: QueryLimits | None = None) -> Any:
+    connection = memory_database(limits.memory if limits else MEMORY)
+    if limits is not None:
+        connection.execute(f"set threads = {limits.threads}")
+        connection.execute("set max_temp_directory_size = ?", [limits.spill])
     for layer in LAYERS:
         connection.execute(f"create schema {layer}")
     for number, name in enumerate(names):

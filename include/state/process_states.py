@@ -11,6 +11,7 @@ from typing import Any
 RUNNER = "runner"
 BROKER = "broker"
 AIRFLOW = "airflow"
+CONSOLE = "console"
 STREAM = "stream:"
 JOB = "plan:"
 

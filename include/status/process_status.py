@@ -17,7 +17,7 @@ from include.state.broker_address import broker_state, external_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
-from include.state.process_states import AIRFLOW, BROKER, JOB, RUNNER, ProcessState, ProcessStatus, stream_name
+from include.state.process_states import AIRFLOW, BROKER, CONSOLE, JOB, RUNNER, ProcessState, ProcessStatus, stream_name
 from include.state.run_files import (
     RunFile,
     is_alive,
@@ -46,12 +46,12 @@ def observe_processes(settings: Settings, datasets: list[str] | None = None) -> 
 
 def observe_airflow(settings: Settings) -> list[ProcessStatus]:
     """Return Airflow's status, running when its port is open; an empty list when it was not started: it is optional."""
-    airflow = status_by_run_file(settings, AIRFLOW, airflow_status)
-    return [] if airflow.state is ProcessState.STOPPED else [airflow]
+    airflow = status_by_run_file(settings, AIRFLOW, web_server_status)
+    return [airflow] if is_started(airflow) else []
 
 
-def airflow_status(run: RunFile) -> ProcessStatus:
-    """Return Airflow's status from its run file and its port."""
+def web_server_status(run: RunFile) -> ProcessStatus:
+    """Return the status of Airflow or of the console from its run file and its port; `detail` is its address."""
     if not is_alive(run):
         return gone_status(run)
     if is_elsewhere(run):
@@ -59,6 +59,15 @@ def airflow_status(run: RunFile) -> ProcessStatus:
     ready = is_open(int(run.extra.get("port", 0)))
     state = ProcessState.RUNNING if ready else ProcessState.STARTING
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
+
+
+def observe_console(settings: Settings) -> ProcessStatus:
+    """Return the console's status: running when its port is open; when it is gone, what the runner will do."""
+    since = None if settings.console == "off" else _broker_desired_since(settings)
+    records = read_process_records(settings)
+    return supervised_status(
+        unsupervised_status(settings, CONSOLE), observe_runner(settings), records.get(CONSOLE), since
+    )
 
 
 def observe_jobs(settings: Settings) -> list[ProcessStatus]:
@@ -91,6 +100,11 @@ def observe_broker(settings: Settings) -> ProcessStatus:
 def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
     """Return the status of a dataset's stream: its driver's report, or what the runner will do when it is gone."""
     return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
+
+
+def is_started(status: ProcessStatus) -> bool:
+    """Return whether a process was started or is requested; one that is optional is left out otherwise."""
+    return status.state is not ProcessState.STOPPED
 
 
 def is_expected(status: ProcessStatus) -> bool:
@@ -170,6 +184,8 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
         return ProcessStatus(BROKER, None, *external_state(settings))
     if name == BROKER:
         return status_by_run_file(settings, name, broker_status)
+    if name == CONSOLE:
+        return status_by_run_file(settings, name, web_server_status)
     moment = now or datetime.now(UTC)
     return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
 

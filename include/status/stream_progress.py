@@ -28,7 +28,14 @@ from include.state.desired_streams import desired_stream
 from include.state.driver_status import DriverStatus, LastRun, stream_status
 from include.state.process_states import RUNNER, ProcessStatus, stream_name
 from include.status.derived_progress import DerivedProgress, observe_derived, sources_behind
-from include.status.process_status import observe_airflow, observe_jobs, observe_processes, started_datasets
+from include.status.process_status import (
+    is_started,
+    observe_airflow,
+    observe_console,
+    observe_jobs,
+    observe_processes,
+    started_datasets,
+)
 
 KAFKA_SECONDS = 3.0
 Answer = TypeVar("Answer")
@@ -115,7 +122,8 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     notes: list[str] = []
     names = dataset_names(settings)
     known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
-    processes = (*observe_processes(settings, known), *observe_airflow(settings), *observe_jobs(settings))
+    pages = [each for each in (observe_console(settings), *observe_airflow(settings)) if is_started(each)]
+    processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
     totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}

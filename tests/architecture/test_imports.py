@@ -57,7 +57,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "makes events; knows no table",
     ),
     "include.audit": (
-        (*GROUND, "include.catalog", "include.clients", "include.reading"),
+        (*GROUND, "include.catalog", "include.clients", "include.reading", "include.state.json_file"),
         "counts from outside; an error shared with the writer of a table could not be found",
     ),
     "include.status": ((*LOW, *READERS), "one model of current state; never acts"),
@@ -78,6 +78,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.analysis": (
         (*LOW, *READERS, "include.planning"),
         "iterative jobs over published tables; writes no table of a dataset",
+    ),
+    "include.console": (
+        (*LOW, *READERS, "include.audit", "include.status", "include.planning", "include.quality", "include.rendering"),
+        "pages in a browser; decides by the functions of include.planning, computes no rows",
     ),
     "include.operators": (
         (
@@ -107,6 +111,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
             "include.process_control",
             "include.analysis",
             "include.quality",
+            "include.console",
             "include.reference",
             "include.status",
             "include.strict_values",
@@ -143,6 +148,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 OUTSIDE = {
     "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
+    "fastapi": (("include.console", "include.operators"), "web pages are the console's, and Airflow's plugin's"),
+    "uvicorn": (("include.console",), "the only web server of our own is the console"),
     "pyspark": (
         ("spark_jobs", "include.datasets", "include.workloads.datasets"),
         "Spark is the data plane's; ask a driver, or read with polars",

@@ -107,6 +107,7 @@ class Site:
             "HEADRACE_STATE": str(self.settings.state),
             "HEADRACE_DATASETS": str(self.settings.datasets),
             "HEADRACE_DRIVER_MEMORY": "1g",
+            "HEADRACE_CONSOLE": "off",
             "HEADRACE_DRIVER_JVM": FAST_START_JVM,
             "HEADRACE_TRIGGER_SECONDS": "0.25",
             "PYTHONUNBUFFERED": "1",

@@ -1,0 +1,119 @@
+"""The console's server as one FastAPI application: routes, headers, errors as pages.
+
+Reads: what its pages read.  Writes: nothing but decisions on plans by who is logged in, and the log of actions.
+Guarantee: no page loads anything from elsewhere; requests with another host's name are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from include.catalog.dataset import DatasetUnknown, IsDerived
+from include.console import live_stream, plan_pages, quality_routes, session_pages, stream_pages, table_pages
+from include.console.live_observer import LiveObserver
+from include.console.log_in import Access
+from include.console.page_response import HEADERS, STATIC, Console, page, session_of
+from include.console.plan_decisions import DecisionUnknown
+from include.console.session_pages import FormRefused
+from include.errors import HeadraceError, Transient
+from include.paths import NotAFolderName
+from include.plans.plan_journal import PlanUnknown
+from include.reading.published_tables import TableUnknown
+from include.settings import Settings
+
+NOT_FOUND = (DatasetUnknown, PlanUnknown, TableUnknown, IsDerived, NotAFolderName, DecisionUnknown)
+OPEN_TO_ALL = ("/static/", "/log-in", "/health")
+LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "testserver"}
+
+
+def console_app(settings: Settings, host: str) -> FastAPI:
+    """Return the application for a server that listens at `host`."""
+    observer = LiveObserver(settings)
+
+    @asynccontextmanager
+    async def observing(_: FastAPI) -> AsyncIterator[None]:
+        observer.start()
+        yield
+        observer.stop()
+
+    app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, lifespan=observing)
+    app.state.console = Console(settings, Access(settings.console_passwords), observer)
+    app.state.host = host
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    for module in (stream_pages, quality_routes, table_pages, plan_pages, session_pages, live_stream):
+        app.include_router(module.routes)
+    app.add_api_route("/health", healthy, methods=["GET"])
+    app.middleware("http")(guarded)
+    app.add_exception_handler(HeadraceError, problem)
+    app.add_exception_handler(HTTPException, unknown_page)
+    app.add_exception_handler(RequestValidationError, wrong_value)
+    return app
+
+
+def healthy() -> Response:
+    """Answer that the server works."""
+    return PlainTextResponse("ok")
+
+
+async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refuse other hosts' names, and everybody who is not logged in where others than this machine can come."""
+    host = request.app.state.host
+    if not is_own_name(request.url.hostname or "", host):
+        return PlainTextResponse("this console has another name", 421, headers=HEADERS)
+    needs_user = not is_loopback(host) and not request.url.path.startswith(OPEN_TO_ALL)
+    if needs_user and session_of(request) is None:
+        return RedirectResponse("/log-in", 303, headers=HEADERS)
+    answer = await call_next(request)
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    if request.url.path.startswith("/static/"):
+        answer.headers["Cache-Control"] = "max-age=31536000, immutable"
+    return answer
+
+
+def is_own_name(name: str, host: str) -> bool:
+    """Whether a request may name the server so: on loopback only by names of this machine (DNS rebinding)."""
+    return name in LOCAL_NAMES or not is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at `host`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def problem(request: Request, error: Any) -> Response:
+    """Return an error of the platform as a page with the next command."""
+    status = 404 if isinstance(error, NOT_FOUND) else 503 if isinstance(error, Transient) else 409
+    status = 403 if isinstance(error, FormRefused) else status
+    return page(
+        *(request, "problem", "", "Not found" if status == 404 else "This did not work"),
+        status=status,
+        what=error.what,
+        remedy=error.remedy,
+    )
+
+
+async def unknown_page(request: Request, error: Any) -> Response:
+    """Return the page for an address that does not exist."""
+    what = "There is no such page." if error.status_code == 404 else str(error.detail)
+    return page(request, "problem", "", "Not found", status=error.status_code, what=what, remedy="")
+
+
+async def wrong_value(request: Request, error: Any) -> Response:
+    """Return the page for an address with a value that is none."""
+    first = error.errors()[0]
+    name, value = first["loc"][-1], str(first.get("input"))[:80]
+    what = f"{value!r} is not a value of {name}: {first['msg']}"
+    return page(request, "problem", "", "Not found", status=422, what=what, remedy="")

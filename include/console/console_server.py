@@ -1,0 +1,48 @@
+"""The console as a process: `python -m include.console.console_server HOST PORT`, until SIGTERM.
+
+Reads: settings of the environment.  Writes: its log.
+After a crash: the runner starts it again at the same port; whoever was logged in logs in again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+
+from include.console.console_app import console_app, is_loopback
+from include.errors import Terminal
+from include.settings import Settings, load_settings
+
+STOP_WITHIN = 1
+
+
+class ConsoleExposed(Terminal):
+    """Others than this machine could read all tables without a log-in."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"at {host} others than this machine could read every table without a log-in; the console was not started",
+            "set HEADRACE_CONSOLE_PASSWORDS to a file, headrace console --add-user NAME, then the same again",
+        )
+        self.host = host
+
+
+def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve the console until SIGTERM or SIGINT. Raises ConsoleExposed."""
+    if not is_loopback(host) and settings.console_passwords is None:
+        raise ConsoleExposed(host)
+    uvicorn.run(
+        console_app(settings, host),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_WITHIN,
+        h11_max_incomplete_event_size=64_000,
+    )
+
+
+if __name__ == "__main__":
+    serve(load_settings(), sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,272 @@
+"""A dataset's page: its journey with counts per layer, rejected records over time, gold tables, contract and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.catalog.contract import Column, Contract
+from include.catalog.contract_rules import Rule
+from include.catalog.dataset import Dataset, DatasetUnknown, ReleaseUnknown, declared_dataset, released_dataset
+from include.catalog.derived_dataset import DerivedDataset, declared_derived, released_derived
+from include.catalog.lineage_graph import described_gold
+from include.catalog.pipeline import gold_window
+from include.console.chart_shapes import BarChart, bar_chart
+from include.console.display_values import moment, percent, short, whole
+from include.console.live_observer import LiveObserver, LiveSnapshot, TimeRange
+from include.console.overview_view import StreamCard, derived_card, stream_card
+from include.paths import snapshot_path
+from include.reading.amendments import amendments
+from include.reading.plain_values import text_of
+from include.reading.published_tables import pinned
+from include.reading.rejected_records import RejectedFilter, RejectedRecord, rejected_records
+from include.settings import Settings
+from include.status.derived_progress import DerivedProgress
+from include.status.stream_progress import DatasetProgress
+
+MOST_SAMPLES = 20
+MOST_PAYLOAD = 4_000
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """A layer of the journey: rows, and its share of the records in bronze (0 to 1)."""
+
+    name: str
+    rows: str
+    share: float | None
+    detail: str
+    table: str
+
+
+@dataclass(frozen=True)
+class GoldLine:
+    """A gold table: `complete` tells up to which time its windows are complete."""
+
+    name: str
+    how: str
+    rows: str
+    complete: str
+    is_published: bool
+
+
+@dataclass(frozen=True)
+class ReasonLine:
+    """A reason of rejection, or a rule that warned, with its records since the release began."""
+
+    reason: str
+    records: str
+    share: str
+    is_warning: bool
+
+
+@dataclass(frozen=True)
+class DatasetView:
+    """All that the page of a dataset with a topic shows; `changes`: how its folder differs from the release."""
+
+    card: StreamCard
+    release: str
+    topic: str
+    journey: Sequence[LayerStep]
+    reasons: Sequence[ReasonLine]
+    rejected: BarChart
+    gold: Sequence[GoldLine]
+    changes: Sequence[str]
+    at: str
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class DerivedView:
+    """All that the page of a derived dataset shows; `sources`: name in queries, table, published batches not used."""
+
+    card: StreamCard
+    release: str
+    sources: Sequence[tuple[str, str, str]]
+    gold: Sequence[GoldLine]
+    at: str
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ContractView:
+    """A contract for people: version, columns and rules as rows of text."""
+
+    version: str
+    levels: Sequence[str]
+    columns: Sequence[Sequence[str]]
+    rules: Sequence[Sequence[str]]
+
+
+_releases: dict[Path, Dataset] = {}
+
+
+def release_of(settings: Settings, name: str, release: str) -> Dataset:
+    """Return the snapshot of a release, whose content never changes. Raises ReleaseUnknown, IsDerived."""
+    place = snapshot_path(settings, name, release)
+    if place not in _releases:
+        _releases[place] = released_dataset(settings, name, release)
+    return _releases[place]
+
+
+def described_dataset(settings: Settings, name: str, release: str | None) -> Dataset:
+    """Return the dataset as its release has it; as its folder declares it, without a release or its snapshot."""
+    with suppress(ReleaseUnknown):
+        if release is not None:
+            return release_of(settings, name, release)
+    return declared_dataset(settings, name)
+
+
+def progress_of(now: LiveSnapshot, name: str) -> DatasetProgress | DerivedProgress:
+    """Return the progress of a dataset. Raises DatasetUnknown."""
+    known: dict[str, DatasetProgress | DerivedProgress] = {each.dataset: each for each in now.progress.datasets}
+    known |= {each.dataset: each for each in now.progress.derived}
+    if name not in known:
+        raise DatasetUnknown(name, sorted(known))
+    return known[name]
+
+
+def dataset_view(observer: LiveObserver, each: DatasetProgress, chosen: TimeRange) -> DatasetView:
+    """Return the page of a dataset with a topic."""
+    now = observer.snapshot()
+    declared = described_dataset(observer.settings, each.dataset, each.release)
+    intervals = observer.intervals(each.dataset, chosen, now.at)
+    labels = [f"{interval.since:{chosen.label_format}}" for interval in intervals]
+    return DatasetView(
+        card=stream_card(observer, now, each, chosen),
+        release=each.release or "none yet",
+        topic=declared.pipeline.topic,
+        journey=list(_journey(each, declared)),
+        reasons=list(_reasons(each)),
+        rejected=bar_chart("Rejected records by reason", labels, [i.minute.reasons for i in intervals], short),
+        gold=[_gold_line(now, each, declared, n) for n in range(len(declared.pipeline.gold))],
+        changes=[f"{change.kind} {change.table}: {change.why}" for change in each.changes],
+        at=moment(now.at),
+        notes=now.notes,
+    )
+
+
+def _journey(each: DatasetProgress, declared: Dataset) -> Iterator[LayerStep]:
+    rows, name = each.rows, each.dataset
+    bronze = rows.get("bronze") or 0
+    silver, rejected = rows.get("silver"), rows.get("rejected")
+    yield LayerStep("Kafka", whole(rows.get("kafka")), None, f"offsets of topic {declared.pipeline.topic}", "")
+    yield LayerStep("bronze", whole(rows.get("bronze")), None, "every record, byte for byte", f"bronze.{name}")
+    yield LayerStep("silver", whole(silver), _share(silver, bronze), "accepted, each identity once", f"silver.{name}")
+    why = "with the reason; nothing is dropped"
+    yield LayerStep("rejected", whole(rejected), _share(rejected, bronze), why, f"rejected.{name}")
+    gold = [count for table, count in rows.items() if table.startswith("gold.")]
+    total = None if not gold or None in gold else sum(count or 0 for count in gold)
+    yield LayerStep("gold", whole(total), None, f"final rows in {len(declared.pipeline.gold)} tables", "")
+
+
+def _share(part: int | None, whole_: int) -> float | None:
+    return None if part is None or not whole_ else min(part / whole_, 1.0)
+
+
+def _reasons(each: DatasetProgress) -> Iterator[ReasonLine]:
+    bronze = each.rows.get("bronze") or 0
+    for reason, count in sorted(each.rejected.items(), key=lambda item: (-item[1], item[0])):
+        yield ReasonLine(reason, whole(count), percent(count / bronze if bronze else None), False)
+    for rule, count in sorted(each.warned.items()):
+        yield ReasonLine(rule, whole(count), percent(count / bronze if bronze else None), True)
+
+
+def _gold_line(now: LiveSnapshot, each: DatasetProgress, declared: Dataset, number: int) -> GoldLine:
+    gold = declared.pipeline.gold[number]
+    name, publication = f"gold.{gold.name}", now.published.get(each.dataset)
+    complete = moment(now.watermarks.get(each.dataset)) if gold_window(gold) else "newest row per key"
+    published = publication is not None and name in publication.tables
+    return GoldLine(name, described_gold(gold), whole(each.rows.get(name)), complete, published)
+
+
+def derived_view(observer: LiveObserver, each: DerivedProgress) -> DerivedView:
+    """Return the page of a derived dataset."""
+    now = observer.snapshot()
+    declared = _derived(observer.settings, each)
+    publication = now.published.get(each.dataset)
+    gold = [
+        GoldLine(
+            f"gold.{table.name}",
+            f"derived by {', '.join(table.grain)}",
+            whole(each.rows.get(f"gold.{table.name}")),
+            "as of the used batches",
+            publication is not None and f"gold.{table.name}" in publication.tables,
+        )
+        for table in declared.pipeline.gold
+    ]
+    sources = [
+        (name, table, "0" if table not in each.behind else whole(each.behind[table]))
+        for name, table in declared.pipeline.sources.items()
+    ]
+    return DerivedView(derived_card(now, each), each.release or "none yet", sources, gold, moment(now.at), now.notes)
+
+
+def _derived(settings: Settings, each: DerivedProgress) -> DerivedDataset:
+    with suppress(ReleaseUnknown):
+        if each.release is not None:
+            return released_derived(settings, each.dataset, each.release)
+    return declared_derived(settings, each.dataset)
+
+
+def contract_view(contract: Contract) -> ContractView:
+    """Return a contract's columns and rules as text."""
+    tables = [(contract.dataset, rule) for rule in contract.rules]
+    tables += [(table, rule) for table, rules in contract.gold.items() for rule in rules]
+    return ContractView(
+        contract.version,
+        [f"{level.name}: at most {level.seconds:g} s" for level in contract.levels],
+        [_column_cells(column, contract) for column in contract.columns],
+        [_rule_cells(table, rule) for table, rule in tables],
+    )
+
+
+def _column_cells(column: Column, contract: Contract) -> Sequence[str]:
+    kind = f"decimal({column.precision},{column.scale})" if column.type == "number" else column.type
+    limits = [
+        "" if column.minimum is None else f"≥ {column.minimum}",
+        "" if column.maximum is None else f"≤ {column.maximum}",
+        "" if column.pattern is None else f"matches {column.pattern}",
+        f"one of {', '.join(column.values)}" if column.values else "",
+    ]
+    role = "identity" if column.name in contract.identity else ""
+    return column.name, kind, "required" if column.required else "", role, "; ".join(filter(None, limits))
+
+
+def _rule_cells(table: str, rule: Rule) -> Sequence[str]:
+    written = {key: value for key, value in rule.written.items() if key != "column"}
+    details = ", ".join(f"{key}={value}" for key, value in written.items())
+    return table, rule.name, rule.action, rule.severity, rule.expectation, ", ".join(rule.columns), details
+
+
+@dataclass(frozen=True)
+class SampleLine:
+    """A rejected record: place, time, status, what it broke, and its payload (cut when it is long)."""
+
+    place: str
+    seen: str
+    status: str
+    reasons: Sequence[str]
+    payload: str
+    decisions: Sequence[str]
+
+
+def rejected_samples(settings: Settings, dataset: str, reason: str | None) -> list[SampleLine]:
+    """Return the newest rejected records, of one reason if it is given. Raises TableUnknown."""
+    chosen, decided = RejectedFilter(reason=reason), amendments(settings, dataset)
+    return [_sample(record) for record in rejected_records(pinned(settings), dataset, chosen, decided, MOST_SAMPLES)]
+
+
+def _sample(record: RejectedRecord) -> SampleLine:
+    payload = "(no value)" if record.payload is None else text_of(record.payload[:MOST_PAYLOAD])
+    cut = record.payload is not None and len(record.payload) > MOST_PAYLOAD
+    return SampleLine(
+        f"partition {record.partition}, offset {record.offset:,}, batch {record.batch:,}",
+        moment(record.first_seen),
+        record.status,
+        [" · ".join(filter(None, (each.rule, each.column, each.detail))) for each in record.reasons],
+        f"{payload}…" if cut else payload,
+        [f"{each.act} by {each.by} at {moment(each.at)}: {each.why}" for each in record.decisions],
+    )

@@ -1,0 +1,176 @@
+"""What all pages show of the present: observed by one thread, so that no page waits for Kafka or reads the history.
+
+Reads: what `headrace status` reads, the ledger's new runs, open plans.  Writes: nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+from include.audit.audit_outcome import AuditOutcome, last_outcome
+from include.catalog.dataset import released_dataset
+from include.errors import HeadraceError
+from include.ledger.ledger_reader import LedgerReader, open_reader
+from include.ledger.watermark import WatermarkProgress
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import open_plans
+from include.reading.publication import Publication, publications
+from include.settings import Settings
+from include.status.stream_history import Interval, StreamHistory, WatermarkHistory
+from include.status.stream_progress import Progress, observe_progress, value_or_note
+
+PAUSE, IDLE_PAUSE, IDLE_AFTER = 2.0, 10.0, 30.0
+FIRST_WITHIN = 15.0
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """A range that charts show: `count` intervals of `length` up to now; `label_format` for strftime."""
+
+    name: str
+    length: timedelta
+    count: int
+    label_format: str
+
+
+RANGES = {
+    each.name: each
+    for each in (
+        TimeRange("hour", timedelta(minutes=1), 60, "%H:%M"),
+        TimeRange("day", timedelta(minutes=15), 96, "%d %b %H:%M"),
+        TimeRange("month", timedelta(hours=8), 90, "%d %b %H:%M"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class LiveSnapshot:
+    """One observation; `notes` give the reason for each unknown value. `number` grows with each."""
+
+    number: int
+    progress: Progress
+    plans: Sequence[PlanRecord]
+    published: Mapping[str, Publication]
+    watermarks: Mapping[str, datetime | None]
+    audits: Mapping[str, AuditOutcome | None]
+    latencies: Mapping[str, float]
+    """Seconds that the published contract promises, by dataset."""
+    notes: Sequence[str]
+
+    @property
+    def at(self) -> datetime:
+        """When it was observed."""
+        return self.progress.at
+
+
+@dataclass
+class LiveObserver:
+    """Observes every two seconds while somebody looks, else every ten."""
+
+    settings: Settings
+    clock: Callable[[], float] = time.monotonic
+    _ledger: LedgerReader = field(init=False)
+    _histories: dict[str, StreamHistory] = field(default_factory=dict)
+    _watermarks: dict[str, WatermarkHistory] = field(default_factory=dict)
+    _latencies: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _snapshot: LiveSnapshot | None = None
+    _looked_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._ledger = open_reader(self.settings)
+
+    def start(self) -> None:
+        """Start the thread; it ends with the process, or with `stop`."""
+        threading.Thread(target=self._run, name="observer", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread after its current observation."""
+        self._stop.set()
+
+    def snapshot(self) -> LiveSnapshot:
+        """Return the last observation; wait for the first one."""
+        self._looked_at = self.clock()
+        with self._changed:
+            self._changed.wait_for(lambda: self._snapshot is not None, FIRST_WITHIN)
+        return self._snapshot or self.observe()
+
+    @property
+    def number(self) -> int:
+        """The number of the last observation, 0 before the first."""
+        self._looked_at = self.clock()
+        return self._snapshot.number if self._snapshot else 0
+
+    def intervals(self, dataset: str, chosen: TimeRange, until: datetime) -> list[Interval]:
+        """Return a dataset's figures over a range of time that ends now."""
+        with self._changed:
+            history = self._histories.get(dataset) or StreamHistory(dataset)
+            return history.intervals(until, chosen.length, chosen.count)
+
+    def observe(self) -> LiveSnapshot:
+        """Observe once and return the result; what cannot be read becomes a note."""
+        settings, notes = self.settings, list[str]()
+        progress = observe_progress(settings, self._ledger)
+        published = value_or_note(notes, lambda: publications(settings)) or {}
+        value_or_note(notes, self._advance_histories)
+        watermarks = {name: value_or_note(notes, partial(self._watermark, each)) for name, each in published.items()}
+        snapshot = LiveSnapshot(
+            number=(self._snapshot.number if self._snapshot else 0) + 1,
+            progress=progress,
+            plans=value_or_note(notes, lambda: open_plans(settings)) or [],
+            published=published,
+            watermarks=watermarks,
+            audits={name: last_outcome(settings, name) for name in published},
+            latencies={name: found for name, each in published.items() if (found := self._latency(each)) is not None},
+            notes=tuple(dict.fromkeys((*progress.notes, *notes))),
+        )
+        with self._changed:
+            self._snapshot = snapshot
+            self._changed.notify_all()
+        return snapshot
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # An error of one observation, such as a full disk, must not end all later ones.
+            with suppress(HeadraceError, OSError, ValueError):
+                self.observe()
+            idle = self.clock() - self._looked_at > IDLE_AFTER
+            self._stop.wait(IDLE_PAUSE if idle else PAUSE)
+
+    def _advance_histories(self) -> None:
+        for name, totals in self._ledger.totals().items():
+            history = self._histories.setdefault(name, StreamHistory(name))
+            with self._changed:
+                more = history.advance(self._ledger, totals.releases)
+            while more and not self._stop.is_set():
+                with self._changed:
+                    more = history.advance(self._ledger, totals.releases)
+
+    def _watermark(self, publication: Publication) -> datetime | None:
+        """Return the watermark of the published release. Raises the errors of ledger and catalog."""
+        if publication.is_derived:
+            return None
+        known = self._watermarks.get(publication.dataset)
+        if known is None or known.release != publication.release:
+            declared = released_dataset(self.settings, publication.dataset, publication.release)
+            progress = WatermarkProgress(declared.pipeline.lateness)
+            known = WatermarkHistory(publication.dataset, publication.release, progress)
+            self._watermarks[publication.dataset] = known
+        return known.advance(self._ledger)
+
+    def _latency(self, publication: Publication) -> float | None:
+        key = (publication.dataset, publication.release)
+        if key not in self._latencies:
+            self._latencies[key] = None
+            if not publication.is_derived:
+                with suppress(HeadraceError):
+                    levels = released_dataset(self.settings, *key).contract.levels
+                    self._latencies[key] = min((level.seconds for level in levels), default=None)
+        return self._latencies[key]

@@ -1,0 +1,63 @@
+"""Routes of plans: list, one plan, and the decisions of who is logged in."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from include.console.action_log import last_actions
+from include.console.log_in import UserSession
+from include.console.page_response import Console, console_of, page, session_of
+from include.console.plan_decisions import PlanDesk, possible_decisions
+from include.console.plans_view import plan_view, plans_view
+from include.console.session_pages import checked_form
+from include.plans.plan_journal import load_plan
+
+routes = APIRouter()
+ACTIONS_SHOWN = 20
+MOST_PAGES = 10_000
+
+
+def desk_of(console: Console) -> PlanDesk:
+    """Return the desk of this server."""
+    found: PlanDesk = console.memory.setdefault("desk", PlanDesk(console.settings))
+    return found
+
+
+@routes.get("/plans", response_class=HTMLResponse)
+def plans(request: Request, page_number: int = 0) -> HTMLResponse:
+    """Return a page of the list of plans."""
+    settings = console_of(request).settings
+    view = plans_view(settings, min(max(page_number, 0), MOST_PAGES))
+    return page(request, "plans", "Plans", "Plans", view=view, actions=last_actions(settings, ACTIONS_SHOWN))
+
+
+@routes.get("/plans/{plan}", response_class=HTMLResponse)
+def one_plan(request: Request, plan: str) -> HTMLResponse:
+    """Return the page of a plan. Raises PlanUnknown, PlanUnreadable."""
+    console = console_of(request)
+    shown = plan_part(console, plan, session_of(request))
+    actions = last_actions(console.settings, ACTIONS_SHOWN, plan)
+    return page(request, "plan", "Plans", plan, live=f"/live/plans/{quote(plan)}", actions=actions, **shown)
+
+
+def plan_part(console: Console, plan: str, session: UserSession | None) -> dict[str, Any]:
+    """Return what the part of the page shows that changes. Raises PlanUnknown, PlanUnreadable."""
+    view = plan_view(console.settings, plan)
+    decisions = possible_decisions(load_plan(console.settings, plan)) if session else ()
+    csrf = session.csrf if session else ""
+    return {"view": view, "decisions": decisions, "csrf": csrf, "outcome": desk_of(console).outcomes.get(plan)}
+
+
+@routes.post("/plans/{plan}/{decision}")
+async def decide(request: Request, plan: str, decision: str) -> Response:
+    """Begin a decision of who is logged in, and return to the plan's page. Raises FormRefused and those of `submit`."""
+    console = console_of(request)
+    session, _ = await checked_form(request)
+    address = request.client.host if request.client else ""
+    await run_in_threadpool(desk_of(console).submit, plan, decision, session.user, address)
+    return RedirectResponse(f"/plans/{quote(plan)}", 303)

@@ -1,0 +1,143 @@
+"""Plans: the list, newest first, and one plan with its stages, cost, comparison and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from include.console.display_values import duration, moment
+from include.console.overview_view import BAD, GOOD, IDLE, WARNING, Badge
+from include.planning.comparison_view import ComparisonView, comparison_view
+from include.planning.explain_plan import cost
+from include.planning.plan_stages import PlanStage, remaining_stages, stages_of
+from include.plans.comparison import EQUAL, HELD
+from include.plans.plan import Event, PlanRecord, StageRefused
+from include.plans.plan_journal import all_plans, last_failure, load_comparison, load_plan
+from include.plans.stage_results import Compared, Published, Stage
+from include.settings import Settings
+
+PAGE = 50
+STAGE_TONES = {
+    Stage.APPLIED: GOOD,
+    Stage.COMPARED: WARNING,
+    Stage.APPROVED: WARNING,
+    Stage.PLANNED: WARNING,
+    Stage.BUILT: WARNING,
+    Stage.ROLLED_BACK: BAD,
+}
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """A plan in the list."""
+
+    id: str
+    dataset: str
+    stage: Badge
+    about: str
+    planned: str
+    by: str
+    verdict: Badge | None
+
+
+@dataclass(frozen=True)
+class PlansView:
+    """A page of plans, newest first; `older` and `newer` are page numbers, None where there is none."""
+
+    plans: Sequence[PlanLine]
+    total: int
+    newer: int | None
+    older: int | None
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One stage of a plan: done, next, then or never."""
+
+    state: Badge
+    name: str
+    description: str
+    done: str
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """All that a plan's page shows; `failure`: why the last attempt failed."""
+
+    line: PlanLine
+    kind: str
+    changes: Sequence[tuple[str, str, str]]
+    cost: Sequence[str]
+    stages: Sequence[StageLine]
+    events: Sequence[tuple[str, str, str, str]]
+    comparison: ComparisonView | None
+    failure: str
+
+
+def plans_view(settings: Settings, number: int) -> PlansView:
+    """Return a page of plans; `number` counts from 0, the newest plans."""
+    records = sorted(all_plans(settings), key=lambda record: (record.plan.planned_at, record.plan.id), reverse=True)
+    shown = records[number * PAGE : (number + 1) * PAGE]
+    older = number + 1 if (number + 1) * PAGE < len(records) else None
+    return PlansView([plan_line(record) for record in shown], len(records), number - 1 if number else None, older)
+
+
+def plan_line(record: PlanRecord) -> PlanLine:
+    """Return a plan as a line of the list."""
+    plan, compared = record.plan, record.find(Compared)
+    verdict = None if compared is None else Badge(compared.verdict, _verdict_tone(compared.verdict))
+    stage = Badge(record.stage.replace("_", " "), STAGE_TONES.get(record.stage, IDLE))
+    about = plan.requested or plan.about
+    return PlanLine(plan.id, plan.dataset, stage, about, moment(plan.planned_at), plan.planned_by, verdict)
+
+
+def _verdict_tone(verdict: str) -> str:
+    return GOOD if verdict == EQUAL else BAD if verdict == HELD else WARNING
+
+
+def plan_view(settings: Settings, plan: str) -> PlanView:
+    """Return the page of a plan. Raises PlanUnknown, PlanUnreadable."""
+    record, comparison = load_plan(settings, plan), load_comparison(settings, plan)
+    return PlanView(
+        line=plan_line(record),
+        kind=record.plan.kind,
+        changes=[(change.kind, change.table, change.why) for change in record.plan.changes],
+        cost=[line.strip() for line in cost(record.plan)],
+        stages=list(_stages(record)),
+        events=[_event(event) for event in record.events],
+        comparison=None if comparison is None else comparison_view(comparison),
+        failure=last_failure(settings, plan),
+    )
+
+
+def _stages(record: PlanRecord) -> Iterator[StageLine]:
+    try:
+        remaining = [stage.reaches for stage in remaining_stages(record)]
+    except StageRefused:
+        remaining = []
+    for stage in stages_of(record.plan):
+        event = next((e for e in reversed(record.events) if e.stage is stage.reaches), None)
+        done = "" if event is None else f"{moment(event.at)} by {event.by}"
+        yield StageLine(_stage_badge(stage, record, remaining), stage.name, stage.description, done)
+
+
+def _stage_badge(stage: PlanStage, record: PlanRecord, remaining: Sequence[Stage]) -> Badge:
+    if stage.is_completed(record):
+        return Badge("done", GOOD)
+    if remaining[:1] == [stage.reaches]:
+        return Badge("next", WARNING)
+    return Badge("then", IDLE) if stage.reaches in remaining else Badge("never", IDLE)
+
+
+def _event(event: Event) -> tuple[str, str, str, str]:
+    result = event.result
+    facts = []
+    if (batch := getattr(result, "batch", None)) is not None:
+        facts.append(f"at bronze batch {batch:,}")
+    if isinstance(result, Published) and result.changed is not None:
+        facts.append(f"{result.changed:,} rows changed")
+    if seconds := getattr(result, "seconds", None):
+        facts.append(f"took {duration(seconds)}")
+    if isinstance(result, Compared):
+        facts.append(result.verdict)
+    return moment(event.at), event.stage.replace("_", " "), event.by, ", ".join(facts)

@@ -1,0 +1,98 @@
+"""Storage: bytes by dataset, release and table. Every file is looked at, so it is counted aside and kept a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from include.console.display_values import moment, size
+from include.errors import HeadraceError
+from include.settings import Settings
+from include.status.disk_use import PartUse, disk_use
+
+COUNTS = ("total", "current", "replaced", "log", "deletable")
+KEEP_SECONDS = 60.0
+WAIT_SECONDS = 0.15
+"""A page waits this long for the first count; then it says that files are being counted."""
+
+
+@dataclass(frozen=True)
+class StorageLine:
+    """A part of the state folder; `share` is that of all bytes, 0 to 1."""
+
+    dataset: str
+    release: str
+    name: str
+    cells: Sequence[str]
+    share: float
+
+
+@dataclass(frozen=True)
+class StorageView:
+    """Bytes by part and by dataset; `at` is "" while the first count is not over."""
+
+    at: str
+    lines: Sequence[StorageLine]
+    totals: Sequence[str]
+    datasets: Sequence[tuple[str, str, float]]
+    problem: str
+
+
+@dataclass
+class StorageCount:
+    """Counts the files of the state folder in a thread, at most once a minute."""
+
+    settings: Settings
+    _parts: Sequence[PartUse] = ()
+    _problem: str = ""
+    _at: datetime | None = None
+    _counted: float = field(default=-KEEP_SECONDS)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
+
+    def view(self) -> StorageView:
+        """Return the last count; begin another one when it is old."""
+        with self._lock:
+            old = time.monotonic() - self._counted > KEEP_SECONDS
+            if old and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._count, name="storage", daemon=True)
+                self._thread.start()
+            thread = self._thread
+        if self._at is None and thread is not None:
+            thread.join(WAIT_SECONDS)
+        return storage_view(self._parts, self._at, self._problem)
+
+    def _count(self) -> None:
+        try:
+            self._parts, self._problem = disk_use(self.settings), ""
+        except (HeadraceError, OSError) as error:
+            self._problem = getattr(error, "what", str(error))
+        self._at, self._counted = datetime.now(UTC), time.monotonic()
+
+
+def storage_view(parts: Sequence[PartUse], at: datetime | None, problem: str) -> StorageView:
+    """Return what the page shows of a count."""
+    total = sum(part.total for part in parts) or 1
+    by_dataset: dict[str, int] = defaultdict(int)
+    for part in parts:
+        by_dataset[part.part.dataset or "platform"] += part.total
+    return StorageView(
+        at=moment(at) if at else "",
+        lines=[
+            StorageLine(
+                use.part.dataset or "–",
+                use.part.release,
+                use.part.name,
+                [size(getattr(use, name)) if getattr(use, name) else "" for name in COUNTS],
+                use.total / total,
+            )
+            for use in parts
+        ],
+        totals=[size(sum(getattr(use, name) for use in parts)) for name in COUNTS],
+        datasets=[(name, size(n), n / total) for name, n in sorted(by_dataset.items(), key=lambda item: -item[1])],
+        problem=problem,
+    )

@@ -1,0 +1,82 @@
+"""Routes of the overview and of a dataset's pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from include.console.dataset_view import (
+    contract_view,
+    dataset_view,
+    derived_view,
+    described_dataset,
+    progress_of,
+    rejected_samples,
+)
+from include.console.overview_view import overview_view
+from include.console.page_response import Console, chosen_range, console_of, page
+from include.console.runs_view import runs_view
+from include.status.derived_progress import DerivedProgress
+
+routes = APIRouter()
+DATASETS = "Overview"
+
+
+@routes.get("/", response_class=HTMLResponse)
+def overview(request: Request) -> HTMLResponse:
+    """Return the overview of all streams."""
+    chosen = chosen_range(request)
+    view, live = overview_view(console_of(request).observer, chosen), f"/live/overview?range={chosen.name}"
+    return page(request, "overview", "Overview", "Overview", live=live, view=view, chosen=chosen.name)
+
+
+@routes.get("/datasets/{name}", response_class=HTMLResponse)
+def dataset(request: Request, name: str) -> HTMLResponse:
+    """Return the page of a dataset. Raises DatasetUnknown."""
+    chosen = chosen_range(request)
+    template, view = dataset_part(console_of(request), name, chosen.name)
+    live = f"/live/datasets/{name}?range={chosen.name}"
+    return page(request, template, DATASETS, name, live=live, view=view, chosen=chosen.name)
+
+
+def dataset_part(console: Console, name: str, range_name: str) -> tuple[str, Any]:
+    """Return the template of a dataset's page, and what it shows. Raises DatasetUnknown."""
+    from include.console.live_observer import RANGES
+
+    each = progress_of(console.observer.snapshot(), name)
+    if isinstance(each, DerivedProgress):
+        return "derived", derived_view(console.observer, each)
+    return "dataset", dataset_view(console.observer, each, RANGES[range_name])
+
+
+@routes.get("/datasets/{name}/rejected", response_class=HTMLResponse)
+def rejected(request: Request, name: str, reason: str | None = None) -> HTMLResponse:
+    """Return samples of rejected records with their payloads. Raises DatasetUnknown, TableUnknown."""
+    console = console_of(request)
+    known = getattr(progress_of(console.observer.snapshot(), name), "rejected", {})
+    samples = rejected_samples(console.settings, name, reason)
+    title = f"{name}: rejected records"
+    return page(
+        request, "rejected", DATASETS, title, dataset=name, reason=reason, reasons=sorted(known), samples=samples
+    )
+
+
+@routes.get("/datasets/{name}/runs", response_class=HTMLResponse)
+def runs(request: Request, name: str, before: int | None = None, after: int | None = None) -> HTMLResponse:
+    """Return a page of a dataset's runs, the newest first. Raises DatasetUnknown."""
+    console = console_of(request)
+    release = progress_of(console.observer.snapshot(), name).release
+    view = runs_view(console.settings, name, request.query_params.get("release") or release, before, after)
+    return page(request, "runs", DATASETS, f"{name}: runs", dataset=name, view=view)
+
+
+@routes.get("/datasets/{name}/contract", response_class=HTMLResponse)
+def contract(request: Request, name: str) -> HTMLResponse:
+    """Return the contract of the running release, else that of the folder. Raises DatasetUnknown, IsDerived."""
+    console = console_of(request)
+    each = progress_of(console.observer.snapshot(), name)
+    declared = described_dataset(console.settings, name, each.release)
+    view, release = contract_view(declared.contract), each.release or "none yet"
+    return page(request, "contract", DATASETS, f"{name}: contract", dataset=name, view=view, release=release)

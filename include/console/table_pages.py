@@ -1,0 +1,61 @@
+"""Routes of published tables, the SQL box, lineage and storage."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from include.console.lineage_view import lineage_view
+from include.console.page_response import Console, console_of, page
+from include.console.query_view import query_view
+from include.console.storage_view import StorageCount
+from include.console.tables_view import VersionMemory, table_view, tables_view
+from include.reading.published_tables import pinned
+
+routes = APIRouter()
+EXAMPLE = "select * from {} limit 20"
+
+
+def memory_of(console: Console) -> VersionMemory:
+    """Return what this server remembers of table versions."""
+    found: VersionMemory = console.memory.setdefault("versions", VersionMemory())
+    return found
+
+
+@routes.get("/tables", response_class=HTMLResponse)
+def tables(request: Request) -> HTMLResponse:
+    """Return the published tables."""
+    console = console_of(request)
+    lines = tables_view(console.settings, memory_of(console))
+    return page(request, "tables", "Tables", "Published tables", lines=lines)
+
+
+@routes.get("/tables/{name}", response_class=HTMLResponse)
+def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
+    """Return a table's first rows, and a chart of a gold table. Raises TableUnknown."""
+    console = console_of(request)
+    view = table_view(console.settings, name, measure, memory_of(console))
+    return page(request, "table", "Tables", name, view=view, sql=EXAMPLE.format(name))
+
+
+@routes.get("/sql", response_class=HTMLResponse)
+def sql(request: Request, q: str = "") -> HTMLResponse:
+    """Return the SQL box with the result of `q`; 400 when it cannot be run."""
+    view = query_view(console_of(request).settings, q)
+    return page(request, "sql", "SQL", "SQL over the published tables", status=400 if view.problem else 200, view=view)
+
+
+@routes.get("/lineage", response_class=HTMLResponse)
+def lineage(request: Request) -> HTMLResponse:
+    """Return the drawing of which table is made of which."""
+    settings = console_of(request).settings
+    view = lineage_view(settings, sorted(pinned(settings).tables))
+    return page(request, "lineage", "Lineage", "Lineage", view=view)
+
+
+@routes.get("/storage", response_class=HTMLResponse)
+def storage(request: Request) -> HTMLResponse:
+    """Return the bytes of each part of the state folder."""
+    console = console_of(request)
+    count: StorageCount = console.memory.setdefault("storage", StorageCount(console.settings))
+    return page(request, "storage", "Storage", "Storage", view=count.view())

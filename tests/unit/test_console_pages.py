@@ -1,0 +1,134 @@
+"""The console's pages: what they show, that data in them is text, and that nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from console_client import HOSTILE, console_client, published_state
+from fastapi.testclient import TestClient
+from ledgered_stream import Stream
+from plan_samples import plan_at
+
+from include.plans.stage_results import Stage
+from include.settings import Settings
+
+PAGES = [
+    *("/", "/?range=day", "/?range=nonsense", "/plans", "/tables", "/lineage", "/storage", "/sql", "/log-in"),
+    *("/datasets/flights", "/datasets/weather", "/datasets/weather_delays", "/datasets/flights?range=month"),
+    *("/datasets/flights/runs", "/datasets/flights/quality", "/datasets/flights/contract"),
+    *("/tables/silver.sales", "/tables/rejected.sales", "/tables/bronze.sales", "/sql?q=select+1+as+one"),
+]
+FOREIGN = re.compile(r'(?:src|href|action)="(?:https?:)?//|\sstyle="|\son\w+="|<script(?! src="/static/)|<style')
+
+
+@pytest.fixture
+def stream(settings: Settings) -> Stream:
+    return published_state(settings)
+
+
+@pytest.fixture
+def client(settings: Settings, stream: Stream) -> Iterator[TestClient]:
+    with console_client(settings) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_page_is_shown_and_loads_nothing_from_elsewhere(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert FOREIGN.findall(answer.text) == []
+    assert "'unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.text.count("<h1>") == 1
+    assert 'class="skip"' in answer.text
+
+
+def test_overview_shows_the_stream_and_its_figures(client: TestClient) -> None:
+    text = client.get("/").text
+    assert '<a href="/datasets/flights">flights</a>' in text
+    assert "Records published, per second" in text
+    assert "not audited yet" in text
+    assert "Not known" in text, "there is no broker, and the page says so"
+
+
+def test_dataset_shows_counts_by_layer_and_reasons(client: TestClient) -> None:
+    text = client.get("/datasets/flights").text
+    assert "<b>60</b>" in text, "rows of bronze"
+    assert "<b>51</b>" in text, "rows of silver"
+    assert re.search(r'reason=duplicate">duplicate</a></th><td class="number">3</td>', text)
+
+
+def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.console.runs_view.PAGE", 2)
+    newest = client.get("/datasets/flights/runs").text
+    assert re.findall(r'<th scope="row">(\d+)</th>', newest) == ["2", "1"]
+    older = re.search(r'href="(/datasets/flights/runs\?release=\w+&amp;before=1)"', newest)
+    assert older is not None
+    assert "Newer runs" not in newest
+    last = client.get(older[1].replace("&amp;", "&")).text
+    assert re.findall(r'<th scope="row">(\d+)</th>', last) == ["0"]
+    assert "Older runs" not in last
+    back = re.search(r'href="([^"]+)">Newer runs', last)
+    assert back is not None
+    assert re.findall(r'<th scope="row">(\d+)</th>', client.get(back[1].replace("&amp;", "&")).text) == ["2", "1"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/datasets/sales/rejected", "/tables/silver.sales", "/sql?q=select+*+from+silver.sales"]
+)
+def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "rejected" in path:
+        monkeypatch.setattr("include.console.stream_pages.progress_of", lambda *_: None)
+    text = client.get(path).text
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/datasets/nope", 404, "is unknown"),
+        ("/datasets/..%2f..", 404, "no such page"),
+        ("/datasets/weather_delays/contract", 404, "is derived"),
+        ("/tables/gold.nope", 404, "is unknown"),
+        ("/plans/release-flights-9", 404, "is unknown"),
+        ("/plans/%3Cb%3E", 404, "&lt;b&gt;"),
+        ("/nope", 404, "no such page"),
+        ("/datasets/flights/runs?before=x", 422, "is not a value of before"),
+        ("/live/datasets/nope", 404, "is unknown"),
+        ("/sql?q=drop+table+x", 400, "was refused"),
+        ("/sql?q=select+*+from+nope", 400, "does not exist"),
+        ("/static/../console_app.py", 404, "no such page"),
+        ("/static/%2e%2e/console_app.py", 404, "no such page"),
+    ],
+)
+def test_wrong_address_is_explained(client: TestClient, path: str, status: int, word: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, word in answer.text) == (status, True), answer.text[-600:]
+
+
+def test_other_name_of_the_server_is_refused(client: TestClient) -> None:
+    """A page of another site whose name leads here (DNS rebinding) must not read anything."""
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert client.get("/", headers={"host": "127.0.0.1:8080"}).status_code == 200
+
+
+def test_plan_shows_stages_and_who_did_them(settings: Settings, client: TestClient) -> None:
+    plan_at(settings, Stage.BUILT, Stage.COMPARED)
+    text = client.get("/plans").text
+    assert '<a href="/plans/release-flights-1">release-flights-1</a>' in text
+    page = client.get("/plans/release-flights-1").text
+    assert page.count("badge good") >= 2
+    assert "by ann" in page
+    assert "<button" not in page, "nobody is logged in, so nothing can be decided"
+
+
+def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
+    from include.console.page_response import part
+    from include.console.stream_pages import dataset_part
+
+    console = client.app.state.console  # type: ignore[attr-defined]
+    template, view = dataset_part(console, "flights", "hour")
+    assert '<h2 id="journey">' in part(template, view=view)
