@@ -22,14 +22,15 @@ def console(
         typer.Option(metavar="NAME", help="Add a user to HEADRACE_CONSOLE_PASSWORDS, or change the password; exit."),
     ] = None,
 ) -> None:
-    """Serve pages that show streams, tables, plans and quality, until Ctrl-C. `headrace up` starts one by itself."""
+    """Serve pages that show streams, tables, plans and quality, for decisions after a log-in; `up` starts one too."""
 
     settings = load_settings()
     if add_user is not None:
         _add_user(settings, add_user)
         return
-    from include.console.console_server import serve
+    from include.console.console_server import refuse_exposed, serve
 
+    refuse_exposed(settings, host)
     chosen = chosen_port(0, settings.console_port if port is None else port, "console", "--port")
     text = f"console: http://{host}:{chosen}   (Ctrl-C ends it)"
     Console(soft_wrap=True).print(text, highlight=False, markup=False)

@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "console": LazyCommand(
         "include.cli.console_command:console",
-        "Serve pages that show streams, tables, plans and quality, for decisions after a log-in.",
+        "Serve pages that show streams, tables, plans and quality, for decisions after a log-in; `up` starts one too.",
     ),
     "wait": LazyCommand(
         "include.cli.status_command:wait",

@@ -28,10 +28,15 @@ class ConsoleExposed(Terminal):
         self.host = host
 
 
-def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve the console until SIGTERM or SIGINT. Raises ConsoleExposed."""
+def refuse_exposed(settings: Settings, host: str) -> None:
+    """Raise ConsoleExposed when others than this machine could read without a log-in."""
     if not is_loopback(host) and settings.console_passwords is None:
         raise ConsoleExposed(host)
+
+
+def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve the console until SIGTERM or SIGINT. Raises ConsoleExposed."""
+    refuse_exposed(settings, host)
     uvicorn.run(
         console_app(settings, host),
         host=host,
