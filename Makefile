@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-rules bench-identities bench-gold-keys stack-up stack-down stack-check lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys stack-up stack-down stack-check lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -86,6 +86,9 @@ bench-change: setup-runtime ## measure changing history: rebuild, stream latency
 
 bench-growth: setup-dev ## measure how the platform's own costs grow with 100,000 commits of history
 	@PYTHONPATH=tests .venv/bin/python tests/speed/growth_speed.py $(ARGS)
+
+bench-console: setup-dev ## measure the console's pages at 100,000 runs of history: milliseconds, against the goal
+	@PYTHONPATH=tests/unit .venv/bin/python tests/speed/console_speed.py $(ARGS)
 
 bench-identities: setup-dev ## measure how long a run takes to find its duplicates among 100 million identities
 	@PYTHONPATH=tests .venv/bin/python tests/speed/identity_speed.py $(ARGS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from include.catalog.dataset import dataset_names, declared_dataset
+from include.catalog.dataset import CODE, dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
 from include.errors import HeadraceError
@@ -50,8 +51,7 @@ class LineageView:
 
 def lineage_view(settings: Settings, published: Sequence[str]) -> LineageView:
     """Return the drawing of all declared datasets; `published` tables have a page."""
-    notes: list[str] = []
-    edges = list(declared_edges(settings, notes))
+    edges, notes = known_edges(settings)
     nodes = placed_nodes(edges, published)
     at = {node.name: node for node in nodes}
     return LineageView(
@@ -62,6 +62,20 @@ def lineage_view(settings: Settings, published: Sequence[str]) -> LineageView:
         rows=[(edge.source, edge.target, edge.by) for edge in edges],
         notes=notes,
     )
+
+
+_known: dict[Path, tuple[object, tuple[list[LineageEdge], list[str]]]] = {}
+
+
+def known_edges(settings: Settings) -> tuple[list[LineageEdge], list[str]]:
+    """Return the edges of all datasets, and notes; folders are read again only when a file of theirs has changed."""
+    files = sorted(path for path in settings.datasets.glob("*/**/*") if path.suffix in CODE)
+    state = [(path, path.stat().st_mtime_ns) for path in files]
+    known = _known.get(settings.datasets)
+    if known is None or known[0] != state:
+        notes: list[str] = []
+        known = _known[settings.datasets] = (state, (list(declared_edges(settings, notes)), notes))
+    return known[1]
 
 
 def declared_edges(settings: Settings, notes: list[str]) -> Iterator[LineageEdge]:

@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from importlib import import_module
 
 from include.audit.audit_outcome import AuditOutcome, last_outcome
 from include.catalog.dataset import released_dataset
-from include.errors import HeadraceError
+from include.errors import HeadraceError, Transient
 from include.ledger.ledger_reader import LedgerReader, open_reader
 from include.ledger.watermark import WatermarkProgress
 from include.plans.plan import PlanRecord
@@ -27,6 +28,15 @@ from include.status.stream_progress import Progress, observe_progress, value_or_
 
 PAUSE, IDLE_PAUSE, IDLE_AFTER = 2.0, 10.0, 30.0
 FIRST_WITHIN = 15.0
+HISTORY_SECONDS = 1.0
+SLOW_PACKAGES = ("duckdb", "polars", "pyarrow.dataset", "deltalake")
+
+
+class NotObserved(Transient):
+    """The first observation takes long: Kafka or the disk does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nothing was observed within {FIRST_WITHIN:.0f} s", "headrace status, then open it again")
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,8 @@ class LiveObserver:
     _stop: threading.Event = field(default_factory=threading.Event)
     _snapshot: LiveSnapshot | None = None
     _looked_at: float = 0.0
+    _behind: bool = False
+    """Whether the ledger has runs that the histories lack."""
 
     def __post_init__(self) -> None:
         self._ledger = open_reader(self.settings)
@@ -96,11 +108,13 @@ class LiveObserver:
         self._stop.set()
 
     def snapshot(self) -> LiveSnapshot:
-        """Return the last observation; wait for the first one."""
+        """Return the last observation; wait for the first one. Raises NotObserved."""
         self._looked_at = self.clock()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None, FIRST_WITHIN)
-        return self._snapshot or self.observe()
+        if self._snapshot is None:
+            raise NotObserved
+        return self._snapshot
 
     @property
     def number(self) -> int:
@@ -137,21 +151,27 @@ class LiveObserver:
         return snapshot
 
     def _run(self) -> None:
+        for name in SLOW_PACKAGES:
+            # Otherwise the first page that reads a table would wait for it.
+            import_module(name)
         while not self._stop.is_set():
             # An error of one observation, such as a full disk, must not end all later ones.
             with suppress(HeadraceError, OSError, ValueError):
                 self.observe()
             idle = self.clock() - self._looked_at > IDLE_AFTER
-            self._stop.wait(IDLE_PAUSE if idle else PAUSE)
+            self._stop.wait(0.0 if self._behind else IDLE_PAUSE if idle else PAUSE)
 
     def _advance_histories(self) -> None:
+        """Read what is new in the ledger, for a second at most: a long history appears bit by bit."""
+        until, self._behind = time.monotonic() + HISTORY_SECONDS, False
         for name, totals in self._ledger.totals().items():
-            history = self._histories.setdefault(name, StreamHistory(name))
-            with self._changed:
-                more = history.advance(self._ledger, totals.releases)
+            history, more = self._histories.setdefault(name, StreamHistory(name)), True
             while more and not self._stop.is_set():
                 with self._changed:
                     more = history.advance(self._ledger, totals.releases)
+                if more and time.monotonic() > until:
+                    self._behind = True
+                    break
 
     def _watermark(self, publication: Publication) -> datetime | None:
         """Return the watermark of the published release. Raises the errors of ledger and catalog."""

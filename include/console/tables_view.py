@@ -11,10 +11,10 @@ from include.catalog.dataset import IsDerived, ReleaseUnknown
 from include.catalog.pipeline import AdditiveGold, Gold, gold_session, gold_window, grain_columns
 from include.console.chart_shapes import BarChart, bar_chart
 from include.console.dataset_view import release_of
-from include.console.display_values import short, size, whole
+from include.console.display_values import UNKNOWN, short, size, whole
 from include.console.query_view import QueryRows, layer_order, limited_rows
 from include.reading.publication import PublishedTable
-from include.reading.published_tables import PinnedTables, pinned
+from include.reading.published_tables import PinnedTables, PublishedVersionGone, pinned
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -36,6 +36,7 @@ class TableLine:
     files: str
     version: str
     batch: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ def tables_view(settings: Settings, memory: VersionMemory) -> list[TableLine]:
 
 
 def table_line(reading: PinnedTables, name: str, memory: VersionMemory) -> TableLine:
-    """Return a table as a line. Raises TableUnknown, PublishedVersionGone."""
+    """Return a table as a line; one that cannot be opened has dashes. Raises TableUnknown."""
     table = reading.table(name)
-    facts = memory.get(table, "facts", lambda: reading.facts(name))
-    numbers = whole(facts.rows), size(facts.size), whole(facts.files)
-    return TableLine(name, table.dataset, *numbers, whole(table.version), whole(table.batch))
+    try:
+        facts = memory.get(table, "facts", lambda: reading.facts(name))
+        numbers, problem = (whole(facts.rows), size(facts.size), whole(facts.files)), ""
+    except PublishedVersionGone as error:
+        numbers, problem = (UNKNOWN, UNKNOWN, UNKNOWN), error.what
+    return TableLine(name, table.dataset, *numbers, whole(table.version), whole(table.batch), problem)
 
 
 def table_view(settings: Settings, name: str, measure: str, memory: VersionMemory) -> PublishedTableView:

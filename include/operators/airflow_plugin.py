@@ -1,6 +1,6 @@
-"""Pages in Airflow's web server: a plan's comparison, a dataset's Data Docs, and the links to them from tasks.
+"""Pages in Airflow's web server: a plan's comparison, a dataset's Data Docs, the links to them, and to the console.
 
-Reads: the plan's folder, the site of Data Docs.  Writes: nothing.
+Reads: the plan's folder, the site of Data Docs, where the console is.  Writes: nothing.
 Guarantee: login is required; no script of a page runs, and data in it is text.
 Does not: change a plan; tasks do.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, HTTPException
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
 from include.settings import load_settings
@@ -64,9 +64,24 @@ def data_docs(dataset: str, page: str) -> FileResponse:
     raise HTTPException(404, f"Data Docs of {dataset} have no such page; headrace quality run writes them")
 
 
+@pages.get("/console")
+def console() -> RedirectResponse:
+    """Lead to the console, which has another port; 404 while it does not run."""
+    from include.state.process_states import CONSOLE
+    from include.state.run_files import is_alive, read_run_file
+
+    run = read_run_file(load_settings(), CONSOLE)
+    if run is None or not is_alive(run):
+        raise HTTPException(404, "the console does not run; headrace up starts it")
+    return RedirectResponse(str(run.extra["page"]), 307)
+
+
 class HeadracePlugin(AirflowPlugin):
     """Named in pyproject.toml as an entry point, so that Airflow finds it wherever the packages are installed."""
 
     name = "headrace"
     fastapi_apps: list[Any] = [{"app": pages, "url_prefix": PAGES, "name": "Headrace"}]
+    external_views: list[Any] = [
+        {"name": "Headrace", "href": f"{PAGES}/console", "destination": "nav", "nav_top_level": True}
+    ]
     operator_extra_links: list[Any] = [ComparisonLink(), DataDocsLink()]

@@ -1,0 +1,83 @@
+"""The console as a process: the runner starts it, restarts it at the same address, and ends it."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from stand_ins import StandIns
+
+from include.host.ports import free_ports, listener
+from include.paths import log_path
+from include.process_control import driver_process, runner
+from include.process_control.console_process import start_console
+from include.settings import Settings
+from include.state.process_states import CONSOLE, ProcessState
+from include.state.run_files import is_alive, read_run_file, send
+from include.status.process_status import observe_console
+
+
+@pytest.fixture
+def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+    """A runner in this process that keeps a real console, with stand-ins for the rest."""
+    (port,) = free_ports(1)
+    settings = two_datasets.model_copy(update={"console": "on", "console_port": port})
+    for name, value in (("CONSOLE", "on"), ("CONSOLE_PORT", str(port)), ("DATASETS", str(settings.datasets))):
+        monkeypatch.setenv(f"HEADRACE_{name}", value)
+    found = StandIns(settings)
+    monkeypatch.setattr(driver_process, "driver_command", found.command)
+    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    yield found
+    found.end()
+    run = read_run_file(settings, CONSOLE)
+    if run is not None:
+        send(run, signal.SIGKILL)
+
+
+def works(site: StandIns) -> bool:
+    return observe_console(site.settings).state is ProcessState.RUNNING
+
+
+def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None:
+    site.until(lambda: works(site), log_path(site.settings, CONSOLE).name, within=60)
+    before = read_run_file(site.settings, CONSOLE)
+    assert before is not None
+    with urllib.request.urlopen(f"{before.extra['page']}/health") as answer:
+        assert answer.read() == b"ok"
+    assert observe_console(site.settings).detail == before.extra["page"]
+    send(before, signal.SIGKILL)
+    site.until(lambda: not works(site), "it was killed")
+    site.until(lambda: works(site), "it runs again", within=60)
+    again = read_run_file(site.settings, CONSOLE)
+    assert again is not None
+    assert (again.pid != before.pid, again.extra["page"]) == (True, before.extra["page"])
+    site.runner.stopping = True
+    site.until(lambda: site.step() and not is_alive(again), "it ends with the runner")
+    assert read_run_file(site.settings, CONSOLE) is None
+
+
+def test_console_on_a_taken_port_is_given_up_and_says_why(site: StandIns) -> None:
+    with listener(site.settings.console_port):
+        site.until(lambda: observe_console(site.settings).state is ProcessState.FAILED)
+        assert f"port {site.settings.console_port} is in use" in observe_console(site.settings).detail
+
+
+def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = StandIns(two_datasets.model_copy(update={"console": "off"}))
+    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    monkeypatch.setattr(runner, "start_console", lambda _: pytest.fail("it was started"))
+    for _ in range(3):
+        found.step()
+    found.end()
+    assert observe_console(found.settings).state is ProcessState.STOPPED
+
+
+def test_free_port_is_used_again(two_datasets: Settings) -> None:
+    runs = []
+    for _ in range(2):
+        run = start_console(two_datasets)
+        runs.append(run)
+        send(run, signal.SIGKILL)
+    assert runs[0].extra["page"] == runs[1].extra["page"]
