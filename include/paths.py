@@ -94,8 +94,9 @@ def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> 
     return release_path(settings, dataset, release) / "verified" / f"{plan}.json"
 
 
-def amendments_path(settings: Settings, dataset: str) -> Path:
+def decision_log_path(settings: Settings, dataset: str) -> Path:
     """Decisions of people about a dataset's rejected records."""
+    # The name that states of earlier versions have.
     return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
 
 

@@ -10,7 +10,7 @@ from include.audit.kafka_records import AuditUnavailable, Topic
 from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.kafka import BrokerUnreachable, TopicMissing
-from include.reading.amendments import amendments
+from include.reading.decision_log import decided_records
 from include.reading.publication import find_publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
@@ -43,8 +43,8 @@ def audit_dataset(
         why = Finding(FindingKind.missing, f"release.{name}", 0, f"{error.what}; the tables were not audited")
         return DatasetAudit(name, publication.release, publication.batch, (), findings=(why,))
     tables = PinnedTables(tables_of(settings, publication))
-    amended = amendments(settings, name).items()
-    fixes = {record: amendment.payload for record, amendment in amended if amendment.payload is not None}
+    decided = decided_records(settings, name).items()
+    fixes = {place: record.payload for place, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
     return dataset_audit(dataset, publication, tables, topic, fixes, progress)
 

@@ -183,21 +183,21 @@ class _AuditedTables:
             self.files.append(counted)
             self.findings += wrong
 
-    def check(self, judged: str, needed: Sequence[str], findings: Callable[[], Iterable[Finding]]) -> None:
-        """Add the findings about `judged`; when a table of `needed` cannot be read, name its file and go on."""
+    def check(self, audited: str, needed: Sequence[str], findings: Callable[[], Iterable[Finding]]) -> None:
+        """Add the findings about `audited`; when a table of `needed` cannot be read, name its file and go on."""
         if self.damaged.isdisjoint(needed):
             try:
                 self.findings += list(findings())
                 return
             except READ_ERRORS as error:
-                self._name_damage(judged, needed, error)
+                self._name_damage(audited, needed, error)
         unreadable = ", ".join(name for name in needed if name in self.damaged)
-        if judged not in self.damaged:
-            self.unchecked[judged] = UncheckedTable(judged, "", f"{unreadable} cannot be read")
+        if audited not in self.damaged:
+            self.unchecked[audited] = UncheckedTable(audited, "", f"{unreadable} cannot be read")
 
-    def _name_damage(self, judged: str, needed: Sequence[str], error: Exception) -> None:
+    def _name_damage(self, audited: str, needed: Sequence[str], error: Exception) -> None:
         found = [finding for name in needed for finding in unreadable_files(self.tables.table(name))]
-        found = found or [unreadable_table(self.tables.table(judged), error)]
+        found = found or [unreadable_table(self.tables.table(audited), error)]
         self.damaged |= {finding.table for finding in found}
         named = {finding.table for finding in self.findings if finding.kind == FindingKind.damaged}
         self.findings += [finding for finding in found if finding.table not in named]

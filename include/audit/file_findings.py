@@ -17,6 +17,7 @@ from include.audit.audit_findings import Finding, FindingKind
 from include.clients.commit_history import HistoryDamaged
 from include.clients.delta_log import LogDamaged, LogIncomplete
 from include.clients.file_checksum import file_checksum, named_checksum
+from include.clients.table_files import add_actions
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PublishedVersionGone, open_table
 
@@ -80,8 +81,7 @@ def unreadable_table(table: PublishedTable, error: Exception) -> Finding:
 
 
 def _files(table: PublishedTable) -> list[_File]:
-    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
-    log = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
+    log = add_actions(open_table(table))
     columns = (log[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return [_File(unquote(path), size, rows or 0) for path, size, rows in zip(*columns, strict=True)]
 

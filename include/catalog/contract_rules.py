@@ -129,11 +129,6 @@ def typed_rule(
         return _table_rule(facts, own, types)
 
 
-def read_rules(written: Iterable[Mapping[str, Any]], types: Mapping[str, str] | None) -> tuple[Rule, ...]:
-    """Return rules as they stand in `quality`; raises Unfit, and ValidationError of pydantic."""
-    return tuple(typed_rule(RuleModel.model_validate(each), types) for each in written)
-
-
 def rule_findings(rules: Iterable[tuple[Key, Rule]]) -> Iterator[Finding]:
     """Yield the rules whose name cannot be used, and those that one name and column do not tell apart."""
     rules = list(rules)

@@ -22,12 +22,11 @@ from include.catalog.pipeline import (
 )
 from include.catalog.windows import session_findings, window_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
+from include.record_coordinates import COORDINATES
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000
 SHORTEST_RETENTION = timedelta(hours=1)
-COORDINATES = ("_topic", "_partition", "_offset", "_timestamp", "_batch_id")
-"""Columns that the platform adds to silver."""
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
 """Texts, which are skipped, and names that are not of functions."""

@@ -32,9 +32,9 @@ from include.catalog.pipeline import (
     row_columns,
     row_condition,
 )
-from include.catalog.pipeline_checks import COORDINATES
 from include.catalog.query_grains import grain_problems
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
+from include.record_coordinates import COORDINATES
 
 WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")

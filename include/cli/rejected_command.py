@@ -16,7 +16,7 @@ from rich.text import Text
 from include.cli.option_types import Offset, Offsets, Partition, utc_time
 from include.cli.query_command import wide_console
 from include.reading import pinned
-from include.reading.amendments import Decision, amendments
+from include.reading.decision_log import Decision, decided_records
 from include.reading.plain_values import excerpt, iso_time, json_value, text_of
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
@@ -64,7 +64,7 @@ def list_rejected(
     found = [
         record
         for name in _datasets(reading, dataset)
-        for record in rejected_records(reading, name, selection, amendments(settings, name), limit)
+        for record in rejected_records(reading, name, selection, decided_records(settings, name), limit)
     ]
     if as_json:
         json.dump([_values(record) for record in found], sys.stdout, indent=1, ensure_ascii=False)
@@ -82,15 +82,15 @@ def show_rejected(
 ) -> None:
     """Show one record: original payload, fix, reasons, and all decisions with author, time and reason."""
 
-    reading, decided = pinned(), amendments(load_settings(), dataset)
+    reading, decided = pinned(), decided_records(load_settings(), dataset)
     _datasets(reading, dataset)
     where = RejectedFilter(offsets={partition: (offset, offset + 1)})
     found = rejected_records(reading, dataset, where, decided)
-    amendment = decided.get((partition, offset))
-    if not found and amendment is None:
+    decided_record = decided.get((partition, offset))
+    if not found and decided_record is None:
         wide_console().print("no rejected record matches")
         raise typer.Exit(1)
-    decisions = () if amendment is None else amendment.decisions
+    decisions = () if decided_record is None else decided_record.decisions
     if as_json:
         values = _values(found[0]) if found else {"status": REINSTATED, "decisions": _decisions(decisions)}
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def add_actions(table: DeltaTable) -> Any:
+    """Return an open table's add actions as an Arrow table: `path`, `num_records`, `size_bytes`, `min.<column>`, …"""
+    import pyarrow as pa
+
+    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
+    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
 
 
 def current_files(table: Path) -> dict[str, int]:
     """Return path below the table's folder → bytes of the newest version's files. Raises deltalake's DeltaError."""
-    import pyarrow as pa
     from deltalake import DeltaTable
 
-    rows = pa.RecordBatchReader.from_stream(DeltaTable(str(table)).get_add_actions(flatten=True)).read_all()
+    rows = add_actions(DeltaTable(str(table)))
     sizes = zip(rows["path"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)
     return {unquote(path): size for path, size in sizes}
 

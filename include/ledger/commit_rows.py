@@ -112,7 +112,11 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
 
 def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
     partition, offset = counts["first"] or (None, None)
-    counted: Values = {"judged": int(counts["judged"]), "broken": int(counts["broken"])}
+    # Commits of earlier versions name the counts so.
+    counted: Values = {
+        "validated": int(counts["judged" if "judged" in counts else "validated"]),
+        "violations": int(counts["broken" if "broken" in counts else "violations"]),
+    }
     return Row(warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
 
 

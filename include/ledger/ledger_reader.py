@@ -15,7 +15,6 @@ from include.ledger.ledger_schema import (
     batches,
     corrections,
     open_engine,
-    publications,
     ranges,
     runs,
     sqlite_file,
@@ -68,7 +67,7 @@ class Batch:
 class ReleaseTotals:
     """What a release's tables hold, in rows: `gold` per table, `reasons` per reason of rejection, `warned` per rule.
 
-    `last_batch` is the last one refined, `published_batch` the last one published; None before the first.
+    `last_batch` is the last one refined, None before the first.
     """
 
     release: str
@@ -80,7 +79,6 @@ class ReleaseTotals:
     gold: Mapping[str, int]
     reasons: Mapping[str, int]
     warned: Mapping[str, int]
-    published_batch: int | None
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class LedgerReader:
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
 
     def run_counts(self, dataset: str, since: datetime | None = None, until: datetime | None = None) -> list[RunCounts]:
-        """Return what rules have counted in each run of a dataset that was judged in [since, until)."""
+        """Return what rules have counted in each run of a dataset that was validated in [since, until)."""
         with self._question() as connection:
             return run_counts(connection, dataset, since, until)
 
@@ -244,7 +242,6 @@ def _release_totals(
         gold=dict(sorted(counts.get("gold", {}).items())),
         reasons={reason: rows for reason, rows in sorted(counts.get("reason", {}).items()) if rows},
         warned=dict(sorted(counts.get("warning", {}).items())),
-        published_batch=_published_batch(connection, dataset, release),
     )
 
 
@@ -262,10 +259,3 @@ def _verified(connection: Connection, dataset: str, release: str) -> list[Verifi
 
 def _utc(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def _published_batch(connection: Connection, dataset: str, release: str) -> int | None:
-    c = publications.c
-    query = select(func.max(c.batch)).where(c.dataset == dataset, c.release == release)
-    found = connection.execute(query).scalar()
-    return None if found is None else int(found)

@@ -30,7 +30,7 @@ from include.ledger.ledger_errors import LedgerMissing, LedgerSchemaMismatch
 from include.paths import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 # A driver waits this long for another writer, then continues without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
@@ -108,9 +108,9 @@ verifications = _table("verifications", "dataset:text release:text plan:text", "
 warnings = _table(
     "warnings",
     "dataset:text release:text last_batch:int rule:text",
-    "judged broken first_partition first_offset",
+    "validated violations first_partition first_offset",
 )
-"""One row per run and rule that only warns: records judged and broken, and the first broken one (null: none)."""
+"""One row per run and rule that only warns: records validated, violations, and the first of them (null: none)."""
 
 totals = _table("totals", "dataset:text release:text kind:text name:text", "rows")
 """Sums over the rows above, kept by `row_totals.py` as commits are entered; `kind`: bronze, rows_in, accepted, …"""

@@ -90,7 +90,7 @@ def _reason(values: Values) -> Iterator[Count]:
 
 
 def _warning(values: Values) -> Iterator[Count]:
-    yield Count(_key(values, "warning", values["rule"]), _rows(values["broken"]))
+    yield Count(_key(values, "warning", values["rule"]), _rows(values["violations"]))
 
 
 def _gold(values: Values) -> Iterator[Count]:

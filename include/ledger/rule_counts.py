@@ -14,7 +14,7 @@ from include.ledger.ledger_schema import reasons, runs, warnings
 
 @dataclass(frozen=True)
 class RuleWarnings:
-    """A rule that only warns, in one run: records judged and broken; `first` is partition and offset, or None."""
+    """A rule that only warns, in one run: records validated, violations, and partition and offset of the `first`."""
 
     validated: int
     violations: int
@@ -23,7 +23,7 @@ class RuleWarnings:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """A refine run: its batches, when it was judged, records in, rejected by reason, and what rules warned of."""
+    """A refine run: its batches, when it was validated, records in, rejected by reason, and what rules warned of."""
 
     release: str
     first_batch: int
@@ -35,7 +35,7 @@ class RunCounts:
 
 
 def run_counts(connection: Connection, dataset: str, since: datetime | None, until: datetime | None) -> list[RunCounts]:
-    """Return the runs of a dataset that were judged in [since, until), of all its releases, in order."""
+    """Return the runs of a dataset that were validated in [since, until), of all its releases, in order."""
     c = runs.c
     conditions: list[ColumnElement[bool]] = [c.dataset == dataset, c.rejected_committed_at_ms.is_not(None)]
     if since is not None:
@@ -70,5 +70,5 @@ def _warnings(connection: Connection, dataset: str) -> dict[tuple[str, int], dic
     query = select(warnings).where(c.dataset == dataset).order_by(c.rule)
     for row in connection.execute(query):
         first = None if row.first_offset is None else (int(row.first_partition), int(row.first_offset))
-        found[row.release, row.last_batch][row.rule] = RuleWarnings(int(row.judged), int(row.broken), first)
+        found[row.release, row.last_batch][row.rule] = RuleWarnings(int(row.validated), int(row.violations), first)
     return found

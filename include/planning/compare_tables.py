@@ -15,12 +15,12 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
 from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
+from include.record_coordinates import RECORD
 from include.sql_quoting import sql_identifier
 
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
 NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
-COORDINATES = ("_topic", "_partition", "_offset")
 # A new contract version alone does not change a rejected record.
 NOT_COMPARED = ("contract_version",)
 # Of sums of doubles, which releases of earlier versions have.
@@ -67,7 +67,7 @@ def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
     if layer == "silver":
         return tuple(dataset.pipeline.identity)
     if layer == "rejected":
-        return COORDINATES
+        return RECORD
     gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
     return row_columns(gold)
 
@@ -92,7 +92,7 @@ def column_types(table: Rows) -> dict[str, str]:
     database.register("_rows", table)
     rows = database.execute("describe select * from _rows").fetchall()
     database.close()
-    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in COORDINATES}
+    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in RECORD}
 
 
 class _TablePair:

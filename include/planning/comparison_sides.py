@@ -13,10 +13,10 @@ from include.plans.plan import Plan
 from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset
+from include.record_coordinates import PLACE
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
 
-RECORD = ("_partition", "_offset")
 LAYERS = ("bronze", "silver", "rejected", "gold")
 
 
@@ -52,7 +52,7 @@ def table_with_slice(
     before, after = sides
     dataset = before.dataset
     published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
-    keys = RECORD if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    keys = PLACE if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
     selected = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
     return published, _replaced(published, before.tables[name], after.tables[name], keys, selected)
 

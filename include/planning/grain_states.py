@@ -106,7 +106,7 @@ with grains as (
         max(_last_batch) as batch
     from gold group by {grain}
 ),
-judged as (
+classified as (
     select
         g.start,
         g.batch,
@@ -120,5 +120,5 @@ judged as (
         end as state
     from grains g asof left join runs r on g.batch >= r.batch
 )
-select start, state, count(*), max(batch) from judged group by all order by start, state
+select start, state, count(*), max(batch) from classified group by all order by start, state
 """

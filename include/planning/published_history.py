@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from include.clients.table_files import add_actions
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.bronze_ranges import batch_offsets as read_batch_offsets
 from include.reading.memory_database import memory_database
@@ -102,9 +103,7 @@ def holes(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, i
 
 def files_of(table: PublishedTable) -> Iterator[FileFacts]:
     """Yield the table's files at its published version."""
-    import pyarrow as pa
-
-    found = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
+    found = add_actions(open_table(table))
     low, high = (_bounds(found, part) for part in ("min.", "max."))
     facts = (_values(found[name]) for name in ("path", "num_records", "size_bytes"))
     for path, rows, size, lower, upper in zip(*facts, low, high, strict=True):

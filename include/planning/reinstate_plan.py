@@ -17,8 +17,8 @@ from include.planning.slice_plan import (
 )
 from include.plans.plan import REINSTATE, Plan, PlanRecord
 from include.plans.plan_journal import planning_lock
-from include.reading.amendments import DISCARD, FIX, Decision, amendments, append_decisions
-from include.reading.amendments import REINSTATE as REINSTATED
+from include.reading.decision_log import DISCARD, FIX, Decision, append_decisions, decided_records
+from include.reading.decision_log import REINSTATE as REINSTATED
 from include.reading.rejected_records import DISCARDED, FIXED, OPEN, RejectedFilter
 from include.settings import Settings
 
@@ -58,8 +58,8 @@ def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> i
     For a plan that was dropped or rolled back. A record with a later decision is left alone.
     """
     restored: list[Decision] = []
-    for amendment in amendments(settings, plan.dataset).values():
-        *_, before, last = [None, None, *(each for each in amendment.decisions if each.act != FIX)]
+    for record in decided_records(settings, plan.dataset).values():
+        *_, before, last = [None, None, *(each for each in record.decisions if each.act != FIX)]
         is_own = last is not None and (last.act, last.at, last.by) == (REINSTATED, plan.planned_at, plan.planned_by)
         if is_own and before is not None and before.act == DISCARD:
             restored.append(replace(before, by=by, at=at))

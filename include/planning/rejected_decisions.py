@@ -12,7 +12,7 @@ from datetime import datetime
 
 from include.catalog.history_slice import BRONZE, Span
 from include.errors import Terminal
-from include.reading.amendments import DISCARD, FIX, Coordinates, Decision, amendments, append_decisions
+from include.reading.decision_log import DISCARD, FIX, Coordinates, Decision, append_decisions, decided_records
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
@@ -97,7 +97,7 @@ def selected_records(
 ) -> dict[Coordinates, int]:
     """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
-    decided, allowed = amendments(settings, dataset), set(statuses)
+    decided, allowed = decided_records(settings, dataset), set(statuses)
     invalid = replace(selection, disposition="invalid")
     found = {
         place: batch

@@ -13,7 +13,6 @@ from include.errors import Terminal
 # 53 weeks: keeps the day of the week, and is longer than the span of the sources (366 days), so that no
 # repetition reaches into the one before. 364 days do not: flights of 31 December would overlap with those of 1 January.
 REPETITION = timedelta(days=371)
-EVENT_COLUMNS = ("key", "value", "occurred_at", "event_id")
 
 
 class InvalidEventRange(Terminal):

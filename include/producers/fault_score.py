@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from include.producers.fault_manifest import Line, read_manifest
+from include.record_coordinates import RECORD
 
-RECORD_KEY = ("_topic", "_partition", "_offset")
 EXPECTED_SCHEMA = {
     "fault": pl.String,
     "kind": pl.String,
@@ -54,17 +54,6 @@ class Score:
     examples: tuple[tuple[str, int, int], ...]
 
     @property
-    def precision(self) -> float:
-        """Share of rejected records that are injected faults (1.0 when none was rejected)."""
-        rejected = self.found + self.wrongly_rejected
-        return self.found / rejected if rejected else 1.0
-
-    @property
-    def recall(self) -> float:
-        """Share of injected faults that were rejected (1.0 when there was none)."""
-        return self.found / self.expected if self.expected else 1.0
-
-    @property
     def perfect(self) -> bool:
         """Whether all faults were rejected for their reasons, and nothing else."""
         return not (self.missed or self.wrong_reason or self.wrongly_rejected)
@@ -81,13 +70,13 @@ def score(manifest: Path, rejected: pl.DataFrame) -> Score:
     expected = _expected(lines)
     topics = {line["run"]["topic"] for line in lines if line["fault"] == "run"}
     found = _rejected_rules(rejected.filter(pl.col("_topic").is_in(sorted(topics))))
-    matched = expected.join(found, on=RECORD_KEY, how="left").with_columns(
+    matched = expected.join(found, on=RECORD, how="left").with_columns(
         found=pl.col("rules").is_not_null(),
         right=pl.col("rules").list.contains(pl.col("reason")).fill_null(value=False),
     )
-    surplus = found.join(expected, on=RECORD_KEY, how="anti")
+    surplus = found.join(expected, on=RECORD, how="anti")
     excused = _in_resent_ranges(surplus, lines)
-    wrong = surplus.join(excused, on=RECORD_KEY, how="anti")
+    wrong = surplus.join(excused, on=RECORD, how="anti")
     kinds = _by_kind(matched)
     totals = Counter[str]()
     for kind in kinds:
@@ -133,7 +122,7 @@ def _in_resent_ranges(surplus: pl.DataFrame, lines: list[Line]) -> pl.DataFrame:
     ]
     resent = pl.DataFrame(ranges, schema=RESENT_SCHEMA, orient="row")
     within = (pl.col("_offset") >= pl.col("start")) & (pl.col("_offset") < pl.col("end"))
-    return surplus.join(resent, on=["_topic", "_partition"]).filter(within).unique(RECORD_KEY)
+    return surplus.join(resent, on=["_topic", "_partition"]).filter(within).unique(RECORD)
 
 
 def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
@@ -153,5 +142,5 @@ def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
 
 
 def _examples(*frames: pl.DataFrame, most: int = 10) -> tuple[tuple[str, int, int], ...]:
-    positions = pl.concat([frame.select(RECORD_KEY) for frame in frames]).head(most)
+    positions = pl.concat([frame.select(RECORD) for frame in frames]).head(most)
     return tuple((topic, partition, offset) for topic, partition, offset in positions.rows())

@@ -35,14 +35,6 @@ NEAR_PLACES = 1_000
 FAR_PLACES = 50_000
 CONFLICT_EVERY = 10
 FAULT_COLUMNS = ("fault", "kind", "reason")
-DELIVERY = {
-    "key": pl.Binary,
-    "value": pl.Binary,
-    "event_id": pl.String,
-    "fault": pl.String,
-    "kind": pl.String,
-    "reason": pl.String,
-}
 # Random streams; a fault must never change its number, or the same seed would inject other faults.
 LATE, REORDER, DUPLICATE, CORRUPT = 1, 2, 3, 4
 

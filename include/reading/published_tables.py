@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.clients.delta_log import LogDamaged, refuse_lost_commits
+from include.clients.table_files import add_actions
 from include.errors import Terminal
 from include.reading.publication import PublishedTable, published_tables
 from include.settings import Settings, load_settings
@@ -131,11 +132,9 @@ def _files_of(path: Path) -> Any:
 
 def table_stats(table: PublishedTable) -> TableStats:
     """Return rows, size and files of a table at its published version, from its Delta log alone."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Not pa.table: it imports pandas first, two seconds, to see whether it was given a frame of it.
-    files = pa.RecordBatchReader.from_stream(open_table(table).get_add_actions(flatten=True)).read_all()
+    files = add_actions(open_table(table))
     counts = files["num_records"]
     rows = None if counts.null_count else int(pc.sum(counts).as_py() or 0)
     return TableStats(table, rows, int(pc.sum(files["size_bytes"]).as_py() or 0), len(files))

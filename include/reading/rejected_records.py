@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from include.reading.amendments import Amendment, Coordinates, Decision
+from include.reading.decision_log import Coordinates, DecidedRecord, Decision
 from include.reading.published_tables import PinnedTables
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
 STATUSES = (OPEN, FIXED, DISCARDED, DUPLICATE)
-NOTHING: Mapping[Coordinates, Amendment] = MappingProxyType({})
+NOTHING: Mapping[Coordinates, DecidedRecord] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Reason:
 class RejectedRecord:
     """A record that is not in silver. `payload` is the value as it came, None for a record without one.
 
-    `status`: see `status_of`; `fix` is the payload that is judged instead; `decisions` is all that was decided.
+    `status`: see `status_of`; `fix` is the payload that is validated instead; `decisions` is all that was decided.
     """
 
     dataset: str
@@ -71,19 +71,19 @@ class RejectedFilter:
 ALL_REJECTED = RejectedFilter()
 
 
-def status_of(disposition: str, amendment: Amendment | None) -> str:
+def status_of(disposition: str, record: DecidedRecord | None) -> str:
     """Return the status of a record in `rejected`.
 
-    OPEN: nobody has decided anything, or it was reinstated in vain; FIXED: it has a fix that was not judged yet, or in
-    vain; DISCARDED: it is to stay out; DUPLICATE: it lost to another record, and nothing can be decided.
+    OPEN: nobody has decided anything, or it was reinstated in vain; FIXED: it has a fix, not validated yet or in vain;
+    DISCARDED: it is to stay out; DUPLICATE: it lost to another record, and nothing can be decided.
     """
     if disposition != "invalid":
         return DUPLICATE
-    if amendment is None:
+    if record is None:
         return OPEN
-    if amendment.is_discarded:
+    if record.is_discarded:
         return DISCARDED
-    return OPEN if amendment.payload is None else FIXED
+    return OPEN if record.payload is None else FIXED
 
 
 def rejected_datasets(reading: PinnedTables) -> list[str]:
@@ -95,7 +95,7 @@ def rejected_records(
     reading: PinnedTables,
     dataset: str,
     selection: RejectedFilter = ALL_REJECTED,
-    decided: Mapping[Coordinates, Amendment] = NOTHING,
+    decided: Mapping[Coordinates, DecidedRecord] = NOTHING,
     limit: int | None = 20,
 ) -> list[RejectedRecord]:
     """Return rejected records, newest first. Payloads are read for these records only."""
@@ -110,7 +110,7 @@ def rejected_records(
 
 
 def rejected_coordinates(
-    reading: PinnedTables, dataset: str, selection: RejectedFilter, decided: Mapping[Coordinates, Amendment]
+    reading: PinnedTables, dataset: str, selection: RejectedFilter, decided: Mapping[Coordinates, DecidedRecord]
 ) -> dict[Coordinates, int]:
     """Return the partition and offset of each such record, with its batch; no payload is read."""
     columns = ("_partition", "_offset", "_batch_id", "disposition")
@@ -118,14 +118,6 @@ def rejected_coordinates(
     if selection.status is not None:
         rows = _with_status(rows, decided, selection.status)
     return {(partition, offset): batch for partition, offset, batch, _ in rows.iter_rows()}
-
-
-def reinstated_coordinates(
-    reading: PinnedTables, dataset: str, decided: Mapping[Coordinates, Amendment]
-) -> list[Coordinates]:
-    """Return the records about which something was decided and that are in `rejected` no longer."""
-    there = rejected_coordinates(reading, dataset, ALL_REJECTED, decided)
-    return sorted(place for place in decided if place not in there)
 
 
 def reason_counts(reading: PinnedTables, dataset: str) -> pl.DataFrame:
@@ -163,7 +155,7 @@ def _chosen(reading: PinnedTables, dataset: str, selection: RejectedFilter) -> p
     return rows
 
 
-def _with_status(rows: pl.DataFrame, decided: Mapping[Coordinates, Amendment], status: str) -> pl.DataFrame:
+def _with_status(rows: pl.DataFrame, decided: Mapping[Coordinates, DecidedRecord], status: str) -> pl.DataFrame:
     import polars as pl
 
     facts = rows.select("disposition", "_partition", "_offset").iter_rows()
@@ -191,10 +183,10 @@ def _record(
     dataset: str,
     row: dict[str, Any],
     payloads: dict[Coordinates, bytes | None],
-    decided: Mapping[Coordinates, Amendment],
+    decided: Mapping[Coordinates, DecidedRecord],
 ) -> RejectedRecord:
     place = (row["_partition"], row["_offset"])
-    amendment = decided.get(place)
+    record = decided.get(place)
     return RejectedRecord(
         dataset=dataset,
         topic=row["_topic"],
@@ -206,7 +198,7 @@ def _record(
         contract_version=row["contract_version"],
         first_seen=row["first_seen"],
         payload=payloads.get(place),
-        status=status_of(row["disposition"], amendment),
-        fix=None if amendment is None else amendment.payload,
-        decisions=() if amendment is None else tuple(amendment.decisions),
+        status=status_of(row["disposition"], record),
+        fix=None if record is None else record.payload,
+        decisions=() if record is None else tuple(record.decisions),
     )

@@ -17,13 +17,13 @@ from include.errors import Terminal
 from include.reading.memory_database import memory_database
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PublishedVersionGone, open_dataset, pinned
+from include.record_coordinates import RECORD
 from include.settings import Settings, load_settings
 from include.sql_quoting import sql_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COORDINATES = ("_topic", "_partition", "_offset")
 POLL_SECONDS = 0.5
 
 
@@ -130,7 +130,7 @@ def _rows_of(table: PublishedTable, files: Sequence[str]) -> Any:
 
 def _difference(now: Any, before: Any) -> tuple[pa.Table, pa.Table]:
     """Return the rows that only `now` has, and those that only `before` has; rows may repeat."""
-    names = [sql_identifier(name) for name in now.schema.names if not name.startswith("_") or name in COORDINATES]
+    names = [sql_identifier(name) for name in now.schema.names if not name.startswith("_") or name in RECORD]
     columns = ", ".join(names)
     database = memory_database()
     try:

@@ -1,7 +1,7 @@
 """Great Expectations' row expectations as Spark columns: the verdict that it gives on pandas, without Python.
 
-Every compiled rule is false where a record breaks it and true everywhere else, never null. Not broken: a record that
-the rule's condition leaves out, and, but for the rules about nulls and pairs, one without a value (adr-0002).
+Every compiled rule is false where a record violates it and true everywhere else, never null. No violation: a record
+that the rule's condition leaves out, and, but for the rules about nulls and pairs, one without a value (adr-0002).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class CompiledRule:
     """A rule as columns: whether it applies to the record, and whether the record violates it. Never null."""
 
     rule: Rule
-    judged: Column
-    broken: Column
+    applies: Column
+    violated: Column
 
     @property
     def holds(self) -> Column:
         """Whether a record keeps the rule."""
-        return ~self.broken
+        return ~self.violated
 
 
 def compiled_rule(rule: Rule) -> CompiledRule:
@@ -42,12 +42,12 @@ def compiled_rule(rule: Rule) -> CompiledRule:
     about = F.lit(True) if rule.condition is None else condition_column(rule.condition)
     if len(rule.columns) == 2:
         considered, kept = _pair(rule)
-        judged = about & considered
+        applies = about & considered
     else:
         value = F.col(rule.columns[0])
         kept = ON_VALUES[rule.expectation](value, rule.arguments)
-        judged = about if rule.expectation in ABOUT_NULLS else about & value.isNotNull()
-    return CompiledRule(rule, judged, judged & ~F.coalesce(kept, F.lit(False)))
+        applies = about if rule.expectation in ABOUT_NULLS else about & value.isNotNull()
+    return CompiledRule(rule, applies, applies & ~F.coalesce(kept, F.lit(False)))
 
 
 def condition_column(condition: Condition) -> Column:

@@ -14,7 +14,7 @@ from include.catalog.contract_rules import WARN
 from spark_jobs.contract.compiled_rules import CompiledRule, compiled_rule
 
 Counts = Mapping[str, Mapping[str, Any]]
-"""By rule: `judged` and `broken` in records; `first`: partition and offset of the least broken one, or None."""
+"""By rule: `validated` records, `violations` among them, and the `first` violation's partition and offset, or None."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class WarningCounter:
     def _counts(self, seen: Mapping[str, Any]) -> Counts:
         return {
             name: {
-                "judged": int(seen[f"judged_{n}"]),
-                "broken": int(seen[f"broken_{n}"]),
+                "validated": int(seen[f"validated_{n}"]),
+                "violations": int(seen[f"violations_{n}"]),
                 "first": None if seen[f"first_{n}"] is None else list(seen[f"first_{n}"]),
             }
             for n, name in enumerate(self.rules)
@@ -53,10 +53,10 @@ def compiled_warning_counter(contract: Contract) -> WarningCounter:
 
 
 def _aggregates(number: int, rule: CompiledRule) -> list[Column]:
-    place = F.when(rule.broken, F.struct("_partition", "_offset"))
+    place = F.when(rule.violated, F.struct("_partition", "_offset"))
     return [
-        F.count_if(rule.judged).alias(f"judged_{number}"),
-        F.count_if(rule.broken).alias(f"broken_{number}"),
+        F.count_if(rule.applies).alias(f"validated_{number}"),
+        F.count_if(rule.violated).alias(f"violations_{number}"),
         F.min(place).alias(f"first_{number}"),
     ]
 
@@ -70,7 +70,7 @@ def summed_counts(counts: Sequence[Counts]) -> Counts:
 def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     places = [part["first"] for part in parts if part["first"] is not None]
     return {
-        "judged": sum(part["judged"] for part in parts),
-        "broken": sum(part["broken"] for part in parts),
+        "validated": sum(part["validated"] for part in parts),
+        "violations": sum(part["violations"] for part in parts),
         "first": min(places, default=None),
     }

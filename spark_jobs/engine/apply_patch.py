@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import Terminal
+from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
@@ -24,7 +25,6 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.row_coordinates import PLACE
 from spark_jobs.layers.silver_writer import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table

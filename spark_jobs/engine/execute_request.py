@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from include.errors import HeadraceError, Terminal
-from include.reading.amendments import amendments_size
+from include.reading.decision_log import decision_log_size
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
 from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.engine.apply_patch import APPLY, REVERT
@@ -89,7 +89,7 @@ def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
     if built.attempt != request.attempt:
         raise PatchNotCurrent(plan, "it was built again after its approval", f"headrace plan compare {plan}")
     # Builds of earlier versions have None. Reverting validates no record.
-    current = (None, amendments_size(active.settings, active.dataset))
+    current = (None, decision_log_size(active.settings, active.dataset))
     if request.kind is RequestKind.APPLY_PATCH and built.decided_until not in current:
         why = "a decision about rejected records was made after it was built"
         raise PatchNotCurrent(plan, why, f"headrace plan compare {plan}")

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, gold_window, grain_columns
 from include.catalog.windows import Start, window_begin, window_end
+from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
 from spark_jobs.layers.gold_rows import rows_of_grains, touched_grains
-from spark_jobs.layers.row_coordinates import PLACE
 from spark_jobs.layers.row_provenance import with_grains_replaced
 from spark_jobs.storage.data_files import Bound, DataFile
 from spark_jobs.storage.delta_table import Table

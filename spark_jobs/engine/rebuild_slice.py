@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
+from include.record_coordinates import PLACE
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.row_coordinates import PLACE
 from spark_jobs.layers.silver_writer import PLACES, REJECTED, SilverWriter
 from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of

@@ -2,7 +2,7 @@
 
 Reads: bronze up to the published batch, the published versions of the tables, decisions about records.
 Writes: a temporary folder: the rows of one slice of batches, one gold table, and the rows that differ.
-Guarantee: duplicates are judged among recomputed rows, so a wrong row of silver changes the verdict on no other.
+Guarantee: duplicates are found among recomputed rows, so a wrong row of silver changes the verdict on no other.
 After a crash: the folder is one of the process's temporary files; nothing else was written.
 Does not: use the release's index of identities, or change a table.
 """
@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.pipeline import AdditiveGold, QueryGold, row_columns
-from include.reading.amendments import Amendment, Coordinates
+from include.reading.decision_log import Coordinates, DecidedRecord
+from include.record_coordinates import PLACE, RANK
 from include.settings import Settings
 from spark_jobs.engine.next_run import last_of_run
 from spark_jobs.engine.rebuild_gold import visible
@@ -32,7 +33,6 @@ from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.row_coordinates import PLACE, RANK
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.silver_layer import run_records, view_run
 from spark_jobs.layers.silver_writer import SilverWriter
@@ -56,9 +56,9 @@ class Recomputed:
 class ChosenDecisions(RecordDecisions):
     """Of the decisions about some records, those that their published rows follow."""
 
-    chosen: Mapping[Coordinates, Amendment] = field(default_factory=dict)
+    chosen: Mapping[Coordinates, DecidedRecord] = field(default_factory=dict)
 
-    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, DecidedRecord]:
         """Return the chosen decisions."""
         return dict(self.chosen)
 
@@ -210,7 +210,9 @@ class _History:
         return rows.join(removed.select(*RANK).distinct(), list(RANK), "left_anti").unionByName(added)
 
 
-def _pending(decided: Mapping[Coordinates, Amendment], tables: Sequence[Table], found: PlanFolder) -> set[Coordinates]:
+def _pending(
+    decided: Mapping[Coordinates, DecidedRecord], tables: Sequence[Table], found: PlanFolder
+) -> set[Coordinates]:
     """Return the decided records that differ."""
     partitions, offsets = zip(*decided, strict=True)
     places = pa.table({"_partition": pa.array(partitions, pa.int32()), "_offset": pa.array(offsets, pa.int64())})
@@ -224,10 +226,10 @@ def _pending(decided: Mapping[Coordinates, Amendment], tables: Sequence[Table], 
     return differing
 
 
-def _without(amendment: Amendment, is_pending: bool) -> Amendment | None:
+def _without(record: DecidedRecord, is_pending: bool) -> DecidedRecord | None:
     """Return what is decided without the latest decision, if that has not acted; None when nothing is left."""
-    decisions = amendment.decisions[:-1] if is_pending else amendment.decisions
-    return Amendment(decisions) if decisions else None
+    decisions = record.decisions[:-1] if is_pending else record.decisions
+    return DecidedRecord(decisions) if decisions else None
 
 
 def compare_gold(history: _History, target: GoldTable) -> Differences:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.clients.delta_log import commit_content
 from include.clients.file_changes import FileChanges, file_changes
+from include.clients.table_files import add_actions
 from include.reading.publication import PublishedTable, SourceVersion
 from include.reading.published_tables import open_table
 from spark_jobs.layers.row_provenance import PROVENANCE
@@ -63,8 +63,7 @@ def open_source(table: PublishedTable) -> SourceTable:
     partitions = delta.metadata().partition_columns
     declared = StructType.fromJson(json.loads(delta.schema().to_json()))
     schema = StructType([field for field in declared.fields if field.name not in partitions])
-    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
-    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all().to_pylist()
+    files = add_actions(delta).to_pylist()
     return SourceTable(table, schema, [{**file, "path": unquote(file["path"])} for file in files])
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from include.catalog.dataset import Dataset
+from include.record_coordinates import COORDINATES, RANK
 from spark_jobs.layers.identity_lookup import identity_columns
-from spark_jobs.layers.row_coordinates import COORDINATES, RANK
 from spark_jobs.storage.duckdb_session import DuckSession
 
 

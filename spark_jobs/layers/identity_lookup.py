@@ -25,8 +25,8 @@ from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import commit_content, read_commit
+from include.record_coordinates import PLACE, RANK
 from include.state.json_file import StateFileUnreadable
-from spark_jobs.layers.row_coordinates import PLACE, RANK
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows, group_bounds
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session

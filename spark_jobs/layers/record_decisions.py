@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.paths import amendments_path
-from include.reading.amendments import Amendment, AmendmentsReader, Coordinates, amendments_size
+from include.paths import decision_log_path
+from include.reading.decision_log import Coordinates, DecidedRecord, DecisionLogReader, decision_log_size
 from include.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator
 
@@ -28,20 +28,20 @@ class RecordDecisions:
     dataset: str
 
     def __post_init__(self) -> None:
-        self._reader = AmendmentsReader(amendments_path(self.settings, self.dataset))
+        self._reader = DecisionLogReader(decision_log_path(self.settings, self.dataset))
 
     def until(self) -> int:
         """How far the list of decisions reaches now."""
-        return amendments_size(self.settings, self.dataset)
+        return decision_log_size(self.settings, self.dataset)
 
-    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, Amendment]:
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, DecidedRecord]:
         """Return what was decided about records of these batches when the list reached `until`."""
         self._reader.advance(until)
         return self._reader.of_batches(*batches)
 
 
 def validate_with_decisions(
-    validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, Amendment]
+    validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, DecidedRecord]
 ) -> DataFrame:
     """Validate records (columns of bronze) as `Validator.validated` does, with the decisions about them."""
     if not decisions:
@@ -57,7 +57,7 @@ def validate_with_decisions(
     return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*validated.columns)
 
 
-def without_decisions(records: DataFrame, decisions: Mapping[Coordinates, Amendment]) -> DataFrame:
+def without_decisions(records: DataFrame, decisions: Mapping[Coordinates, DecidedRecord]) -> DataFrame:
     """Return the records (columns of bronze) about which nothing is decided."""
     if not decisions:
         return records

@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
+from include.record_coordinates import COORDINATES, PLACE
 from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
@@ -20,7 +21,6 @@ from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
-from spark_jobs.layers.row_coordinates import COORDINATES, PLACE
 from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.reading.amendments import Amendment, Coordinates
+from include.reading.decision_log import Coordinates, DecidedRecord
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
@@ -133,7 +133,7 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
     return left
 
 
-def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, Amendment], folder: Path) -> None:
+def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, DecidedRecord], folder: Path) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
     rows = read_files(writer.spark, RECORD, parquet_files(folder / OTHERS))
     validated = validate_with_decisions(writer.validator, rows, decisions)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
+
+from include.clients.table_files import add_actions
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Bound = int | str | datetime | date
@@ -72,9 +73,7 @@ class TableSpec:
 
 def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
     """Return the current files of a table, from its log."""
-    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
-    files = pa.RecordBatchReader.from_stream(delta.get_add_actions(flatten=True)).read_all()
-    return [_known_file(row, spec) for row in files.to_pylist()]
+    return [_known_file(row, spec) for row in add_actions(delta).to_pylist()]
 
 
 def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:

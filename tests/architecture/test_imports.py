@@ -15,6 +15,7 @@ OURS = ("include", "spark_jobs", "infra", "dags", "tests")
 GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
+    "include.record_coordinates",
 )
 LOW = (*GROUND, "include.host", "include.state")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
@@ -27,6 +28,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
     "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),
     "include.kafka_address": ((), "how clients reach Kafka; knows no setting and no topic"),
+    "include.record_coordinates": ((), "names the columns of a record's coordinates; knows no table"),
     "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
     "include.settings": (
@@ -123,7 +125,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.storage": (
         (
             *(*GROUND, "include.clients.delta_log", "include.reading.memory_database"),
-            *("include.clients.commit_history", "include.clients.file_checksum", "include.state.json_file"),
+            *("include.clients.commit_history", "include.clients.file_checksum", "include.clients.table_files"),
+            "include.state.json_file",
         ),
         "tables and leases; knows no layer or dataset",
     ),

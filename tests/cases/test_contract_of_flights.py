@@ -178,15 +178,15 @@ def contract() -> Contract:
 
 @pytest.fixture(scope="module")
 def verdicts(spark: SparkSession, contract: Contract) -> list[Row]:
-    """All cases judged in one batch, in order of the offset."""
+    """All cases validated in one batch, in order of the offset."""
     payloads = [*ACCEPTED.values(), *(value for value, _ in REJECTED.values())]
     rows = [("flights", 0, offset, ARRIVED, value, 7) for offset, value in enumerate(payloads)]
     schema = "topic string, partition int, offset long, timestamp timestamp, value binary, _batch_id long"
-    judged = compiled_validator(contract).validated(spark.createDataFrame(rows, schema))
+    validated = compiled_validator(contract).validated(spark.createDataFrame(rows, schema))
     # As text: a rejected time may lie where Python has no calendar.
     texts = [F.col(column.name).cast("string").alias(column.name) for column in contract.columns]
     columns = ["_topic", "_partition", "_offset", "_batch_id", "_reasons"]
-    return judged.select(*columns, F.struct(texts).alias("values")).orderBy("_offset").collect()
+    return validated.select(*columns, F.struct(texts).alias("values")).orderBy("_offset").collect()
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

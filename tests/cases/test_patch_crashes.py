@@ -18,7 +18,7 @@ from test_slices import BATCHES, WINNER_ONLY, Visible, from_scratch, lower_dista
 
 from include.catalog.dataset import snapshot_dataset
 from include.paths import patch_in_progress_path
-from include.reading.amendments import DISCARD, Decision, append_decisions
+from include.reading.decision_log import DISCARD, Decision, append_decisions
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from spark_jobs.engine import active_releases

@@ -12,7 +12,7 @@ from slice_patcher import SlicePatcher, copy_release, edited_dataset
 from small_release import SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reading.amendments import DISCARD, FIX, Decision, append_decisions
+from include.reading.decision_log import DISCARD, FIX, Decision, append_decisions
 from include.reading.publication import publish, read_publication
 from spark_jobs.engine.apply_patch import REVERT
 from spark_jobs.engine.compact_tables import compact_tables

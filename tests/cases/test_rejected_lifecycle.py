@@ -14,16 +14,16 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.planning.rejected_decisions import record_spans
-from include.reading.amendments import DISCARD, FIX, REINSTATE, Decision, amendments, append_decisions
+from include.reading.decision_log import DISCARD, FIX, REINSTATE, Decision, append_decisions, decided_records
 from include.reading.publication import published_tables
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
+    ALL_REJECTED,
     DISCARDED,
     DUPLICATE,
     FIXED,
     OPEN,
     RejectedFilter,
-    reinstated_coordinates,
     rejected_coordinates,
     rejected_records,
 )
@@ -66,10 +66,10 @@ def reinstate(patcher: SlicePatcher, *records: tuple[int, int]) -> dict[str, int
 
 
 def statuses(patcher: SlicePatcher) -> dict[tuple[int, int], str]:
-    decided = amendments(patcher.production.settings, "flights")
+    decided = decided_records(patcher.production.settings, "flights")
     reading = PinnedTables(published_tables(patcher.production.settings))
     found = {(r.partition, r.offset): r.status for r in rejected_records(reading, "flights", decided=decided)}
-    assert not set(found) & set(reinstated_coordinates(reading, "flights", decided))
+    assert set(found) == set(rejected_coordinates(reading, "flights", ALL_REJECTED, decided))
     return found
 
 
@@ -109,8 +109,8 @@ def test_new_release_is_built_with_decisions(patcher: SlicePatcher, spark: Spark
     decide(patcher, FIX, BROKEN, value(departed(8, 3)))
     decide(patcher, DISCARD, WINNER)
     other = small_release(spark, Settings(state=patcher.folder / "other"), "flights")
-    for amendment in amendments(patcher.production.settings, "flights").values():
-        append_decisions(other.settings, "flights", amendment.decisions)
+    for record in decided_records(patcher.production.settings, "flights").values():
+        append_decisions(other.settings, "flights", record.decisions)
     for records in BATCHES:
         other.ingest(records)
     other.refine(0, 1)
@@ -162,7 +162,7 @@ def test_discarded_invalid_record_keeps_its_reasons(patcher: SlicePatcher) -> No
 
 def test_filters_select_rejected_records(patcher: SlicePatcher) -> None:
     decide(patcher, DISCARD, FAR)
-    decided = amendments(patcher.production.settings, "flights")
+    decided = decided_records(patcher.production.settings, "flights")
     reading = PinnedTables(published_tables(patcher.production.settings))
 
     def selected(**filters: object) -> set[tuple[int, int]]:

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.catalog.contract_rules import Rule, read_rules
+from include.catalog.contract_rules import Rule, RuleModel, typed_rule
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.catalog.yaml_declarations import Unfit
 from include.quality.quality_packages import import_optional
@@ -176,7 +176,7 @@ def declared(expectation: str, kwargs: Mapping[str, Any]) -> Rule:
         "customProperties": [{"property": "action", "value": "warn"}],
         "implementation": {"type": expectation, "kwargs": dict(kwargs)},
     }
-    return read_rules([written], TYPES)[0]
+    return typed_rule(RuleModel.model_validate(written), TYPES)
 
 
 @dataclass(frozen=True)
@@ -208,18 +208,18 @@ def compiled_verdicts(spark: SparkSession, rows: list[dict[str, Any]], rules: li
     records = spark.createDataFrame([{"id": n, **row} for n, row in enumerate(rows)], schema)
     compiled = [compiled_rule(rule) for rule in rules]
     columns = [
-        F.array(*[c.judged for c in compiled]).alias("judged"),
-        F.array(*[c.broken for c in compiled]).alias("b"),
+        F.array(*[c.applies for c in compiled]).alias("applies"),
+        F.array(*[c.violated for c in compiled]).alias("b"),
     ]
     found = records.select("id", *columns).orderBy("id").collect()
     return [
-        verdict(rule, [row["judged"][n] for row in found], [row["b"][n] for row in found])
+        verdict(rule, [row["applies"][n] for row in found], [row["b"][n] for row in found])
         for n, rule in enumerate(rules)
     ]
 
 
-def verdict(rule: Rule, judged: list[bool], broken: list[bool]) -> Verdict:
-    total, bad = sum(judged), [n for n, is_bad in enumerate(broken) if is_bad]
+def verdict(rule: Rule, applies: list[bool], violated: list[bool]) -> Verdict:
+    total, bad = sum(applies), [n for n, is_bad in enumerate(violated) if is_bad]
     return Verdict(tuple(bad), total == 0 or (total - len(bad)) / total >= rule.mostly)
 
 

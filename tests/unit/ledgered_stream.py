@@ -59,8 +59,8 @@ class Stream:
             "reasons": {"type": 2 * batches, "null": batches, "duplicate": batches},
             "dispositions": {"invalid": 2 * batches, "duplicate": batches},
             "warnings": {
-                "late": {"judged": 17 * batches, "broken": batches, "first": [1, first]},
-                "odd": {"judged": 9 * batches, "broken": 0, "first": None},
+                "late": {"validated": 17 * batches, "violations": batches, "first": [1, first]},
+                "odd": {"validated": 9 * batches, "violations": 0, "first": None},
             },
         }
         path = rejected_path(self.settings, self.dataset, self.release)

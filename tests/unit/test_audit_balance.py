@@ -196,7 +196,7 @@ def only_file(warehouse: SmallWarehouse, table: str) -> Path:
 
 @pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "rejected.sales", "gold.shop_days"])
 @pytest.mark.parametrize("harm", ["cut", "removed"])
-def test_damaged_file_is_named_and_the_other_tables_are_judged(
+def test_damaged_file_is_named_and_the_other_tables_are_audited(
     settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka, table: str, harm: str
 ) -> None:
     wrong_row = gold_row(sales=3) if table != "gold.shop_days" else None

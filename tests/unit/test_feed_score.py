@@ -50,7 +50,7 @@ def rejected(rows: list[Rejected], topic: str = "flights") -> pl.DataFrame:
 def test_score_is_perfect_when_all_faults_have_their_reason(tmp_path: Path) -> None:
     found = score(manifest(tmp_path), rejected(RIGHT))
     assert found.perfect
-    assert (found.expected, found.found, found.precision, found.recall) == (4, 4, 1.0, 1.0)
+    assert (found.expected, found.found) == (4, 4)
     assert KindScore("corrupt", "february_30", "bad_ts", 1, 1, 0, 0) in found.kinds
     assert found.examples == ()
 
@@ -62,17 +62,18 @@ def test_score_accepts_reasons_as_structs(tmp_path: Path) -> None:
     assert (found.found, found.wrong_reason) == (1, 0)
 
 
-def test_missed_records_lower_the_recall(tmp_path: Path) -> None:
+def test_missed_records_are_counted_and_named(tmp_path: Path) -> None:
     found = score(manifest(tmp_path), rejected(RIGHT[1:]))
-    assert (found.missed, found.recall, found.precision) == (1, 0.75, 1.0)
+    assert (found.missed, found.found, found.wrongly_rejected) == (1, 3, 0)
     assert found.examples == (("flights", 0, 10),)
     assert not found.perfect
 
 
 @pytest.mark.parametrize("place", [(0, 12), (0, 13), (1, 10)])
-def test_rejected_valid_records_lower_the_precision(tmp_path: Path, place: tuple[int, int]) -> None:
+def test_rejected_valid_records_are_counted_and_named(tmp_path: Path, place: tuple[int, int]) -> None:
     found = score(manifest(tmp_path), rejected([*RIGHT, (*place, "invalid", ["type"])]))
-    assert (found.wrongly_rejected, found.precision, found.recall) == (1, 0.8, 1.0)
+    assert (found.wrongly_rejected, found.found, found.missed) == (1, 4, 0)
+    assert not found.perfect
     assert found.examples == (("flights", *place),)
 
 
@@ -94,9 +95,9 @@ def test_resent_chunk_excuses_only_its_range(tmp_path: Path) -> None:
     assert (found.excused, found.wrongly_rejected) == (2, 2)
 
 
-def test_empty_score_has_defined_ratios(tmp_path: Path) -> None:
+def test_score_of_nothing_rejected_misses_every_fault(tmp_path: Path) -> None:
     none = score(manifest(tmp_path), rejected([]))
-    assert (none.missed, none.precision, none.recall) == (4, 1.0, 0.0)
+    assert (none.missed, none.found, none.perfect) == (4, 0, False)
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(orjson.dumps(RUN))
     assert score(empty, rejected([])) == Score((), 0, 0, 0, 0, 0, 0, ())

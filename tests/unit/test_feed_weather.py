@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from include.producers.event_feed import EVENT_COLUMNS, InvalidEventRange, events
+from include.producers.event_feed import InvalidEventRange, events
 from include.producers.feed_registry import FEEDS, WORKLOADS, UnknownFeed, find_feed
 from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
 
@@ -58,7 +58,7 @@ def test_repetitions_have_unique_ids_and_times() -> None:
 def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     for name, feed in FEEDS.items():
         assert feed.name == feed.topic == name
-    assert tuple(weather_events().columns) == EVENT_COLUMNS
+    assert weather_events().columns == ["key", "value", "occurred_at", "event_id"]
     with pytest.raises(UnknownFeed) as refused:
         find_feed("trains")
     assert refused.value.known == (*FEEDS, *WORKLOADS)

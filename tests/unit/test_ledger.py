@@ -33,7 +33,7 @@ from include.ledger.ledger_schema import FACTS
 from include.ledger.ledger_writer import LedgerWriter, open_writer
 from include.ledger.project_commits import Projected, project_dataset, table_paths
 from include.ledger.rule_counts import RuleWarnings
-from include.paths import bronze_path, gold_path, silver_path, warehouse
+from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
 
@@ -77,7 +77,7 @@ def test_run_is_projected_into_rows(stream: Stream, writer: LedgerWriter, settin
     assert release.reasons == {"type": 4, "null": 2, "duplicate": 2}
     assert release.warned == {"late": 2, "odd": 0}
     assert release.gold == {"carrier_hours": 101, "route_days": 101}
-    assert (release.last_batch, release.published_batch) == (1, 1)
+    assert release.last_batch == 1
 
 
 def test_rule_counts_are_read_run_by_run(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
@@ -348,6 +348,16 @@ def test_unreadable_metadata_names_commit_and_key(stream: Stream, settings: Sett
         broken = replace(whole, metadata={k: v for k, v in whole.metadata.items() if k != key})
         with pytest.raises(CommitMetadataInvalid, match=key):
             rows_of_commit(broken)
+
+
+def test_rule_counts_of_earlier_versions_are_read(stream: Stream, settings: Settings) -> None:
+    stream.run(0, 0)
+    whole = read_commit(rejected_path(settings, FLIGHTS, RELEASE), 1)
+    earlier = {"late": {"judged": 17, "broken": 1, "first": [1, 4]}}
+    found = [
+        row.values for row in rows_of_commit(replace(whole, metadata=(whole.metadata or {}) | {"warnings": earlier}))
+    ]
+    assert [(row["rule"], row["validated"], row["violations"]) for row in found if "rule" in row] == [("late", 17, 1)]
 
 
 def test_empty_batch_has_no_timestamps(stream: Stream, settings: Settings) -> None:

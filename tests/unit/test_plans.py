@@ -46,7 +46,7 @@ from include.plans.plan_journal import (
     save_plan,
 )
 from include.plans.stage_results import ReleaseBuilt, Retired, Stage
-from include.reading.amendments import DISCARD, Decision, amendments, append_decisions
+from include.reading.decision_log import DISCARD, Decision, append_decisions, decided_records
 from include.reading.publication import Publication, publish
 from include.settings import CLONE, Settings
 from include.state.owner_requests import (
@@ -230,11 +230,11 @@ def test_ended_reinstatement_restores_discards(settings: Settings, end: Any) -> 
     write_deltalake(silver_path(settings, "flights", "bbb"), ROUTES)
     record = save_plan(settings, replace(plan(settings), slice=Slice([Span(0, 7, 8, BRONZE)]), **facts))
     decided(settings, "reinstate", NOON, "ann")
-    assert not amendments(settings, "flights")[PLACE].is_discarded
+    assert not decided_records(settings, "flights")[PLACE].is_discarded
     for stage in (Stage.BUILT, Stage.COMPARED):
         record = advanced(settings, record, stage)
     end(settings, record, "carl")
-    found = amendments(settings, "flights")[PLACE]
+    found = decided_records(settings, "flights")[PLACE]
     assert (found.is_discarded, found.decisions[-1].by, found.decisions[-1].why) == (True, "carl", "noise")
 
 

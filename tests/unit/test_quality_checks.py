@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
-from include.catalog.contract_rules import Rule, read_rules
+from include.catalog.contract_rules import Rule, RuleModel, typed_rule
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
 from include.paths import docs_path
@@ -44,7 +44,7 @@ def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: b
         "customProperties": [{"property": "action", "value": action}],
         "implementation": {"type": expectation, "kwargs": kwargs},
     }
-    return read_rules([declared], None if gold else TYPES)[0]
+    return typed_rule(RuleModel.model_validate(declared), None if gold else TYPES)
 
 
 def results(*rules: Rule, site: Path | None = None) -> list[RuleResult]:

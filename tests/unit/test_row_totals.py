@@ -64,7 +64,7 @@ class RandomHistory:
         self.add(f"{DATASET}/bronze", f"{DATASET}/bronze/g", batch, rows, **kafka)
         self.add(f"{RELEASED}/silver", f"{RELEASED}/silver", batch, rows, rows_in=rows + 9, event_time_max={})
         by = {"reasons": {"type": invalid}, "dispositions": {"invalid": invalid, "duplicate": duplicate}}
-        warned = {"warnings": {"late": {"judged": 9, "broken": broken, "first": None}}}
+        warned = {"warnings": {"late": {"validated": 9, "violations": broken, "first": None}}}
         self.add(f"{RELEASED}/rejected", f"{RELEASED}/rejected", batch, invalid, **by, **warned)
         self.add(f"{RELEASED}/gold/days", f"{RELEASED}/gold/days", batch, 5, grains=1, total=total)
         sums = {"bronze": rows, "rows_in": rows + 9, "accepted": rows, "invalid": invalid, "duplicate": duplicate}

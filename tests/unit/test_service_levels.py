@@ -118,7 +118,6 @@ def test_duplicates_count_as_rejected(accepted: int, invalid: int, duplicate: in
         gold={},
         reasons={},
         warned={},
-        published_batch=0,
     )
     dataset = DatasetTotals("flights", last_batch=0, bronze=0, releases={"r": totals})
     assert rejected_share("r", dataset) == share

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from include.paths import amendments_path
-from include.reading import amendments as module
-from include.reading.amendments import (
+from include.paths import decision_log_path
+from include.reading import decision_log as module
+from include.reading.decision_log import (
     DISCARD,
     FIX,
     REINSTATE,
-    AmendmentsUnreadable,
     Decision,
-    amendments,
-    amendments_size,
+    DecisionLogUnreadable,
     append_decisions,
+    decided_records,
+    decision_log_size,
 )
 from include.settings import Settings
 from spark_jobs.layers.record_decisions import RecordDecisions
@@ -57,9 +57,9 @@ def test_run_reads_only_the_lines_since_the_last_run(settings: Settings, monkeyp
 
 def test_reader_advanced_in_steps_finds_what_one_reading_finds(settings: Settings) -> None:
     decide(settings, DISCARD, 1, 2, 30)
-    earlier = amendments_size(settings, "flights")
+    earlier = decision_log_size(settings, "flights")
     decide(settings, FIX, 2, payload=b"{}")
-    path, whole = amendments_path(settings, "flights"), amendments(settings, "flights")
+    path, whole = decision_log_path(settings, "flights"), decided_records(settings, "flights")
     text = path.read_bytes()
     decisions = RecordDecisions(settings, "flights")
     for size in range(len(text) + 1):
@@ -74,24 +74,24 @@ def test_reader_advanced_in_steps_finds_what_one_reading_finds(settings: Setting
 @pytest.mark.parametrize("cut", [b"", b'{"act": "disc'])
 def test_appended_decision_follows_the_last_whole_line(settings: Settings, cut: bytes) -> None:
     decide(settings, DISCARD, 1, 2)
-    path = amendments_path(settings, "flights")
+    path = decision_log_path(settings, "flights")
     whole = path.read_bytes()
     path.write_bytes(whole + cut if cut else whole.removesuffix(b"\n"))
     decisions = RecordDecisions(settings, "flights")
     assert len(decisions.for_batches((0, 0), decisions.until())) == 2
     assert decide(settings, DISCARD, 1, 3) == 1
     assert path.read_bytes().startswith(whole)
-    assert set(amendments(settings, "flights")) == {(0, 1), (0, 2), (0, 3)}
+    assert set(decided_records(settings, "flights")) == {(0, 1), (0, 2), (0, 3)}
 
 
 def test_damaged_line_is_named_and_read_once_it_is_corrected(settings: Settings) -> None:
     decide(settings, DISCARD, 1, 2)
-    path = amendments_path(settings, "flights")
+    path = decision_log_path(settings, "flights")
     good, decisions = path.read_bytes(), RecordDecisions(settings, "flights")
     decisions.for_batches((0, 0), len(good))
     path.write_bytes(good + b"{}\n")
     for _ in range(2):
-        with pytest.raises(AmendmentsUnreadable, match="line 3"):
+        with pytest.raises(DecisionLogUnreadable, match="line 3"):
             decisions.for_batches((0, 0), decisions.until())
     path.write_bytes(good)
     decide(settings, DISCARD, 3)

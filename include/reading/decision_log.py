@@ -1,4 +1,4 @@
-"""Decisions about rejected records: a payload to validate instead, or that a record stays rejected.
+"""The decision log: what was decided about rejected records, a payload to validate instead, or that one stays rejected.
 
 One file per dataset, next to its tables, for all releases; one line per decision, oldest first. The record stays in
 bronze as it came. A line that a crash cut off was not written. (adr-0001)
@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from include.errors import Terminal
-from include.paths import amendments_path
+from include.paths import decision_log_path
 from include.settings import Settings
 
 FIX, DISCARD, REINSTATE = "fix", "discard", "reinstate"
@@ -27,7 +27,7 @@ Coordinates = tuple[int, int]
 """Partition and offset."""
 
 
-class AmendmentsUnreadable(Terminal):
+class DecisionLogUnreadable(Terminal):
     """The file is no list of decisions; lines are only ever added whole, so somebody edited it."""
 
     def __init__(self, path: Path, line: int, why: str) -> None:
@@ -53,8 +53,8 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Amendment:
-    """What is decided about one record by now."""
+class DecidedRecord:
+    """A record about which something was decided: every decision, oldest first."""
 
     decisions: Sequence[Decision]
 
@@ -75,20 +75,20 @@ class Amendment:
         return bool(acts) and acts[-1] == DISCARD
 
 
-def amendments_size(settings: Settings, dataset: str) -> int:
+def decision_log_size(settings: Settings, dataset: str) -> int:
     """Return the current size of the list of decisions in bytes; lines are only appended."""
-    path = amendments_path(settings, dataset)
+    path = decision_log_path(settings, dataset)
     return path.stat().st_size if path.exists() else 0
 
 
-def amendments(settings: Settings, dataset: str) -> dict[Coordinates, Amendment]:
-    """Return what is decided about each record that anything is decided about. Raises AmendmentsUnreadable."""
-    reader = AmendmentsReader(amendments_path(settings, dataset))
-    reader.advance(amendments_size(settings, dataset))
+def decided_records(settings: Settings, dataset: str) -> dict[Coordinates, DecidedRecord]:
+    """Return what is decided about each record that anything is decided about. Raises DecisionLogUnreadable."""
+    reader = DecisionLogReader(decision_log_path(settings, dataset))
+    reader.advance(decision_log_size(settings, dataset))
     return reader.of_batches(-sys.maxsize, sys.maxsize)
 
 
-class AmendmentsReader:
+class DecisionLogReader:
     """Reads a list of decisions up to a size; later only what was appended since.
 
     `end`: where the last whole line ends. An editor may leave it without its line feed: `is_line_open`.
@@ -106,7 +106,7 @@ class AmendmentsReader:
     def advance(self, until: int) -> None:
         """Read the list up to `until` bytes, again from its beginning if that is less than what was read.
 
-        Raises AmendmentsUnreadable.
+        Raises DecisionLogUnreadable.
         """
         if until < self.end:
             self._clear()
@@ -118,12 +118,12 @@ class AmendmentsReader:
                 if not self._read_line(line[: until - self.end]):
                     return
 
-    def of_batches(self, first: int, last: int) -> dict[Coordinates, Amendment]:
+    def of_batches(self, first: int, last: int) -> dict[Coordinates, DecidedRecord]:
         """Return what is decided about records of batches [first, last]; looks at no decision about others."""
         known = self._of_batch
         batches = range(first, last + 1) if last - first < len(known) else [b for b in known if first <= b <= last]
         places = (place for batch in batches for place in known.get(batch, ()))
-        return {place: Amendment(tuple(self._decisions[place])) for place in places}
+        return {place: DecidedRecord(tuple(self._decisions[place])) for place in places}
 
     def _read_line(self, line: bytes) -> bool:
         """Take in a line; return whether it was whole: one that a crash cut off is no JSON."""
@@ -139,7 +139,7 @@ class AmendmentsReader:
         try:
             decision = _decision(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise AmendmentsUnreadable(self._path, self._lines + 1, f"{type(error).__name__}: {error}") from error
+            raise DecisionLogUnreadable(self._path, self._lines + 1, f"{type(error).__name__}: {error}") from error
         self._lines += 1
         place = decision.partition, decision.offset
         if place not in self._decisions:
@@ -153,10 +153,10 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
 
     A decision changes nothing when the last one about the record is the same, whoever took it.
     """
-    path = amendments_path(settings, dataset)
+    path = decision_log_path(settings, dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path), path.open("ab") as file:
-        reader = AmendmentsReader(path)
+        reader = DecisionLogReader(path)
         reader.advance(path.stat().st_size)
         known = reader.of_batches(-sys.maxsize, sys.maxsize)
         fresh = [each for each in decisions if not _is_same(known.get((each.partition, each.offset)), each)]
@@ -168,7 +168,7 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
     return len(fresh)
 
 
-def _is_same(known: Amendment | None, decision: Decision) -> bool:
+def _is_same(known: DecidedRecord | None, decision: Decision) -> bool:
     last = known.decisions[-1] if known else None
     return last is not None and (last.act, last.payload) == (decision.act, decision.payload)
 
