@@ -2,7 +2,8 @@ r"""Regular expressions that Java, which validates records, and Python, which ch
 
 The two agree on characters, classes that are spelled out, groups, alternatives, quantifiers, `.`, `^` and `$` (with
 Java's UNIX_LINES). They differ on `\d`, `\w`, `\s` and `\b` outside ASCII, on classes within classes, and on flags.
-A pattern that can backtrack exponentially is refused: whoever may write to the topic could stop the stream with it.
+A pattern that can backtrack with the third power of a text, or that recurses deeply, is refused: whoever may write to
+the topic could stop the stream with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from itertools import combinations, pairwise
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
+
+from include.catalog.yaml_declarations import shown
 
 SHARED = r"""
       \\[][\\^$.|?*+(){}/\-]               # a character of the syntax, escaped
@@ -28,6 +31,10 @@ r"""Also `\d`, `\w`, `\s`, for a pattern that Java alone evaluates, where they a
 UNBOUNDED_GROUP = re.compile(r"(?<!\\)\)(?:[*+]|\{\d+,\})(?!\+)")
 FEW = 9
 """As many repetitions of something ambiguous are harmless."""
+MANY = 255
+"""A quantifier with a greater bound counts as unbounded: three of them try 16 million ways."""
+DEEPEST = 1_000
+"""Java recurses once for each repetition of a group; 5,000 overflow the stack of a thread."""
 EVERYTHING = frozenset(range(129))
 """The ASCII characters; 128 stands for all others."""
 CATEGORIES = {
@@ -35,6 +42,7 @@ CATEGORIES = {
     op.CATEGORY_SPACE: frozenset(map(ord, " \t\n\r\f\v")),
     op.CATEGORY_WORD: frozenset(n for n in range(128) if chr(n).isalnum() or n == ord("_")),
 }
+SINGLE = (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
 REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 Chars = frozenset[int]
 
@@ -48,20 +56,57 @@ def pattern_fault(pattern: str, *, java_only: bool = False) -> str | None:
         allowed = r"\d, \w, \s, " if java_only else ""
         without = "" if java_only else r" (no \d, \w, \s, \b)"
         why = f"only plain characters, {allowed}classes like [0-9]{without}, groups and quantifiers"
-        return f"{pattern!r}: {why} mean the same in Java and Python"
+        return f"{shown(pattern)}: {why} mean the same in Java and Python"
     try:
         tree = _parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        return f"{pattern!r} is not a regular expression: {error}"
+        return f"{shown(pattern)} is not a regular expression: {error}"
     if UNBOUNDED_GROUP.search(pattern):
-        why = f"{pattern!r} repeats a group without bound; Java recurses there, and a long text ends the driver"
+        why = f"{shown(pattern)} repeats a group without bound; Java recurses there, and a long text ends the driver"
         return f"{why}: give it an upper bound, {{0,99}}, or make it possessive, )*+"
-    return next((f"{pattern!r} {why}" for why in _ambiguous(tree)), None)
+    if _depth(tree) > DEEPEST:
+        why = f"repeats groups {_depth(tree):,} times; Java recurses there, at most {DEEPEST:,} times"
+        return f"{shown(pattern)} {why}: give them lower bounds, or make them possessive, {{0,9999}}+"
+    return next((f"{shown(pattern)} {why}" for why in (*_ambiguous(tree), *_ambiguous_chain(list(_flat(tree))))), None)
+
+
+def _depth(items: Any) -> int:
+    """Return how deep Java recurses in the groups of a sequence at most."""
+    return sum(_item_depth(kind, value) for kind, value in items)
+
+
+def _item_depth(kind: Any, value: Any) -> int:
+    inner = max((_depth(part) for part in _parts(kind, value)), default=0)
+    if kind not in REPEATS:
+        return inner
+    is_group = any(each not in SINGLE for each, _ in value[2])
+    return int(value[1]) * (1 + inner) if is_group and kind is not op.POSSESSIVE_REPEAT else inner
+
+
+def _ambiguous_chain(items: Sequence[Any]) -> Iterator[str]:
+    """Yield a reason when three quantifiers of a sequence can share one text, whatever stands between them.
+
+    A pattern that does not begin with ^ is tried at each place of the text, as if it began with a quantifier. What
+    the sequence ends with cannot fail, so it is not tried again.
+    """
+    length, shared = (0, EVERYTHING) if items and items[0] == (op.AT, op.AT_BEGINNING) else (1, EVERYTHING)
+    for kind, value in items[: -1 if items and items[-1][0] in REPEATS else None]:
+        chars = _chars([(kind, value)])
+        if kind in REPEATS[:2] and value[1] > MANY:
+            length, shared = (length + 1, shared & chars) if length and shared & chars else (1, chars)
+        elif kind not in (op.ASSERT, op.ASSERT_NOT) and not shared & chars:
+            length = 0
+        if length == 3:
+            yield (
+                "has three unbounded quantifiers (where it may begin counts as one, without ^) that can share a text, "
+                "which backtracks with its third power: separate them by a character that none of them matches"
+            )
+            return
 
 
 def _ambiguous(items: Any) -> Iterator[str]:
     """Yield where one text can match in so many ways that a mismatch is found after trying them all."""
-    for (one, one_value), (other, other_value) in pairwise(items):
+    for (one, one_value), (other, other_value) in pairwise(_flat(items)):
         both = _is_unbounded(one, one_value) and _is_unbounded(other, other_value)
         if both and _chars(one_value[2]) & _chars(other_value[2]):
             yield "has two unbounded quantifiers side by side for the same characters: join them into one"
@@ -130,7 +175,7 @@ def _chars(items: Any) -> Chars:
 def _first(items: Any) -> Chars:
     """Return the characters that a match can begin with; all of them when an item can be empty."""
     kind, value = next(iter(_flat(items)))
-    if kind in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
+    if kind in SINGLE:
         return _char(kind, value)
     if kind in REPEATS and value[0] > 0:
         return _first(value[2])

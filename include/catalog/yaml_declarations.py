@@ -13,7 +13,15 @@ from reprlib import Repr
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from include.errors import Terminal
 
@@ -82,8 +90,15 @@ class Declared(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_ignored(cls, value: Any) -> Any:
-        return {key: v for key, v in value.items() if key not in cls.ignored} if isinstance(value, dict) else value
+    def _without_ignored(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kept = {key: v for key, v in value.items() if key not in cls.ignored}
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        empty = next((key for key, v in kept.items() if v is None and key in known), None)
+        if empty is not None and (info.context or {}).get("strict"):
+            raise Unfit("has no value: write one, or leave the key out", empty)
+        return kept
 
 
 class Document:
@@ -165,7 +180,10 @@ class Document:
             return
         for name, value in node.value:
             below = (*key, str(name.value))
-            first, self._lines[below] = self._lines.get(below), name.start_mark.line + 1
+            first = self._lines.get(below)
+            if first is not None:
+                self._lines = {known: at for known, at in self._lines.items() if known[: len(below)] != below}
+            self._lines[below] = name.start_mark.line + 1
             if first is not None:
                 self.check([(below, f"stands twice: in lines {first} and {self.line(below)}")])
             if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):

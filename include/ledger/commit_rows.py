@@ -40,7 +40,7 @@ def rows_of_commit(commit: Commit) -> list[Row]:
 
 
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:
-    """App ids: `<dataset>/bronze/<generation>`, `<dataset>/<release>/` and `silver`, `rejected`, `gold/…`, `plan/…`."""
+    """Return how commits of an app id (include/app_ids.py) become rows; None for those that are not counted."""
     match app_id.split("/"):
         case [_, "bronze", _]:
             return _bronze

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from include.app_ids import plan_app_id
 from include.clients.delta_log import commits_descending, transaction_version
 from include.errors import Terminal
 from include.paths import silver_path, verified_path
@@ -55,7 +56,7 @@ def confirm_slice(settings: Settings, record: PlanRecord, published: Publication
     plan, name = record.plan, f"silver.{record.plan.dataset}"
     if record.last(Published).changed == 0:
         return _confirmation(record, published, "verified")
-    app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
+    app_id = plan_app_id(plan.dataset, plan.release, plan.id)
     transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
     if (transaction_version(silver, app_id) or 0) < transaction:
         raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from include.app_ids import plan_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.clients.delta_log import transaction_version
@@ -303,7 +304,7 @@ def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[i
 
 def _refuse_applied(settings: Settings, plan: Plan) -> None:
     patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
-    app_id = f"{plan.dataset}/{plan.release}/plan/{plan.id}"
+    app_id = plan_app_id(plan.dataset, plan.release, plan.id)
     committed = transaction_version(silver_path(settings, plan.dataset, plan.release), app_id)
     if (patch is not None and patch.plan == plan.id) or committed is not None:
         raise AlreadyPublished(plan.id)

@@ -6,15 +6,12 @@ The data plane reads contracts with a stricter reader of its own (include/catalo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from include.catalog.contract import Contract, load_contract
 from include.catalog.contract_rules import Rule
-from include.catalog.yaml_declarations import DeclarationRefused
+from include.catalog.yaml_declarations import DeclarationRefused, Document, Key
 from include.quality.quality_packages import import_optional
 
 
@@ -25,29 +22,41 @@ def contract_problems(folder: Path) -> list[str]:
         contract = load_contract(folder)
     except DeclarationRefused as error:
         return [str(problem) for problem in error.problems]
-    return [*_against_the_standard(path), *_unknown_to_gx(contract)]
+    document = Document(path)
+    _check_standard(document)
+    _check_expectations(contract, document)
+    return [str(problem) for problem in document.problems]
 
 
-def _against_the_standard(path: Path) -> Iterator[str]:
-    """What the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
+def _check_standard(document: Document) -> None:
+    """Note what the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
     package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
-    content: Any = yaml.safe_load(path.read_text("utf-8"))
     schema = json.loads(package.OpenDataContractStandard.json_schema())
     validator = jsonschema.validators.validator_for(schema)(schema)
-    for error in sorted(validator.iter_errors(content), key=lambda error: list(map(str, error.absolute_path))):
-        yield f"{path}: {error.json_path}: {error.message.splitlines()[0][:200]}"
+    for error in sorted(validator.iter_errors(document.value), key=lambda error: list(map(str, error.absolute_path))):
+        document.refuse(tuple(error.absolute_path), error.message.splitlines()[0][:200])
     try:
-        package.OpenDataContractStandard(**content)
+        package.OpenDataContractStandard(**document.value)
     except ValueError as error:
-        yield f"{path}: {error}"
+        document.refuse((), " ".join(str(error).split())[:300])
 
 
-def _unknown_to_gx(contract: Contract) -> Iterator[str]:
+def _check_expectations(contract: Contract, document: Document) -> None:
+    """Note the rules whose arguments Great Expectations refuses."""
     for rule in [*contract.rules, *(rule for rules in contract.gold.values() for rule in rules)]:
         try:
             expectation(rule)
         except (ValueError, TypeError) as error:
-            yield f"rule {rule.name}: {rule.expectation}: {' '.join(str(error).split())[:300]}"
+            why = " ".join(str(error).split())[:300]
+            document.refuse(_rule_key(document.value, rule), f"rule {rule.name}: {rule.expectation}: {why}")
+
+
+def _rule_key(value: Any, rule: Rule, key: Key = ()) -> Key:
+    """Return where a rule stands in a contract; () when it is not below this value."""
+    if isinstance(value, dict) and "engine" in value and value.get("name") == rule.name:
+        return key
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for part, each in items if (found := _rule_key(each, rule, (*key, part)))), ())
 
 
 def expectation(rule: Rule) -> Any:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from include.app_ids import plan_app_id
 from include.errors import Terminal
 from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
@@ -63,7 +64,7 @@ class Patch:
 
     def app_id(self, release: Release) -> str:
         """The app id of the plan's commits."""
-        return f"{release.dataset.name}/{release.dataset.release}/plan/{self.plan}"
+        return plan_app_id(release.dataset.name, release.dataset.release, self.plan)
 
 
 def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:

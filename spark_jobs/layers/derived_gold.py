@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.app_ids import release_app_id
 from include.catalog.dataset import DERIVED
 from include.catalog.derived_dataset import DerivedDataset, DerivedGold, as_query
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
@@ -80,7 +81,7 @@ def open_derived_table(
     bounded = tuple(name for name in gold.grain if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, derived.name, derived.release, gold.name)
     spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
-    app_id = f"{derived.name}/{derived.release}/gold/{gold.name}"
+    app_id = release_app_id(derived.name, derived.release, f"gold/{gold.name}")
     return DerivedTable(gold, GoldTable(as_query(gold), Table(spec), own, app_id))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.paths import silver_path
@@ -110,5 +111,5 @@ def _gold_tables(
         own = spark.newSession()
         spec = gold_spec(settings, dataset, gold, read_files(own, silver.spec.data_schema, []))
         table = Table(spec, versions.get(spec.name))
-        tables.append(GoldTable(gold, table, own, f"{dataset.name}/{dataset.release}/gold/{gold.name}"))
+        tables.append(GoldTable(gold, table, own, release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")))
     return tables

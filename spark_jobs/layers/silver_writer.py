@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
 
+from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
@@ -79,7 +80,7 @@ class SilverWriter:
 
     def app_id(self, table: str) -> str:
         """Return the app id of the release's commits to `silver` or `rejected`."""
-        return f"{self.dataset.name}/{self.dataset.release}/{table}"
+        return release_app_id(self.dataset.name, self.dataset.release, table)
 
 
 def open_silver_writer(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from include.app_ids import bronze_app_id
 from include.durable_files import write_atomically
 from include.errors import Terminal
 
@@ -54,7 +55,7 @@ class Generation:
 
     def app_id(self, dataset: str) -> str:
         """The app id of this generation's bronze commits."""
-        return f"{dataset}/bronze/{self.number}"
+        return bronze_app_id(dataset, self.number)
 
     def checkpoint(self, folder: Path) -> Path:
         """Spark's checkpoint of this generation, below the dataset's checkpoint folder."""

@@ -92,6 +92,7 @@ ROWS: dict[str, Row] = {
     "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "stands twice"),
     "key that is no text": pipeline("tails: {", "no: {", "measures.no", "write the key in quotes"),
     "boolean as a bound": flight("{minimum: true}", "minimum", "must be of type integer, is True"),
+    "bound without a value": flight("{minimum: null}", "minimum", "has no value"),
     "text as a bound of an integer": flight('{minimum: "soon"}', "minimum", "must be of type integer, is 'soon'"),
     "text as a bound of a time": time('"soon"', "must be a time like 2013-01-01T00:00:00Z, is 'soon'"),
     "month 13": time('"2013-13-01T00:00:00Z"', "must be a time"),
@@ -116,6 +117,11 @@ ROWS: dict[str, Row] = {
     "pattern with bounded nested quantifiers": dest("^([A-Z]+){0,99}$", "has a quantifier inside a repeated group"),
     "pattern with overlapping alternatives": dest("^(A|AB){0,99}$", "repeats alternatives that can begin"),
     "pattern with adjacent quantifiers": dest("^[A-Z]*[A-Z]*$", "side by side"),
+    "pattern with adjacent quantifiers in groups": dest("^([A-Z]*)([A-Z]*)$", "side by side"),
+    "pattern with three quantifiers for one text": dest("^.*A.*B.*C$", "has three unbounded quantifiers"),
+    "pattern with two quantifiers and no beginning": dest("A.*B.*C", "has three unbounded quantifiers"),
+    "pattern that repeats a group too often": dest("^(A|B){0,5000}$", "repeats groups 5,000 times"),
+    "pattern that repeats repeated groups": dest("^(-(A|B){0,99}){0,99}$", "repeats groups 9,900 times"),
     "decimal of 99 digits": distance("physicalType: decimal(99,2)", "physicalType", "1 <= p <= 38 and s <= p"),
     "decimal with more places than digits": distance("physicalType: decimal(5,9)", "physicalType", "s <= p"),
     "decimal of text": distance("physicalType: decimal(x)", "physicalType", "must be decimal(p,s)"),
@@ -384,7 +390,9 @@ def test_contract_check_lists_all_problems_and_exits_1(settings: Settings, monke
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"^\d{4}/[A-Z]{3}(/[A-Z]{3})?$", r"^(\d{1,3}\.){3}\d{1,3}$", "^[a-z]+(-[a-z]+){0,99}$", "^([A-Z]+)*+$"]
+    "pattern",
+    [r"^\d{4}/[A-Z]{3}(/[A-Z]{3})?$", r"^(\d{1,3}\.){3}\d{1,3}$", "^[a-z]+(-[a-z]+){0,99}$", "^([A-Z]+)*+$"]
+    + ["^[a-z.]+@[a-z]+[.][a-z]+$", ".*foo.*", "^.*,.*$", "^(A|B){0,999}$", "^[^;]+;[^;]+;[^;]+;$"],
 )
 def test_pattern_that_matches_in_linear_time_is_accepted(pattern: str) -> None:
     assert pattern_fault(pattern, java_only=True) is None

@@ -1,0 +1,16 @@
+"""App ids: the names of the platform's transactions in Delta logs. `include/ledger/commit_rows.py` reads them."""
+
+
+def bronze_app_id(dataset: str, generation: int) -> str:
+    """Return the app id of a checkpoint generation's commits to bronze; versions are numbers of micro-batches."""
+    return f"{dataset}/bronze/{generation}"
+
+
+def release_app_id(dataset: str, release: str, table: str) -> str:
+    """Return the app id of a release's commits to `silver`, `rejected` or `gold/<table>`; versions are batches."""
+    return f"{dataset}/{release}/{table}"
+
+
+def plan_app_id(dataset: str, release: str, plan: str) -> str:
+    """Return the app id of a slice plan's commits; version 1 applies the patch, 2 reverts it."""
+    return f"{dataset}/{release}/plan/{plan}"
