@@ -18,7 +18,7 @@ from include.console.display_values import moment, percent, short, whole
 from include.console.live_observer import LiveObserver, LiveSnapshot, TimeRange
 from include.console.overview_view import StreamCard, derived_card, stream_card
 from include.paths import snapshot_path
-from include.reading.amendments import amendments
+from include.reading.decision_log import decided_records
 from include.reading.plain_values import text_of
 from include.reading.published_tables import pinned
 from include.reading.rejected_records import RejectedFilter, RejectedRecord, rejected_records
@@ -255,7 +255,7 @@ class SampleLine:
 
 def rejected_samples(settings: Settings, dataset: str, reason: str | None) -> list[SampleLine]:
     """Return the newest rejected records, of one reason if it is given. Raises TableUnknown."""
-    chosen, decided = RejectedFilter(reason=reason), amendments(settings, dataset)
+    chosen, decided = RejectedFilter(reason=reason), decided_records(settings, dataset)
     return [_sample(record) for record in rejected_records(pinned(settings), dataset, chosen, decided, MOST_SAMPLES)]
 
 

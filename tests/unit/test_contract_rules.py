@@ -298,14 +298,19 @@ def test_shipped_contracts_conform_to_the_standard(place: Path) -> None:
 def test_violation_of_the_standard_names_its_path(folder: Path) -> None:
     """Keys that our reader leaves to other tools are the standard's to check."""
     edit(folder, physicalName=17)
-    assert any("$.schema[0].physicalName: 17 is not of type 'string'" in text for text in contract_problems(folder))
+    (found,) = contract_problems(folder)
+    name, number, problem = found.split(":", 2)
+    assert "physicalName: 17" in Path(name).read_text("utf-8").splitlines()[int(number) - 1]
+    assert problem == " schema[0].physicalName: 17 is not of type 'string'"
 
 
 def test_arguments_refused_by_great_expectations_name_the_rule(folder: Path) -> None:
     declared = rule("expect_column_mean_to_be_between", "hold", column="distance", min_value="low")
     edit(folder, quality=[declared])
     (found,) = contract_problems(folder)
-    assert found.startswith("rule own_rule: expect_column_mean_to_be_between: ")
+    name, number, problem = found.split(":", 2)
+    assert problem.startswith(" schema[0].quality[0]: rule own_rule: expect_column_mean_to_be_between: ")
+    assert "quality:" in Path(name).read_text("utf-8").splitlines()[int(number) - 2]
 
 
 def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
