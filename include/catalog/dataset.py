@@ -94,7 +94,9 @@ def misnamed_folders(settings: Settings) -> list[Problem]:
 
 
 def _folder_names(settings: Settings) -> list[str]:
-    return sorted(path.parent.name for path in settings.datasets.glob("*/pipeline.yaml"))
+    """Return the folders with a file of a dataset; one that lacks the others is refused when it is read."""
+    files = ("pipeline.yaml", "contract.yaml", "silver.py")
+    return sorted({path.parent.name for file in files for path in settings.datasets.glob(f"*/{file}")})
 
 
 def _derived_folders(settings: Settings) -> list[str]:
@@ -188,7 +190,9 @@ def code_hash(settings: Settings, name: str, release: str) -> str:
 def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
     """Return the first 12 hex digits of the SHA-256 over the folder's code files, names and bytes."""
     digest = hashlib.sha256()
-    found = (path for path in folder.rglob("*") if path.suffix in CODE and path.name not in leave_out)
+    found = (
+        path for path in folder.rglob("*") if path.suffix in CODE and path.name not in leave_out and path.is_file()
+    )
     # An analysis reads what is published; it is no part of the release.
     for path in sorted(path for path in found if not {"__pycache__", ANALYSES} & set(path.parts[len(folder.parts) :])):
         data = path.read_bytes()

@@ -42,7 +42,7 @@ def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Proble
     try:
         dataset = declared_dataset(settings, name)
     except DeclarationRefused as error:
-        return None, list(error.problems)
+        return None, [*error.problems, *silver_code_problems(settings.datasets / name / "silver.py", None)]
     pipeline = Document(dataset.folder / "pipeline.yaml")
     code = silver_code_problems(dataset.folder / "silver.py", [table.name for table in dataset.pipeline.reference])
     problems = [*code, *sql_problems(pipeline, dataset.pipeline, dataset.contract)]

@@ -43,11 +43,14 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
     if info.context["strict"] and not (file.resolve().is_relative_to(folder.resolve()) and file.suffix == ".sql"):
         raise ValueError(f"must be a .sql file inside the dataset's folder, is {value!r}")
     try:
-        return file.read_text("utf-8")
+        text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8") from error
     except OSError as error:
         raise ValueError(f"there is no file {file}") from error
+    if info.context["strict"] and not text.strip():
+        raise ValueError(f"{file} is empty")
+    return text
 
 
 QueryText = Annotated[str, BeforeValidator(_query_text)]

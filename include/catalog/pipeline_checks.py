@@ -34,8 +34,8 @@ WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
 
 def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
     """Yield what is wrong with a pipeline, whatever the contract."""
-    if not TOPIC.fullmatch(pipeline.topic) or pipeline.topic in (".", ".."):
-        rule = "must be 1 to 249 letters, digits, '.', '_' or '-', and neither '.' nor '..'"
+    if not TOPIC.fullmatch(pipeline.topic) or pipeline.topic in (".", "..") or pipeline.topic.startswith("__"):
+        rule = "must be 1 to 249 letters, digits, '.', '_' or '-', neither '.' nor '..', and not begin with '__'"
         yield ("topic",), f"{rule}, is {shown(pipeline.topic)}"
     if not 1 <= pipeline.partitions <= MAX_PARTITIONS:
         yield ("partitions",), f"must be from 1 to {MAX_PARTITIONS}, is {pipeline.partitions}"

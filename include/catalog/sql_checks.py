@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +53,19 @@ SAME_IN_DUCKDB = (
 )
 
 
-def silver_code_problems(path: Path, reference: Iterable[str]) -> Iterator[Problem]:
-    """Yield what is wrong with `silver.py` that shows without running it."""
+def silver_code_problems(path: Path, reference: Iterable[str] | None) -> Iterator[Problem]:
+    """Yield what is wrong with `silver.py` that shows without running it; `reference` is None when it is unknown."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except FileNotFoundError:
         yield Problem(path, 1, "", "is missing")
         return
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, OSError) as error:
         yield Problem(path, getattr(error, "lineno", None) or 1, "", f"{type(error).__name__}: {error}")
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            yield Problem(path, node.lineno, "", "imports relatively; silver.py is loaded alone, without its folder")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (Problem(path, node.lineno, "", why) for why in _import_faults(node))
     named = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "silver"]
     if not named:
         if not any(isinstance(node, ast.Assign | ast.Import | ast.ImportFrom) and _binds(node) for node in tree.body):
@@ -71,10 +73,22 @@ def silver_code_problems(path: Path, reference: Iterable[str]) -> Iterator[Probl
         return
     arguments = named[-1].args
     parameters = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if reference is None:
+        return
     expected = ["accepted", *reference]
     if arguments.kwarg is None and set(parameters[1:]) != set(expected[1:]):
         why = f"silver() must have the parameters {', '.join(expected)}, has {', '.join(parameters) or 'none'}"
         yield Problem(path, named[-1].lineno, "", why)
+
+
+def _import_faults(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.level:
+        yield "imports relatively; silver.py is loaded alone, without its folder"
+        return
+    names = [str(node.module)] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    for package in dict.fromkeys(name.partition(".")[0] for name in names):
+        if package not in sys.modules and find_spec(package) is None:
+            yield f"imports {package}, which is not installed"
 
 
 def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
@@ -169,7 +183,10 @@ def parsed_statements(sql: str) -> list[Any]:
     # The parser forgives a parenthesis that some functions leave open.
     if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
         raise ParseError("parentheses are not balanced")
-    return [tree for tree in sqlglot.parse(sql, dialect="spark") if tree is not None]
+    try:
+        return [tree for tree in sqlglot.parse(sql, dialect="spark") if tree is not None]
+    except RecursionError as error:
+        raise ParseError("it is nested too deeply") from error
 
 
 def _unknown_columns(tree: Any, known: set[str] | None) -> Iterator[str]:

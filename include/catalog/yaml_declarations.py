@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -36,6 +36,9 @@ LONGEST_DURATION = timedelta(days=36_500)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 NAME_RULE = "must be lower-case letters, digits and _, begin with a letter, and have at most 63 characters"
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MOST_VALUES = 100_000
+UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+PLAIN_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _shown = Repr()
 _shown.maxstring = _shown.maxother = 80
 
@@ -112,6 +115,7 @@ class Document:
         self.path, self.strict = path, strict
         self.problems: list[Problem] = []
         self._lines: dict[Key, int] = {}
+        self._values = 0
         self.value = self._read()
 
     def refuse(self, key: Key, why: str) -> None:
@@ -142,14 +146,19 @@ class Document:
         """Return the file's value as a model; None when it is none, and each reason is a problem."""
         if self.problems and self.value is None:
             return None
+        adapter, context = _adapter(cast(Any, model)), {"strict": self.strict, **context}
         try:
-            return cast(
-                T, _adapter(cast(Any, model)).validate_python(self.value, context={"strict": self.strict, **context})
-            )
+            return cast(T, adapter.validate_python(self.value, context=context))
         except ValidationError as error:
-            for each in error.errors(include_url=False):
-                self.refuse(*finding(each, self.value, model))
-            return None
+            found = error.errors(include_url=False)
+        for each in found:
+            self.refuse(*finding(each, self.value, model))
+        if {each["type"] for each in found} <= UNKNOWN:
+            # The rest of the file is checked too: all problems are shown at once.
+            with suppress(ValidationError):
+                known = _without(self.value, {_key_in_file(each["loc"], self.value) for each in found})
+                return cast(T, adapter.validate_python(known, context=context))
+        return None
 
     def _read(self) -> Any:
         try:
@@ -173,12 +182,19 @@ class Document:
     def _index(self, node: yaml.Node, key: Key) -> None:
         """Note the line of each key below; a key that stands twice in one mapping is a problem."""
         self._lines.setdefault(key, node.start_mark.line + 1)
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise yaml.YAMLError(f"it holds more than {MOST_VALUES:,} values, aliases counted as often as they stand")
+        if node.tag == "tag:yaml.org,2002:int" and not PLAIN_INTEGER.fullmatch(node.value):
+            self.check([(key, f"must be written in decimal digits, is {node.value}")])
         if isinstance(node, yaml.SequenceNode):
             for n, item in enumerate(node.value):
                 self._index(item, (*key, n))
         if not isinstance(node, yaml.MappingNode):
             return
         for name, value in node.value:
+            if not isinstance(name, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a text", problem_mark=name.start_mark)
             below = (*key, str(name.value))
             first = self._lines.get(below)
             if first is not None:
@@ -250,14 +266,25 @@ def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
     key, kind = _key_in_file(error["loc"], document), error["type"]
     if kind == "missing":
         return (*key, error["loc"][-1]), "is required and missing"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+    if kind in UNKNOWN:
         return key, f"is not a known key; known: {', '.join(_known_keys(model, error['loc'][:-1]))}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag, allowed = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags", "")
         return (*key, tag), f"must be {allowed}, is {shown(error['ctx']['tag'])}" if allowed else "is required"
     if kind == "value_error":
         return (*key, *getattr(error["ctx"]["error"], "key", ())), str(error["ctx"]["error"])
+    if kind in ("model_type", "dataclass_type", "dict_type"):
+        return key, f"must be a mapping of keys, is {shown(error['input'])}"
+    if kind == "too_short":
+        return key, f"must have at least {error['ctx']['min_length']} item, is {shown(error['input'])}"
     return key, f"{error['msg'].replace('Input should', 'must', 1)}, is {shown(error['input'])}"
+
+
+def _without(value: Any, keys: Collection[Key], at: Key = ()) -> Any:
+    """Return a document's value without some of its keys."""
+    if isinstance(value, dict):
+        return {name: _without(v, keys, (*at, name)) for name, v in value.items() if (*at, name) not in keys}
+    return [_without(v, keys, (*at, n)) for n, v in enumerate(value)] if isinstance(value, list) else value
 
 
 def _key_in_file(loc: Sequence[str | int], value: Any) -> Key:

@@ -32,6 +32,8 @@ def check(
     """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
 
     checks = check_contracts(load_settings(), dataset)
+    if not checks:
+        Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to make one")
     if as_json:
         typer.echo(json.dumps([asdict(each) | {"valid": each.is_valid} for each in checks], indent=1))
     else:
@@ -68,7 +70,7 @@ def rules(
 def _show(console: Console, each: ContractCheck) -> None:
     mark = "[green]valid[/]" if each.is_valid else "[red]not valid[/]"
     version = f" {each.version}" if each.version else ""
-    console.print(f"[bold]{each.dataset}[/]{version}: {mark}", highlight=False)
+    console.print(f"[bold]{escape(each.dataset)}[/]{version}: {mark}", highlight=False)
     for line in filter(None, [*each.problems, each.not_checked]):
         console.print(f"  {line}", highlight=False, markup=False)
     for change in each.changes:

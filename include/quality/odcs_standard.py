@@ -35,6 +35,8 @@ def _check_standard(document: Document) -> None:
     validator = jsonschema.validators.validator_for(schema)(schema)
     for error in sorted(validator.iter_errors(document.value), key=lambda error: list(map(str, error.absolute_path))):
         document.refuse(tuple(error.absolute_path), error.message.splitlines()[0][:200])
+    if document.problems:
+        return
     try:
         package.OpenDataContractStandard(**document.value)
     except ValueError as error:

@@ -5,7 +5,7 @@ Guarantee: a version is the whole table; versions are never removed, so what a b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,11 +114,21 @@ def missing_tables(settings: Settings, dataset: Dataset) -> list[ReferenceTable]
 
 def validate_reference_tables(settings: Settings, dataset: Dataset) -> None:
     """Raise unless each declared table is there with these columns, or can be made of its file; nothing is written."""
+    for refused in reference_problems(settings, dataset):
+        raise refused
+
+
+def reference_problems(settings: Settings, dataset: Dataset) -> Iterator[Terminal]:
+    """Yield why a declared table cannot be used: it is not there and its file is wrong, or it has other columns."""
     missing = missing_tables(settings, dataset)
-    for table in missing:
-        read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
-    for table in [table for table in dataset.pipeline.reference if table not in missing]:
-        read_version(settings, dataset.name, table, 0)
+    for table in dataset.pipeline.reference:
+        try:
+            if table in missing:
+                read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
+            else:
+                read_version(settings, dataset.name, table, 0)
+        except Terminal as error:
+            yield error
 
 
 def _named_last(bronze: Path) -> Mapping[str, int]:

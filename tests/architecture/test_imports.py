@@ -72,7 +72,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "plans changes of history",
     ),
     "include.quality": (
-        (*GROUND, *READERS, "include.planning", "include.rendering"),
+        (*GROUND, *READERS, "include.planning", "include.reference", "include.rendering"),
         "validates whole tables, in a process of its own; reports what rules counted",
     ),
     "include.maintenance": (
