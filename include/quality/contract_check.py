@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from include.catalog.contract import Contract
 from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
 from include.catalog.dataset import DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
 from include.catalog.dataset_checks import dataset_problems
 from include.catalog.derived_dataset import all_dataset_names, derived_names
-from include.errors import Terminal
 from include.quality.odcs_standard import contract_problems
 from include.quality.quality_packages import QualityNotInstalled
 from include.reading.publication import find_publication
@@ -41,21 +39,12 @@ class ContractCheck:
         return not self.problems and self.is_version_enough
 
 
-class DatasetsMissing(Terminal):
-    """The folder of datasets does not exist."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"there is no folder {folder}; nothing was checked", "correct HEADRACE_DATASETS")
-
-
 def check_contracts(settings: Settings, only: str | None = None) -> list[ContractCheck]:
-    """Check every declared dataset, or just one; raises DatasetUnknown, DatasetsMissing.
+    """Check every declared dataset, or just one; raises DatasetUnknown.
 
     Without the packages of the group `quality`, the standard's schema and Great Expectations' own checks are left out.
     """
     known = all_dataset_names(settings)
-    if not settings.datasets.is_dir():
-        raise DatasetsMissing(settings.datasets)
     misnamed = [ContractCheck(each.file.name, None, (str(each),)) for each in misnamed_folders(settings)]
     if only is not None and only not in (*known, *(each.dataset for each in misnamed)):
         raise DatasetUnknown(only, known)
