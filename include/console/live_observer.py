@@ -85,7 +85,7 @@ class LiveObserver:
 
     settings: Settings
     clock: Callable[[], float] = time.monotonic
-    _ledger: LedgerReader = field(init=False)
+    ledger: LedgerReader = field(init=False)
     _histories: dict[str, StreamHistory] = field(default_factory=dict)
     _watermarks: dict[str, WatermarkHistory] = field(default_factory=dict)
     _latencies: dict[tuple[str, str], float | None] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class LiveObserver:
     """Whether the ledger has runs that the histories lack."""
 
     def __post_init__(self) -> None:
-        self._ledger = open_reader(self.settings)
+        self.ledger = open_reader(self.settings)
 
     def start(self) -> None:
         """Start the thread; it ends with the process, or with `stop`."""
@@ -131,7 +131,7 @@ class LiveObserver:
     def observe(self) -> LiveSnapshot:
         """Observe once and return the result; what cannot be read becomes a note."""
         settings, notes = self.settings, list[str]()
-        progress = observe_progress(settings, self._ledger)
+        progress = observe_progress(settings, self.ledger)
         published = value_or_note(notes, lambda: publications(settings)) or {}
         value_or_note(notes, self._advance_histories)
         watermarks = {name: value_or_note(notes, partial(self._watermark, each)) for name, each in published.items()}
@@ -164,11 +164,11 @@ class LiveObserver:
     def _advance_histories(self) -> None:
         """Read what is new in the ledger, for a second at most: a long history appears bit by bit."""
         until, self._behind = time.monotonic() + HISTORY_SECONDS, False
-        for name, totals in self._ledger.totals().items():
+        for name, totals in self.ledger.totals().items():
             history, more = self._histories.setdefault(name, StreamHistory(name)), True
             while more and not self._stop.is_set():
                 with self._changed:
-                    more = history.advance(self._ledger, totals.releases)
+                    more = history.advance(self.ledger, totals.releases)
                 if more and time.monotonic() > until:
                     self._behind = True
                     break
@@ -183,7 +183,7 @@ class LiveObserver:
             progress = WatermarkProgress(declared.pipeline.lateness)
             known = WatermarkHistory(publication.dataset, publication.release, progress)
             self._watermarks[publication.dataset] = known
-        return known.advance(self._ledger)
+        return known.advance(self.ledger)
 
     def _latency(self, publication: Publication) -> float | None:
         key = (publication.dataset, publication.release)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from include.console.display_values import duration, moment_of_ms, whole
-from include.ledger.ledger_reader import open_reader
+from include.ledger.ledger_reader import LedgerReader
 from include.ledger.run_history import RecordedRun
-from include.settings import Settings
 
 PAGE = 50
 
@@ -37,20 +36,18 @@ class RunsView:
     newer: str
 
 
-def runs_view(settings: Settings, dataset: str, release: str | None, before: int | None, after: int | None) -> RunsView:
+def runs_view(
+    reader: LedgerReader, dataset: str, release: str | None, before: int | None, after: int | None
+) -> RunsView:
     """Return the runs that end before batch `before` or after batch `after`; the newest without either."""
     if release is None:
         return RunsView("", (), "", "")
-    reader = open_reader(settings)
-    try:
-        if after is not None:
-            found = reader.runs_after(dataset, release, after, PAGE)
-        else:
-            found = reader.runs_before(dataset, release, before, PAGE)
-        newer = bool(found) and bool(reader.runs_after(dataset, release, found[0].last_batch, 1))
-        older = bool(found) and bool(reader.runs_before(dataset, release, found[-1].last_batch, 1))
-    finally:
-        reader.close()
+    if after is not None:
+        found = reader.runs_after(dataset, release, after, PAGE)
+    else:
+        found = reader.runs_before(dataset, release, before, PAGE)
+    newer = bool(found) and bool(reader.runs_after(dataset, release, found[0].last_batch, 1))
+    older = bool(found) and bool(reader.runs_before(dataset, release, found[-1].last_batch, 1))
     return RunsView(
         release,
         [run_line(run) for run in found],

@@ -68,7 +68,8 @@ def runs(request: Request, name: str, before: int | None = None, after: int | No
     """Return a page of a dataset's runs, the newest first. Raises DatasetUnknown."""
     console = console_of(request)
     release = progress_of(console.observer.snapshot(), name).release
-    view = runs_view(console.settings, name, request.query_params.get("release") or release, before, after)
+    chosen = request.query_params.get("release") or release
+    view = runs_view(console.observer.ledger, name, chosen, before, after)
     return page(request, "runs", DATASETS, f"{name}: runs", dataset=name, view=view)
 
 

@@ -21,6 +21,8 @@ from include.sql_quoting import sql_identifier, sql_literal
 PREVIEW_ROWS, MOST_COLUMNS = 50, 120
 ADDED = ("count", "count_if", "sum")
 UNITS = ("minute", "hour", "day", "month", "year")
+LABEL_LENGTHS = {"year": 4, "month": 7, "day": 10, "hour": 13, "minute": 16}
+"""Characters of an ISO time that tell one unit from the next."""
 ROWS = "rows"
 KEPT = 64
 
@@ -139,7 +141,7 @@ def _chart(reading: PinnedTables, name: str, gold: Gold, measure: str) -> BarCha
         unit = _unit(reading, name, column)
         when = f"date_trunc({sql_literal(unit)}, {sql_identifier(column)})"
         ordered = f"select {when} as at, {value} as total from {quoted(name)} group by 1 order by 1 desc nulls last"
-        rows = _pairs(reading, f"{ordered} limit {MOST_COLUMNS}")[::-1]
+        rows = [(at[: LABEL_LENGTHS[unit]], n) for at, n in _pairs(reading, f"{ordered} limit {MOST_COLUMNS}")[::-1]]
         title = f"{measure} by {unit} ({column})"
     else:
         key = sql_identifier(grain_columns(gold)[0])

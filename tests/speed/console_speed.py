@@ -2,8 +2,8 @@
 
 Enters 100,000 runs (bronze, silver, rejected and one gold commit each, three reasons of rejection) into a ledger by the
 product's own writer, writes published tables and plans, starts the console as a process, and requests each page in
-turn. Prints the median, the 95th percentile and the greatest time of each page, and the 95th percentile of all against
-the goal; writes them as JSON.
+turn. Prints the median, the 95th percentile and the greatest time of each page, the server's CPU time for it, and
+the slowest page against the goal; writes them as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psutil
 from plan_samples import plan_at
 from small_warehouse import SmallWarehouse, at, bronze_row, rejected_row, silver_row
 
@@ -36,6 +37,7 @@ from include.settings import CLONE, Settings
 GOAL_MS = 200.0
 RELEASE = "ab12cd34ef56"
 ROWS, STEP, PLANS, WARM = 20, 2_000, 300, 3
+PageFigures = dict[str, Any]
 REASONS = {"type": 1, "range": 1, "duplicate": 1}
 
 
@@ -134,21 +136,34 @@ def make_tables_and_plans(settings: Settings) -> None:
         plan_at(settings, Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
 
 
-def measured(settings: Settings, runs: int, requests: int) -> dict[str, list[float]]:
-    """The milliseconds of each request by page, of a console that runs as a process."""
+def measured(settings: Settings, runs: int, requests: int) -> dict[str, PageFigures]:
+    """The figures of each page, of a console that runs as a process."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "include.console.console_server", "127.0.0.1", str(port)]
     environment = os.environ | {"HEADRACE_STATE": str(settings.state)}
     server = subprocess.Popen(command, cwd=CLONE, env=environment)
     try:
         await_history(port)
-        pages = pages_of(runs)
+        pages, process = pages_of(runs), psutil.Process(server.pid)
         for path in pages * WARM:
             request(port, path)
-        return {path: [request(port, path) for _ in range(requests)] for path in pages}
+        return {path: page_figures(port, path, requests, process) for path in pages}
     finally:
         server.terminate()
         server.wait(20)
+
+
+def page_figures(port: int, path: str, requests: int, process: psutil.Process) -> PageFigures:
+    """Request a page; the observer's CPU seconds meanwhile count as the page's."""
+    before = cpu_seconds(process)
+    times = [request(port, path) for _ in range(requests)]
+    return {"ms": times, "cpu_ms": 1000 * (cpu_seconds(process) - before) / requests}
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """CPU seconds of a process."""
+    used = process.cpu_times()
+    return float(used.user + used.system)
 
 
 def pages_of(runs: int) -> list[str]:
@@ -190,15 +205,20 @@ def request(port: int, path: str) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def table(found: dict[str, list[float]]) -> str:
-    """The figures as text, against the goal."""
-    lines = [f"{'page':62}{'median':>9}{'p95':>9}{'max':>9}  ms"]
-    for path, times in found.items():
-        lines.append(f"{path[:60]:62}{statistics.median(times):9.1f}{percentile(times):9.1f}{max(times):9.1f}")
-    every = percentile([each for times in found.values() for each in times])
-    slowest = max(percentile(times) for times in found.values())
+def table(found: dict[str, PageFigures]) -> str:
+    """The figures as text, against the goal; beside other work only the CPU milliseconds tell something."""
+    lines = [f"{'page':62}{'median':>9}{'p95':>9}{'max':>9}{'CPU':>9}  ms"]
+    for path, each in found.items():
+        times = each["ms"]
+        figures = (statistics.median(times), percentile(times), max(times), each["cpu_ms"])
+        lines.append(f"{path[:60]:62}" + "".join(f"{figure:9.1f}" for figure in figures))
+    pages = {path: each for path, each in found.items() if not path.startswith("/sql?")}
+    slowest, most = max(percentile(each["ms"]) for each in pages.values()), max(e["cpu_ms"] for e in pages.values())
     verdict = "reached" if slowest <= GOAL_MS else "missed"
-    lines.append(f"p95 of all pages {every:.1f} ms, of the slowest page {slowest:.1f} ms; goal {GOAL_MS:g}: {verdict}")
+    lines.append(
+        f"p95 of the slowest page, without SQL: {slowest:.1f} ms, goal {GOAL_MS:g}: {verdict}; CPU {most:.1f} ms"
+    )
+    lines.append(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return "\n".join(lines)
 
 
