@@ -21,8 +21,10 @@ from include.secret_masking import MASK, mask_secrets, mask_value
 
 CLONE = Path(__file__).resolve().parent.parent
 PREFIX = "HEADRACE_"
-# Tests set it to crash or pause a driver at one step; spark_jobs/storage/failpoints.py reads it.
-OUTSIDE_SETTINGS = {"HEADRACE_FAILPOINT"}
+OUTSIDE_SETTINGS = {
+    "HEADRACE_FAILPOINT": "For tests: kills or stops a driver at a step (spark_jobs/storage/failpoints.py), "
+    "kill:3.bronze-committed or stop:6.published:12 from batch 12 on. Read by drivers and jobs themselves."
+}
 # Spark and Kafka settings with which records would be lost, duplicated or misread without an error.
 UNSAFE_VALUES = {
     "failondataloss": "false",
@@ -197,7 +199,7 @@ def reject_unsafe(key: str, value: str) -> None:
 
 def reject_unknown(environ: Mapping[str, str]) -> None:
     """Raise InvalidSetting for the first `HEADRACE_*` variable that is not a setting."""
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS.keys()
     for key in environ:
         if key.startswith(PREFIX) and key not in known:
             raise InvalidSetting(key, "does not exist")
@@ -260,7 +262,10 @@ def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
         default = _text(declared.get_default(call_default_factory=True))
         value = _shown(field, environ.get(name, default))
         infos.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
-    return infos
+    outside = (
+        SettingInfo(name, environ.get(name, ""), "", name in environ, why) for name, why in OUTSIDE_SETTINGS.items()
+    )
+    return [*infos, *outside]
 
 
 def _shown(field: str, text: str) -> str:

@@ -36,7 +36,7 @@ from spark_jobs.layers.bronze_layer import _metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
 
@@ -95,7 +95,7 @@ class GrownHistory:
         gold_is = TableSpec(f"gold.{gold.name}", gold_path(*names, gold.name), HOUR, "_month", ("hour",), durable)
         tables = [Table(spec) for spec in (bronze_spec(self.settings, "flights"), silver_is, rejected_is)]
         nothing: Any = None
-        writer = SilverWriter(
+        writer = SilverTables(
             nothing, self.dataset, nothing, SILVER, nothing, nothing, *tables, nothing, Path(), nothing, nothing
         )
         app_id = f"{self.dataset.name}/{self.dataset.release}/gold/{gold.name}"

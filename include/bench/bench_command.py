@@ -22,7 +22,7 @@ from include.bench.bench_machine import this_machine
 from include.bench.bench_report import Report, as_json, as_text
 from include.bench.bench_state import DATASET, running_stream, temporary_state
 from include.bench.bench_throughput import measure_throughput, warm_up
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file
 from include.settings import Settings
 
@@ -102,7 +102,7 @@ def _bench(
         console.print("stopped: nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
     _print_report(console, report, json_file)
-    raise typer.Exit(0 if report.balanced else 1)
+    raise typer.Exit(0 if report.balanced else FAILED)
 
 
 def _measure(

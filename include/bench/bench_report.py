@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,7 @@ from include.bench.bench_changes import ChangeFigures
 from include.bench.bench_latency import Latency
 from include.bench.bench_machine import Machine
 from include.bench.bench_throughput import Throughput, WarmUp
+from include.reading.plain_values import iso_time
 
 TARGET_EVENTS_PER_SECOND = 80_000
 TARGET_P95_SECONDS = 3.0
@@ -42,7 +43,7 @@ class Report:
 
 def as_json(report: Report) -> dict[str, Any]:
     """Return the report as JSON values, with each target and whether it was met."""
-    values = asdict(report) | {"at": report.at.astimezone(UTC).isoformat().replace("+00:00", "Z"), "targets": {}}
+    values = asdict(report) | {"at": iso_time(report.at), "targets": {}}
     values["warm_up"]["events_per_second"] = report.warm_up.events_per_second
     if report.throughput is not None:
         figure = report.throughput.events_per_second

@@ -212,9 +212,9 @@ class _ContractFile(Declared):
         return self.schema_[0]
 
 
-def load_contract(folder: Path, *, strict: bool = True) -> Contract:
+def load_contract(folder: Path) -> Contract:
     """Return `contract.yaml` of a dataset's folder; raises DeclarationRefused with all problems of the file."""
-    document = Document(folder / "contract.yaml", strict=strict)
+    document = Document(folder / "contract.yaml")
     contract = read_contract(document)
     raise_problems(document)
     assert contract is not None

@@ -13,6 +13,7 @@ from rich.table import Table
 from include.analysis.analysis_run import run_analysis
 from include.catalog.analyses import declared_analyses, declared_analysis
 from include.catalog.dataset import dataset_names, declared_dataset
+from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.reading.published_analyses import PublishedAnalysis, published_analyses
 from include.settings import load_settings
@@ -24,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Analyses: iterative and learning j
 def run(
     dataset: Annotated[str, typer.Argument(help="The dataset whose folder declares it.")],
     name: Annotated[str, typer.Argument(help="The analysis: a file analysis/NAME.yaml.")],
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Run an analysis over what is published now, or continue a killed run, and publish its result."""
 
@@ -40,7 +41,7 @@ def run(
 
 
 @app.command("list")
-def list_analyses(json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_analyses(json_: AsJson = False) -> None:
     """List the declared analyses with their last published run."""
 
     settings = load_settings()

@@ -22,6 +22,8 @@ from include.audit.deep_findings import deep_audit
 from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.errors import HeadraceError
 from include.planning.bounded_jobs import JobFailed, run_job
@@ -35,7 +37,7 @@ SHOWN_FINDINGS = 20
 
 def audit(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The full result with the range of every finding.")] = False,
+    as_json: AsJson = False,
     deep: Annotated[
         bool,
         typer.Option("--deep", help="Also recompute all tables from bronze and compare every row, in a job."),
@@ -60,7 +62,7 @@ def audit(
     else:
         print_audits(audits)
     if any(each.findings for each in audits):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     for each in audits:
         for unchecked in each.unchecked:
             # Another reason has been printed with the table.

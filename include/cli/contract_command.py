@@ -12,6 +12,8 @@ from rich.markup import escape
 
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson
 from include.quality.contract_check import ContractCheck, check_contracts
 from include.settings import load_settings
 
@@ -27,7 +29,7 @@ def contracts() -> None:
 @app.command()
 def check(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
 
@@ -40,7 +42,7 @@ def check(
         for each in checks:
             _show(Console(soft_wrap=True), each)
     if not all(each.is_valid for each in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.cli.option_types import Offset, Offsets, Partition, validated
-from include.cli.plan_command import JSON, THRESHOLD, YES, approver, current_user, plan_and_run
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson, Offset, Offsets, Partition, validated
+from include.cli.plan_command import THRESHOLD, YES, approver, current_user, plan_and_run
 from include.cli.rejected_command import Column, Reason, Since, Status, Until, app
 from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
 from include.planning.rejected_decisions import Author, discard, fix
@@ -68,7 +69,7 @@ def discard_rejected(
 
     selection = _record_filter(reason, column, status, since, until, offsets)
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     count = discard(load_settings(), dataset, selection, _author(why))
     Console().print(f"{count:,} records discarded", highlight=False)
 
@@ -85,7 +86,7 @@ def reinstate_rejected(
     offsets: Offsets = None,
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Validate records again, with their fixes and the published release; valid ones are added to silver.
 

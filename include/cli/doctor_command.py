@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson
 from include.doctor.check_result import CheckResult, Verdict
 from include.doctor.machine_checks import run_checks
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails."""
 
     findings = run_checks()
@@ -25,7 +26,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON for 
         typer.echo(json.dumps({"ok": passed, "checks": [as_record(finding) for finding in findings]}, indent=1))
     else:
         Console().print(as_table(findings))
-    raise typer.Exit(0 if passed else 1)
+    raise typer.Exit(0 if passed else FAILED)
 
 
 def as_record(finding: CheckResult) -> dict[str, str]:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from include.cli.option_types import AsJson
 from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states
 from include.settings import load_settings
 
@@ -23,7 +24,7 @@ def grains(
     table: Annotated[str | None, typer.Option("--table", help="Only this gold table, window by window.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Only open, closed, corrected or verified.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 20,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON: every window.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show which windows of gold are open, closed, corrected or verified.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from include.catalog.dataset import declared_dataset
+from include.cli.option_types import AsJson
 from include.ledger.ledger_reader import Batch, OffsetRange, open_reader
 from include.ledger.ledger_rebuild import RebuildResult
 from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
@@ -24,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta 
 def show(
     dataset: Annotated[str | None, typer.Option(help="only this dataset")] = None,
     last: Annotated[int, typer.Option(min=1, help="batches per dataset")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON array instead of a table")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the last batches with their offset ranges."""
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson
 from include.errors import HeadraceError, Terminal, Transient
 from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
 from include.plans.ended_plans import EndedData, remove_ended
@@ -20,12 +22,10 @@ from include.process_control.log_trimming import trim_logs
 from include.reading.publication import stream_publications
 from include.settings import load_settings
 
-NOT_ALL = 1
-
 
 def maintain(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.
 
@@ -65,7 +65,7 @@ def maintain(
         for refused in skipped.values():
             console.print(f"[yellow]skipped[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
     if skipped:
-        raise typer.Exit(NOT_ALL)
+        raise typer.Exit(FAILED)
 
 
 def maintained_table(done: Sequence[TableMaintenance]) -> Table:

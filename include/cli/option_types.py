@@ -42,6 +42,7 @@ Offsets = Annotated[
         help='By partition, end exclusive: {"0": [100, 200]}.',
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
 Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
 

@@ -19,6 +19,7 @@ from include.audit.row_origin import RecordRange, RowOrigin, row_origin
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
+from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
@@ -41,7 +42,7 @@ def explain(
         list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Names the row; repeat it. Empty: null.")
     ] = None,
     records: Annotated[int, typer.Option(min=0, help="List so many of the records, with payloads.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads."""
 
@@ -56,7 +57,7 @@ def explain(
     _print_origin(found)
 
 
-def lineage(json_: Annotated[bool, typer.Option("--json", help="Print JSON: a list of edges.")] = False) -> None:
+def lineage(json_: AsJson = False) -> None:
     """Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset."""
 
     settings = load_settings()

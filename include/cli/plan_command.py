@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from include.cli.comparison_table import show_comparison
-from include.cli.exit_codes import INTERRUPTED
-from include.cli.option_types import share
+from include.cli.exit_codes import FAILED, INTERRUPTED
+from include.cli.option_types import AsJson, share
 from include.cli.query_command import wide_console
 from include.planning import plan_stages
 from include.planning.bounded_jobs import end_plan_job
@@ -41,12 +41,10 @@ from include.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
-JSON = typer.Option("--json", help="Print JSON.")
 YES = typer.Option("--yes", help="Approve without a confirmation.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
 )
-NOT_APPROVED = 1
 # A command whose job was ended releases the plan.
 LOCK_WITHIN = 5.0
 Confirm = Callable[[str], bool]
@@ -59,7 +57,7 @@ def plan() -> None:
 
 
 @app.command("list")
-def list_(json_: Annotated[bool, JSON] = False) -> None:
+def list_(json_: AsJson = False) -> None:
     """List all plans and their stages."""
 
     settings = load_settings()
@@ -79,7 +77,7 @@ def list_(json_: Annotated[bool, JSON] = False) -> None:
 
 
 @app.command()
-def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
+def show(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Show a plan, its events and its comparison."""
 
     settings = load_settings()
@@ -101,7 +99,7 @@ def show(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None
 
 
 @app.command()
-def explain(plan: Annotated[str, ID], json_: Annotated[bool, JSON] = False) -> None:
+def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Show what a plan changes, its predicted cost, and its stages: completed, and to be executed."""
 
     record = load_plan(load_settings(), plan)
@@ -209,7 +207,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
             record = run_plan(settings, record, reporter, lambda _: user if approve(question) else None, user)
     except NotApproved as error:
         console.print(f"not approved: what readers see is unchanged. {error.remedy}", highlight=False)
-        raise typer.Exit(NOT_APPROVED) from None
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         text = f"stopped: nothing is lost. headrace plan apply {name} continues, headrace plan show {name} shows it"
         console.print(text, highlight=False, soft_wrap=True)

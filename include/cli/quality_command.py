@@ -15,7 +15,8 @@ from rich.text import Text
 
 from include.catalog.dataset import released_dataset
 from include.cli.checks_table import checks_table
-from include.cli.option_types import output_file, utc_time
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson, output_file, utc_time
 from include.ledger.ledger_reader import open_reader
 from include.paths import docs_page
 from include.quality.published_quality import validate_published
@@ -28,7 +29,6 @@ from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Data quality: rule violations, table rules, drift.")
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 @app.callback()
@@ -93,7 +93,7 @@ def report_table(found: QualityReport) -> Table:
 @app.command()
 def run(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all published datasets]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate the table rules of the published tables; exit 1 when a rule with action hold or fail fails."""
 
@@ -108,7 +108,7 @@ def run(
             Console().print(checks_table(each.checks))
             Console(soft_wrap=True).print(f"docs: {docs_page(settings, each.dataset)}", highlight=False, markup=False)
     if any(each.blocks for each in found):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -118,7 +118,7 @@ def docs(dataset: Dataset) -> None:
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
         Console().print(f"no Data Docs yet: headrace quality run --dataset {dataset}", highlight=False)
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     Console(soft_wrap=True).print(str(page), highlight=False, markup=False)
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.exit_codes import INTERRUPTED
+from include.cli.option_types import AsJson
 from include.reading import pinned
 from include.reading.plain_values import json_value, text_value
 from include.reading.published_sql import LAYERS, QueryResult, run_query
@@ -100,7 +101,7 @@ def _print_change(change: ResultChange) -> None:
         console.print(f"the first {len(change.rows):,} rows; more with --limit", highlight=False)
 
 
-def tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
+def tables(as_json: AsJson = False) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
 
     reading = pinned()

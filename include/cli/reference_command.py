@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from include.catalog.dataset import dataset_names, declared_dataset, released_dataset
+from include.cli.option_types import AsJson
 from include.reading.publication import find_publication
 from include.reference.reference_tables import current_versions, load_reference, read_version
 from include.settings import load_settings
@@ -21,7 +22,7 @@ DATASET = typer.Option("--dataset", help="The dataset of the table.")
 
 
 @app.command("list")
-def list_tables(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
+def list_tables(as_json: AsJson = False) -> None:
     """List the declared reference tables, with version and rows; the stream creates missing ones at its start."""
 
     settings, found = load_settings(), []

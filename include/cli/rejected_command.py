@@ -13,7 +13,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.option_types import Offset, Offsets, Partition, utc_time
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.decision_log import Decision, decided_records
@@ -41,7 +42,6 @@ Until = Annotated[
     datetime | None,
     typer.Option("--to", parser=utc_time, metavar="TIME", help="End, exclusive."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="A list of objects, with full payloads.")]
 
 
 @app.command("list")
@@ -89,7 +89,7 @@ def show_rejected(
     decided_record = decided.get((partition, offset))
     if not found and decided_record is None:
         wide_console().print("no rejected record matches")
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     decisions = () if decided_record is None else decided_record.decisions
     if as_json:
         values = _values(found[0]) if found else {"status": REINSTATED, "decisions": _decisions(decisions)}

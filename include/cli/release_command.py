@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from include.catalog.derived_dataset import derived_names
-from include.cli.option_types import utc_time, validated
-from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
+from include.cli.option_types import AsJson, utc_time, validated
+from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.planning.derived_release_plan import plan_derived_release
 from include.planning.plan_parameters import PlanParameters
 from include.planning.release_plan import ReleaseParameters, plan_release
@@ -35,7 +35,7 @@ def plan(
     batch: Annotated[int | None, BATCH] = None,
     since: Annotated[datetime | None, SINCE] = None,
     threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show what shipping the folder would change and cost; no table is touched."""
     plan_only(_release(dataset, batch, since, threshold), json_)
@@ -48,7 +48,7 @@ def run(
     since: Annotated[datetime | None, SINCE] = None,
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
     plan_and_run(_release(dataset, batch, since, threshold), yes, json_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.cli.option_types import AsJson
 from include.settings import InvalidSetting, SettingInfo, list_settings, load_settings
 
 
-def settings(as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False) -> None:
+def settings(as_json: AsJson = False) -> None:
     """List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid."""
 
     invalid: InvalidSetting | None = None

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from include.cli.option_types import Offsets, batch_range, utc_time, validated
-from include.cli.plan_command import JSON, THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
+from include.cli.option_types import AsJson, Offsets, batch_range, utc_time, validated
+from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.planning.backfill_plan import BackfillParameters, plan_backfill
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.strict_values import BatchRange
@@ -48,7 +48,7 @@ def backfill_plan(
     until: Annotated[datetime, UNTIL],
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show which records would be recomputed, and the cost; no table is touched."""
     plan_only(_backfill(dataset, since, until, reference, threshold), json_)
@@ -62,7 +62,7 @@ def run_backfill(
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues."""
     plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_)
@@ -78,7 +78,7 @@ def replay_plan(
     source: Annotated[str, SOURCE] = "auto",
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show which records would be recomputed from which source, and the cost; no table is touched."""
     options = {"source": source, "reference": reference, "threshold": threshold}
@@ -96,7 +96,7 @@ def run_replay(
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
-    json_: Annotated[bool, JSON] = False,
+    json_: AsJson = False,
 ) -> None:
     """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
     options = {"source": source, "reference": reference, "threshold": threshold}

@@ -18,7 +18,10 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from include.cli.exit_codes import FAILED
+from include.cli.option_types import AsJson
 from include.ledger.ledger_reader import open_reader
+from include.reading.plain_values import iso_time
 from include.settings import Settings, load_settings
 from include.state.process_states import ProcessStatus
 from include.status.derived_progress import DerivedProgress
@@ -36,7 +39,7 @@ UNKNOWN = "?"
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
+    as_json: AsJson = False,
     watch: Annotated[bool, typer.Option(help="refresh every second, until Ctrl-C")] = False,
     check: Annotated[bool, typer.Option(help="exit 1 when a process is not running")] = False,
 ) -> None:
@@ -52,7 +55,7 @@ def status(
     else:
         Console().print(progress_table(progress))
     if check and any(process.state.label != "running" for process in progress.processes):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def watch_status(observe: Callable[[], Progress], as_json: bool) -> None:
@@ -69,7 +72,7 @@ def watch_status(observe: Callable[[], Progress], as_json: bool) -> None:
 def progress_json(progress: Progress) -> dict[str, Any]:
     """Return progress as JSON values; unknown values are null, `notes` give the reasons."""
     return {
-        "at": progress.at.isoformat().replace("+00:00", "Z"),
+        "at": iso_time(progress.at),
         "processes": [process_json(process) for process in progress.processes],
         "datasets": {dataset.dataset: dataset_json(dataset) for dataset in progress.datasets},
         "derived": {derived.dataset: derived_json(derived) for derived in progress.derived},
@@ -89,7 +92,7 @@ def process_json(process: ProcessStatus) -> dict[str, Any]:
         "detail": process.detail,
         "restarts": process.restarts,
         "last_error": process.last_error or None,
-        "next_try": process.next_try.isoformat().replace("+00:00", "Z") if process.next_try else None,
+        "next_try": iso_time(process.next_try) if process.next_try else None,
         **process.facts,
     }
 
@@ -306,4 +309,4 @@ def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
     for note in observed.unknown:
         console.print(f"  not known: {escape(note)}", highlight=False)
     console.print(f"  → {remedy}", highlight=False)
-    raise typer.Exit(1)
+    raise typer.Exit(FAILED)

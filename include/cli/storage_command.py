@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from include.cli.option_types import AsJson
 from include.settings import load_settings
 from include.status.disk_use import PartUse, disk_use
 
@@ -21,7 +22,7 @@ COUNTS = ("current", "replaced", "log", "deletable")
 
 def storage(
     dataset: Annotated[str | None, typer.Argument(help="Only this dataset. [default: the whole state folder]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object; bytes.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from include.catalog.derived_dataset import all_dataset_names
+from include.cli.exit_codes import FAILED
 from include.process_control.airflow_process import (
     AirflowNotStarted,
     down_airflow,
@@ -54,7 +55,7 @@ def up(
             )
     except NotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
@@ -80,7 +81,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
         run = up_airflow(settings, lambda line: print_progress(console, line))
     except AirflowNotStarted as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
     console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False, soft_wrap=True)
 
 

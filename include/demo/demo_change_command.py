@@ -18,6 +18,7 @@ from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
 from include.cli.audit_command import print_audits
 from include.cli.comparison_table import show_comparison
+from include.cli.exit_codes import FAILED
 from include.cli.plan_command import current_user, show_plan
 from include.demo.demo_changes import (
     DATASET,
@@ -64,7 +65,7 @@ def demo_change() -> None:
             _ship_a_wrong_rule(console, settings)
             _replay_three_days(console, settings)
         balanced = _audit(console, settings)
-    raise typer.Exit(0 if balanced else 1)
+    raise typer.Exit(0 if balanced else FAILED)
 
 
 def _chapter(console: Console, title: str) -> None:

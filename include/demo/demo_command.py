@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from include.cli.audit_command import print_audits
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import utc_time
 from include.cli.query_command import print_table
 from include.cli.up_command import print_progress
@@ -40,7 +40,6 @@ from include.reading.published_tables import PinnedTables
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 
-FAILED = 1
 STOPPED = (
     "stopped: nothing is lost, the streams keep running; the same command continues here, headrace down stops them"
 )

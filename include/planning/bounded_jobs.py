@@ -18,7 +18,8 @@ from include.state.run_files import read_run_file, remove_run_file
 
 STOPPED = 3
 REQUEST_JOB = "request_job"
-Reporter = Callable[[Mapping[str, Any]], None]
+FactsReporter = Callable[[Mapping[str, Any]], None]
+"""Gets the facts of each line that a job prints: `at`, `done`, `of`, …"""
 
 
 class JobFailed(Terminal):
@@ -49,7 +50,7 @@ class JobTimedOut(Terminal):
 
 
 def run_job(
-    settings: Settings, name: str, dataset: str, job: Sequence[str], report: Reporter, again: str = ""
+    settings: Settings, name: str, dataset: str, job: Sequence[str], report: FactsReporter, again: str = ""
 ) -> Mapping[str, Any]:
     """Run a job (module and arguments), pass each JSON line to `report` and return the last one.
 

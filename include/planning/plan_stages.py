@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from include.errors import Terminal
 from include.paths import reading_lock_path
 from include.planning import backfill_plan, derived_release_plan, reinstate_plan, release_plan, replay_plan
-from include.planning.bounded_jobs import JobDied, JobFailed, JobTimedOut, Reporter, run_job
+from include.planning.bounded_jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, run_job
 from include.planning.compare_tables import compare
 from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
@@ -198,7 +198,7 @@ def stage_lines(record: PlanRecord) -> Iterator[str]:
             yield f"  {state:6} {stage.name:8} {stage.description}"
 
 
-def build(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> PlanRecord:
+def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter) -> PlanRecord:
     """Run the plan's build job. Raises JobFailed, JobDied, JobTimedOut, AlreadyPublished.
 
     A killed release build continues where it stopped, a slice is built anew.
@@ -214,7 +214,9 @@ def build(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> 
     return record_result(settings, plan.id, kind.read_build(output, round(time.monotonic() - began, 1)), by)
 
 
-def compare_built(settings: Settings, record: PlanRecord, by: str, report: Reporter) -> tuple[PlanRecord, Comparison]:
+def compare_built(
+    settings: Settings, record: PlanRecord, by: str, report: FactsReporter
+) -> tuple[PlanRecord, Comparison]:
     """Compare the build with what was published at the same batch; write the comparison as JSON and as a page."""
     validate_stage(record, Stage.COMPARED)
     plan, kind = record.plan, kind_of(record.plan)

@@ -95,7 +95,9 @@ def plan_replay(
         view, requested = published_view(settings, dataset), parameters.requested
         spans = _requested_spans(view, parameters)
         if not spans:
-            raise RangeEmpty(dataset, requested, "no record is published there", "headrace status")
+            raise RangeEmpty(
+                dataset, requested, "no record is published there", f"headrace ledger show --dataset {dataset}"
+            )
         refuse_not_ingested(view, spans, requested)
         source = parameters.source
         parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(settings, view, spans, source)

@@ -211,7 +211,7 @@ def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: s
     for span in spans:
         if span.partition not in ends:
             why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"
-            raise RangeRefused(name, requested, why, "headrace status")
+            raise RangeRefused(name, requested, why, f"headrace ledger show --dataset {name}")
         if span.end > ends[span.partition]:
             why = f"partition {span.partition} is published up to offset {ends[span.partition] - 1}"
             raise RangeRefused(name, requested, why, "headrace wait --caught-up, or an earlier end")

@@ -28,7 +28,8 @@ from include.errors import Terminal
 from include.host.ports import LOOPBACK, chosen_port
 from include.paths import airflow_path, database_url, log_path
 from include.process_control.child_process import spawn
-from include.process_control.start_stop import Reporter, exclusive_command
+from include.process_control.runner import Reporter
+from include.process_control.start_stop import exclusive_command
 from include.settings import CLONE, Settings
 from include.state.json_file import JsonFile
 from include.state.process_logs import log_size, log_tail

@@ -25,6 +25,7 @@ from include.process_control.driver_process import driver_environment
 from include.process_control.job_process import end_jobs
 from include.process_control.kafka_broker import answers, check_broker_prerequisites
 from include.process_control.runner import (
+    Reporter,
     Runner,
     environment_settings,
     restart_policy,
@@ -54,8 +55,6 @@ RUNNER_READY_WITHIN = 30.0
 READY_WITHIN = 90.0
 # Longer than the runner gives a driver and then the broker.
 DOWN_WITHIN = 120.0
-
-Reporter = Callable[[str], None]
 
 
 class StateBusy(Transient):

@@ -141,6 +141,6 @@ def _by_kind(matched: pl.DataFrame) -> tuple[KindScore, ...]:
     )
 
 
-def _examples(*frames: pl.DataFrame, most: int = 10) -> tuple[tuple[str, int, int], ...]:
-    positions = pl.concat([frame.select(RECORD) for frame in frames]).head(most)
+def _examples(*frames: pl.DataFrame) -> tuple[tuple[str, int, int], ...]:
+    positions = pl.concat([frame.select(RECORD) for frame in frames]).head(10)
     return tuple((topic, partition, offset) for topic, partition, offset in positions.rows())

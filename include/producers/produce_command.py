@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file, share, utc_time
 from include.clients.kafka import ensure_topic
 from include.producers.feed_registry import find_feed
@@ -23,9 +23,6 @@ from include.producers.kafka_producer import DeliveryFailed, SendProgress
 from include.producers.paced_sending import Run, Sent, send
 from include.settings import load_settings
 from include.state.broker_address import bootstrap_servers
-
-NOT_DELIVERED = 1
-
 
 Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]
 
@@ -77,7 +74,7 @@ def produce(
             sent = send(run, address, now=now, manifest=manifest, rate=rate, on_progress=on_progress, stop=stop)
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
-            raise typer.Exit(NOT_DELIVERED) from error
+            raise typer.Exit(FAILED) from error
     _print_result(sent, run.feed.topic, manifest)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from include.catalog.derived_dataset import all_dataset_names
 from include.host.ports import is_open
 from include.paths import run_path
+from include.reading.plain_values import iso_time
 from include.settings import Settings
 from include.state.broker_address import broker_state, external_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
@@ -79,7 +80,7 @@ def job_status(run: RunFile) -> ProcessStatus:
     """Return the status of a running job; unknown when its guard was killed and others of its processes run."""
     since, limit = datetime.fromtimestamp(run.started, UTC), float(run.extra.get("limit_seconds", 0))
     facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
-    facts |= {"started_at": since.isoformat(timespec="seconds").replace("+00:00", "Z"), "limit_seconds": limit}
+    facts |= {"started_at": iso_time(since.replace(microsecond=0)), "limit_seconds": limit}
     detail = f"{run.extra.get('job', '')} since {since:%Y-%m-%d %H:%M:%S} UTC, limit {timedelta(seconds=limit)}"
     if is_alive(run):
         return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)

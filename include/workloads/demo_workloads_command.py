@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.up_command import print_progress
 from include.durable_files import write_atomically
 from include.errors import Terminal
@@ -22,7 +22,6 @@ from include.workloads.workload_charts import Chart, anomaly_chart, top_chart
 from include.workloads.workload_registry import DATASETS, DERIVED, WORKLOADS
 from include.workloads.workload_run import WorkloadResult, run_derived, run_workload
 
-FAILED = 1
 # Spikes are found in the third week: the searches are sent completely.
 WHOLE = ("searches",)
 

@@ -26,7 +26,7 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_writer import MONTH_IN_SQL
+from spark_jobs.layers.silver_tables import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder

@@ -25,7 +25,7 @@ from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_writer import PLACES, REJECTED, SilverWriter
+from spark_jobs.layers.silver_tables import PLACES, REJECTED, SilverTables
 from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
@@ -115,7 +115,7 @@ def span_files(table: Table, slice_: Slice, partition: str, offset: str) -> list
     ]
 
 
-def _write_chosen(writer: SilverWriter, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
+def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
     """Of the accepted records, those that the slice is about."""
     silver = writer.silver
     with duckdb_session() as duck:
@@ -133,7 +133,7 @@ def _write_chosen(writer: SilverWriter, core: ValidatedFiles, slice_: Slice, fol
 
 
 def _validate_closure(
-    writer: SilverWriter, core: ValidatedFiles, slice_: Slice, folder: PlanFolder, until: int
+    writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder, until: int
 ) -> ValidatedFiles:
     """Validate the records outside the slice that share an identity with a chosen one."""
     silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
@@ -173,7 +173,7 @@ def _span_of(duck: DuckSession, folder: Path, schema: StructType) -> tuple[int, 
     return count, first, last
 
 
-def _write_after(writer: SilverWriter, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
+def _write_after(writer: SilverTables, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
     """Who comes first among the accepted records of each identity, and all others with their reasons."""
     silver, rejected = writer.silver.spec, writer.rejected.spec
     with duckdb_session() as duck:
@@ -185,7 +185,7 @@ def _write_after(writer: SilverWriter, core: ValidatedFiles, closure: ValidatedF
         duck.save(f"select {columns} from ({rejected_rows_sql(writer.dataset)})", folder.rows("after", rejected.name))
 
 
-def _write_before(writer: SilverWriter, table: Table, folder: PlanFolder) -> int:
+def _write_before(writer: SilverTables, table: Table, folder: PlanFolder) -> int:
     """Write a table's published rows of the slice and the rows that differ; return how many records differ."""
     name, schema = table.spec.name, table.spec.data_schema
     with duckdb_session() as duck:

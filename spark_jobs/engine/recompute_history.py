@@ -35,7 +35,7 @@ from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.silver_layer import run_records, view_run
-from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import validate_files
 from spark_jobs.storage.delta_table import Table, read_files
 from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, rows_in_files, write_folder
@@ -90,7 +90,7 @@ def recompute_history(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _own_writer(writer: SilverWriter, folder: Path) -> SilverWriter:
+def _own_writer(writer: SilverTables, folder: Path) -> SilverTables:
     """Return the writer with an index of its own, built from the published rows, and temporary folders."""
     identities = IdentityLookup(writer.dataset, writer.silver, folder / "identities", owns=True)
     return replace(writer, staging=folder / "_staging", identities=identities)
@@ -100,7 +100,7 @@ def _own_writer(writer: SilverWriter, folder: Path) -> SilverWriter:
 class _History:
     """The batches [first, last] of a release, and the rows of them that differ."""
 
-    writer: SilverWriter
+    writer: SilverTables
     folder: Path
     first: int
     last: int
@@ -139,7 +139,7 @@ class _History:
         self._keep(found, differing)
         return records
 
-    def _recompute(self, writer: SilverWriter, run: RefineRun, until: int, found: PlanFolder) -> int:
+    def _recompute(self, writer: SilverTables, run: RefineRun, until: int, found: PlanFolder) -> int:
         records = run_records(writer, run)
         files = validate_files(writer, records, run.batches, writer.staging, until)
         silver, rejected = writer.silver.spec, writer.rejected.spec

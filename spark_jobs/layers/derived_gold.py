@@ -32,7 +32,7 @@ from spark_jobs.layers.derived_sources import SourceTable, changed_rows, touched
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
-from spark_jobs.layers.silver_writer import MONTH
+from spark_jobs.layers.silver_tables import MONTH
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 from spark_jobs.storage.duckdb_session import parquet_files, read_folder, rows_in_files, write_folder

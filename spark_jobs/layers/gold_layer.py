@@ -49,7 +49,7 @@ from spark_jobs.layers.gold_rows import gold_rows, touched_grains
 from spark_jobs.layers.latest_gold import merged_latest
 from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_writer import MONTH, SilverWriter
+from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
@@ -78,7 +78,7 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
-def commit_gold(targets: Sequence[GoldTable], writer: SilverWriter, silver: Sequence[DataFile], run: RefineRun) -> None:
+def commit_gold(targets: Sequence[GoldTable], writer: SilverTables, silver: Sequence[DataFile], run: RefineRun) -> None:
     """Commit a run to every gold table; `silver` are silver's files of the run as committed.
 
     Raises OwnershipLost, GoldBroken.

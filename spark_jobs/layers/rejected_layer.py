@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from include.catalog.dataset import Dataset
 from include.sql_quoting import sql_literal
-from spark_jobs.layers.silver_writer import MONTH_IN_SQL
+from spark_jobs.layers.silver_tables import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 

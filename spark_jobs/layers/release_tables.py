@@ -18,7 +18,7 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
-from spark_jobs.layers.silver_writer import Inheritance, SilverWriter, open_silver_writer, silver_of_nothing
+from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
 from spark_jobs.storage.delta_table import Table, read_files
 
 
@@ -26,7 +26,7 @@ from spark_jobs.storage.delta_table import Table, read_files
 class Release:
     """An open release: its silver writer and its gold tables."""
 
-    writer: SilverWriter
+    writer: SilverTables
     gold: tuple[GoldTable, ...]
 
     @property
@@ -61,7 +61,7 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
     reference = ReferenceVersions(spark, settings, base)
-    before = open_silver_writer(spark, settings, base, writer.bronze, load_transformation(base), reference, versions)
+    before = open_silver_tables(spark, settings, base, writer.bronze, load_transformation(base), reference, versions)
     old, new = before.silver.spec.schema, writer.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
@@ -99,7 +99,7 @@ def _opened(
     if not (silver_path(settings, dataset.name, dataset.release) / "_delta_log").is_dir():
         # A release whose tables exist was accepted, perhaps by fewer rules.
         validate_code(settings, dataset, silver_of_nothing(spark, dataset, transform, book))
-    writer = open_silver_writer(spark, settings, dataset, bronze, transform, book, versions)
+    writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions)
     return Release(writer, tuple(_gold_tables(spark, settings, dataset, writer.silver, versions)))
 
 

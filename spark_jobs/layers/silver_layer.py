@@ -11,18 +11,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
-from spark_jobs.layers.silver_writer import MONTH, Inheritance, SilverWriter
+from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.data_files import DataFile
@@ -51,7 +52,7 @@ class ValidatedBatch:
         return sum(file.rows for file in self.silver)
 
 
-def commit_silver(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
+def commit_silver(writer: SilverTables, run: RefineRun) -> list[DataFile]:
     """Commit a run to silver, then to rejected; return silver's files of the run as committed.
 
     What is committed already is recognised and not written again: silver's commit then says by which decisions its
@@ -72,12 +73,12 @@ def commit_silver(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
     return _files_of_run(writer, run)
 
 
-def _files_of_run(writer: SilverWriter, run: RefineRun) -> list[DataFile]:
+def _files_of_run(writer: SilverTables, run: RefineRun) -> list[DataFile]:
     return writer.silver.batch_files(*run.batches)
 
 
 def _validated_batch(
-    writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
+    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int
 ) -> ValidatedBatch:
     """Write the run's files of both tables, but not silver's when they are `committed`; raises RowsUnaccounted."""
     inheritance = writer.inheritance
@@ -91,7 +92,7 @@ def _validated_batch(
 
 
 def _validated(
-    writer: SilverWriter, run: RefineRun, committed: Sequence[DataFile] | None, until: int
+    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int
 ) -> ValidatedBatch:
     records = run_records(writer, run)
     rows_in = rows_in_files(records)
@@ -107,7 +108,7 @@ def _validated(
     return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until)
 
 
-def run_records(writer: SilverWriter, run: RefineRun) -> list[Path]:
+def run_records(writer: SilverTables, run: RefineRun) -> list[Path]:
     """Return files with exactly the bronze rows of the run; rows of files that have other batches too are copied."""
     bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
     mixed = [file for file in files if not file.lies_within("_batch_id", *run.batches)]
@@ -122,7 +123,7 @@ def run_records(writer: SilverWriter, run: RefineRun) -> list[Path]:
     return [*paths, *parquet_files(writer.records_folder)]
 
 
-def view_run(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, first: int) -> None:
+def view_run(duck: DuckSession, writer: SilverTables, files: ValidatedFiles, first: int) -> None:
     """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`."""
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
@@ -131,7 +132,7 @@ def view_run(duck: DuckSession, writer: SilverWriter, files: ValidatedFiles, fir
 
 
 def _inherited(
-    writer: SilverWriter,
+    writer: SilverTables,
     inheritance: Inheritance,
     run: RefineRun,
     committed: Sequence[DataFile] | None,
@@ -152,7 +153,7 @@ def _inherited(
 
 
 def _inherited_rows(
-    writer: SilverWriter, source: Table, target: Table, time: str, batches: tuple[int, int], folder: str
+    writer: SilverTables, source: Table, target: Table, time: str, batches: tuple[int, int], folder: str
 ) -> list[DataFile]:
     files = source.batch_files(*batches)
     if not files:
@@ -173,7 +174,7 @@ def validate_balance(name: str, batches: tuple[int, int], validated: ValidatedBa
         raise RowsUnaccounted(name, batches, why)
 
 
-def _silver_metadata(writer: SilverWriter, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
+def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
     times = _latest_events(writer.silver, batch.silver, writer.dataset.pipeline.event_time)
     return {
         **run.facts(writer.dataset),
@@ -182,7 +183,7 @@ def _silver_metadata(writer: SilverWriter, run: RefineRun, batch: ValidatedBatch
         "rows": batch.accepted,
         "rows_in": batch.rows_in,
         "decided_until": batch.decided_until,
-        "event_time_max": {p: t.astimezone(UTC).isoformat().replace("+00:00", "Z") for p, t in times.items()},
+        "event_time_max": {p: iso_time(t) for p, t in times.items()},
     }
 
 
@@ -197,7 +198,7 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
     return latest
 
 
-def _rejected_metadata(writer: SilverWriter, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
+def _rejected_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
     return {
         **run.facts(writer.dataset),
         "table": writer.rejected.spec.name,

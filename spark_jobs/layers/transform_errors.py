@@ -21,7 +21,7 @@ from include.errors import Terminal
 from include.secret_masking import mask_secrets
 from include.sql_quoting import sql_literal
 from spark_jobs.layers.reference_versions import VersionRange
-from spark_jobs.layers.silver_writer import SilverWriter
+from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.duckdb_session import duckdb_session, read_folder
 from spark_jobs.storage.failpoints import Step, pass_step
@@ -94,7 +94,7 @@ def record_error(error: Exception) -> str | None:
     return ADDRESS.sub("0x…", line)[:MOST_CHARACTERS]
 
 
-def write_isolated(writer: SilverWriter, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
+def write_isolated(writer: SilverTables, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
     """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
 
     Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationBroken, and errors

@@ -23,7 +23,7 @@ from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import VersionRange
-from spark_jobs.layers.silver_writer import PLACES, SilverWriter, dated
+from spark_jobs.layers.silver_tables import PLACES, SilverTables, dated
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files, validate_types
 from spark_jobs.storage.duckdb_session import (
@@ -52,7 +52,7 @@ class ValidatedFiles:
 
 
 def validate_files(
-    writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+    writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
 ) -> ValidatedFiles:
     """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
 
@@ -85,7 +85,7 @@ def validate_files(
     return ValidatedFiles(tuple(parquet_files(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
 
 
-def _version_ranges(writer: SilverWriter, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
+def _version_ranges(writer: SilverTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
     """Return the version ranges that have records; each needs its own Spark job."""
     ranges = writer.reference.version_ranges(*batches)
     if len(ranges) == 1:
@@ -103,7 +103,7 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
 
 
 def _write_accepted(
-    writer: SilverWriter, versions: VersionRange, folder: Path, counts: list[Counts], accepted: DataFrame
+    writer: SilverTables, versions: VersionRange, folder: Path, counts: list[Counts], accepted: DataFrame
 ) -> None:
     """Transform valid records into rows of silver and write them; append the warnings' counts to `counts`."""
     observed, count = writer.counting.observed(accepted.drop("_reasons"))
@@ -133,7 +133,7 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
     return left
 
 
-def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, DecidedRecord], folder: Path) -> None:
+def _validate_others(writer: SilverTables, decisions: Mapping[Coordinates, DecidedRecord], folder: Path) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
     rows = read_files(writer.spark, RECORD, parquet_files(folder / OTHERS))
     validated = validate_with_decisions(writer.validator, rows, decisions)
@@ -141,7 +141,7 @@ def _validate_others(writer: SilverWriter, decisions: Mapping[Coordinates, Decid
     validated.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "validated"))
 
 
-def _refuse_unaccounted(writer: SilverWriter, batches: tuple[int, int], came: int, classified: int) -> None:
+def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], came: int, classified: int) -> None:
     """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
     if came != classified:
         why = f"{came} records, {classified} rows: silver.py must return exactly one row per record"

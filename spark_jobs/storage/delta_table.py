@@ -316,7 +316,8 @@ def validate_types(spec: TableSpec, schema: StructType) -> None:
         if found.dataType.simpleString() != expected.dataType.simpleString():
             actual, declared = found.dataType.simpleString(), expected.dataType.simpleString()
             raise Terminal(
-                f"{spec.name}: column {expected.name} is {actual}, the table has {declared}", "headrace status"
+                f"{spec.name}: column {expected.name} is {actual}, the table has {declared}",
+                "a column of another type needs tables of its own: headrace release run",
             )
 
 

@@ -91,7 +91,10 @@ def test_harmless_values_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_list_has_every_setting_with_a_meaning() -> None:
     knobs = list_settings({})
-    assert [knob.name for knob in knobs] == [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    assert [knob.name for knob in knobs] == [
+        *(f"{PREFIX}{name.upper()}" for name in Settings.model_fields),
+        "HEADRACE_FAILPOINT",
+    ]
     assert all(knob.meaning and knob.value == knob.default and not knob.given for knob in knobs)
 
 

@@ -1,4 +1,4 @@
-"""SilverWriter: contract, transformation and tables with which one release validates batches."""
+"""SilverTables: the two tables of a release's silver layer, with the contract and the code that fill them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Inheritance:
 
 
 @dataclass(frozen=True)
-class SilverWriter:
-    """What validates and writes batches of one release; `staging` is its folder for unfinished work."""
+class SilverTables:
+    """Silver and rejected of one release, and what fills them; `staging` is the folder for unfinished work."""
 
     spark: SparkSession
     dataset: Dataset
@@ -83,7 +83,7 @@ class SilverWriter:
         return release_app_id(self.dataset.name, self.dataset.release, table)
 
 
-def open_silver_writer(
+def open_silver_tables(
     spark: SparkSession,
     settings: Settings,
     dataset: Dataset,
@@ -91,7 +91,7 @@ def open_silver_writer(
     transform: Transformation,
     reference: ReferenceVersions,
     versions: Mapping[str, int],
-) -> SilverWriter:
+) -> SilverTables:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
     Inherited tables are not opened: see `release_tables.py`.
@@ -109,7 +109,7 @@ def open_silver_writer(
     owns = silver_is.name not in versions
     identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
     tables = (bronze, silver, rejected, identities)
-    return SilverWriter(
+    return SilverTables(
         spark, dataset, validator, empty.schema, transform, reference, *tables, staging, decisions, counting
     )
 
