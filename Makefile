@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys stack-up stack-down stack-check lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -63,11 +63,19 @@ check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
+.PHONY: stack-up stack-down stack-demo stack-faults stack-check
+
 stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)
 
 stack-down: ## drain and stop the compose stack; also its data: make stack-down ARGS=--volumes
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh down $(ARGS)
+
+stack-demo: setup-runtime ## flights through the stack; backfill, replay, release by Airflow's REST API; a month: ARGS="--to 2013-02-01"
+	@STAND_INS="$(STAND_INS)" .venv/bin/python -m infra.stack_demo $(ARGS)
+
+stack-faults: setup-runtime ## kill, pause, cut off, starve, fill, replace the stack's containers under load; audit after each
+	@STAND_INS="$(STAND_INS)" .venv/bin/python -m infra.stack_faults $(ARGS)
 
 stack-check: setup-dev ## check docker-compose.yml, image files and their settings; needs no engine
 	@.venv/bin/python -m infra.stack_check

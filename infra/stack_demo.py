@@ -1,0 +1,127 @@
+"""A year of flights through the compose stack: stream, backfill, replay and release by Airflow's REST API, audits.
+
+    python -m infra.stack_demo [--to 2013-02-01]   (`make stack-demo`)
+
+Reads / Writes: the stack, which it starts; .stack/datasets, a copy of the datasets that the release changes.
+Guarantee: it exits 0 only when every run of Airflow succeeded and every audit balanced.
+After a crash: the same command continues: nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from include.errors import HeadraceError, Terminal
+from include.settings import CLONE
+from infra.stack_site import DATASET, StackSite
+
+COPY = ".stack/datasets"
+STREAM, BACKFILL, REPLAY, RELEASE = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "release"))
+DAYS = ("2013-01-02", "2013-01-03")
+RUN_WITHIN = 1500.0
+
+
+class StepFailed(Terminal):
+    """A step of the demo did not end as it should."""
+
+
+def main() -> int:
+    """Run the story; print how long each step took, then sizes and memory."""
+    parser = argparse.ArgumentParser(description="A year of flights through the compose stack.")
+    parser.add_argument("--to", default="", metavar="TIME", help="end of the event times [default: the whole year]")
+    until = parser.parse_args().to
+    copy_datasets()
+    site = StackSite({"STACK_DATASETS": COPY, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ("the stack starts", lambda: last_line(site.script("up"), "healthy")),
+        ("flights from Kafka to gold", lambda: last_line(site.headrace("demo", *(("--to", until) if until else ())))),
+        ("Airflow keeps the stream", lambda: keep_stream(site)),
+        ("backfill of two days", lambda: backfill(site)),
+        ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1})),
+        ("release of a changed folder", lambda: release(site)),
+        ("status from another container", lambda: f"stream {site.stream_state('airflow-triggerer')}"),
+        ("audit", lambda: last_line(site.headrace("audit"))),
+    ]
+    for name, step in steps:
+        began = time.monotonic()
+        try:
+            outcome = step()
+        except HeadraceError as error:
+            print(f"headrace: {name}: {error}", file=sys.stderr)
+            return 1
+        print(f"{name:32} {time.monotonic() - began:7.1f} s   {outcome}", flush=True)
+    for title, found in (("image", site.sizes()), ("memory", site.memory())):
+        for name, size in found.items():
+            print(f"{title:8} {name:36} {size}")
+    return 0
+
+
+def copy_datasets() -> None:
+    """Copy the datasets once; the release changes the copy, never the clone."""
+    if not (CLONE / COPY).exists():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(CLONE / "include" / "datasets", CLONE / COPY, ignore=ignored)
+
+
+def last_line(output: str, about: str = "") -> str:
+    """Return the last line of an output that is about something."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and about in line]
+    return lines[-1] if lines else ""
+
+
+def keep_stream(site: StackSite) -> str:
+    """Unpause the stream's DAG: its run requests the stream and watches it."""
+    page = site.airflow
+    page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    end = time.monotonic() + 120
+    while not (runs := page.runs(STREAM)):
+        if time.monotonic() > end:
+            raise StepFailed(f"{STREAM} has no run after 120 s")
+        time.sleep(1)
+    run = str(runs[-1]["dag_run_id"])
+    page.await_task(STREAM, run, "keep", "deferred")
+    return f"{run}: deferred, the stream is {site.stream_state()}"
+
+
+def backfill(site: StackSite) -> str:
+    """Recompute two days by Airflow's backfill; both are verified."""
+    page = site.airflow
+    page.call("PATCH", f"/dags/{BACKFILL}", {"is_paused": False})
+    request = {"dag_id": BACKFILL, "from_date": f"{DAYS[0]}T00:00:00Z", "to_date": f"{DAYS[1]}T00:00:00Z"}
+    page.call("POST", "/backfills", {**request, "reprocess_behavior": "completed"})
+    runs = [run for run in page.runs(BACKFILL) if run["partition_key"] in DAYS]
+    results = [ended(site, BACKFILL, str(run["dag_run_id"])) for run in runs[-len(DAYS) :]]
+    return ", ".join(f"{day} {result['result']}" for day, result in zip(DAYS, results, strict=True))
+
+
+def release(site: StackSite) -> str:
+    """Ship a folder with another column in silver."""
+    path = site.datasets / DATASET / "silver.py"
+    text = path.read_text("utf-8")
+    if "is_short" not in text:
+        added = '.select(*accepted.columns, "stage", F.length("dest").alias("is_short"), "airline",'
+        path.write_text(text.replace('.select(*accepted.columns, "stage", "airline",', added), "utf-8")
+    return finished(site, RELEASE, {})
+
+
+def finished(site: StackSite, dag: str, conf: dict[str, Any]) -> str:
+    """Trigger a run, wait for its end, and return what its last task confirmed."""
+    found = ended(site, dag, site.airflow.trigger(dag, conf))
+    return f"{found['plan']}: {found['result']}" if "plan" in found else str(found)
+
+
+def ended(site: StackSite, dag: str, run: str) -> dict[str, Any]:
+    """Wait for a run's success and return the result of `apply`. Raises StepFailed."""
+    if site.airflow.await_run(dag, run, RUN_WITHIN) != "success":
+        raise StepFailed(site.airflow.story(dag, run))
+    return dict(site.airflow.result(dag, run, "apply"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The running compose stack from outside: its services, `headrace` in a container, Airflow's REST API, its measures.
+
+Reads: docker compose.  Writes: nothing by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from include.clients.airflow_rest import AirflowRest
+from include.errors import Terminal, Transient
+from include.settings import CLONE
+
+USER = "admin"
+DATASET = "flights"
+AUDITED = "balanced"
+
+
+class CommandFailed(Terminal):
+    """A command of the stack failed; `output` is what it printed."""
+
+    def __init__(self, words: tuple[str, ...], code: int, output: str) -> None:
+        super().__init__(f"`{' '.join(words)}` ended with {code}\n{output[-3000:]}")
+        self.code, self.output = code, output
+
+
+class NotReached(Transient):
+    """A state was not reached in time."""
+
+
+@dataclass(frozen=True)
+class StackSite:
+    """The stack of this clone, with `environ`: STAND_INS, STACK_DATASETS, STACK_AIRFLOW_PORT and the other ports."""
+
+    environ: Mapping[str, str]
+
+    def run(self, *words: str, within: float = 900.0) -> str:
+        """Run a command in the clone and return its output. Raises CommandFailed."""
+        done = subprocess.run(
+            words, cwd=CLONE, env={**os.environ, **self.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=within, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise CommandFailed(words, done.returncode, done.stdout)
+        return done.stdout
+
+    def script(self, *words: str, within: float = 1800.0) -> str:
+        """Run infra/stack.sh."""
+        return self.run("bash", "infra/stack.sh", *words, within=within)
+
+    def compose(self, *words: str, within: float = 900.0) -> str:
+        """Run `docker compose`."""
+        return self.script("compose", *words, within=within)
+
+    def headrace(self, *words: str, service: str = "runner", within: float = 1800.0) -> str:
+        """Run `headrace …` in a container of the stack."""
+        return self.compose("exec", "-T", service, "headrace", *words, within=within)
+
+    def container(self, service: str) -> str:
+        """Return the id of a service's container."""
+        return self.compose("ps", "--all", "--quiet", service).split()[-1]
+
+    def is_healthy(self, service: str) -> bool:
+        """Return whether Docker reports a service healthy."""
+        with suppress(CommandFailed, IndexError):
+            state = json.loads(self.run("docker", "inspect", "--format", "{{json .State}}", self.container(service)))
+            return bool(state["Running"] and state.get("Health", {}).get("Status") == "healthy")
+        return False
+
+    def status(self, service: str = "runner") -> dict[str, Any]:
+        """Return what `headrace status --json` prints in a container."""
+        return dict(json.loads(self.headrace("status", "--json", service=service).splitlines()[-1]))
+
+    def stream_state(self, service: str = "runner") -> str:
+        """Return the state of the stream as a container sees it."""
+        found = {process["name"]: process["state"] for process in self.status(service)["processes"]}
+        return str(found[f"stream:{DATASET}"])
+
+    def is_balanced(self) -> bool:
+        """Return whether the audit balances every record."""
+        with suppress(CommandFailed):
+            return AUDITED in self.headrace("audit", "--dataset", DATASET).splitlines()[-1]
+        return False
+
+    @cached_property
+    def airflow(self) -> AirflowRest:
+        """Airflow's REST API, as its user."""
+        passwords = json.loads(self.compose("exec", "-T", "runner", "cat", "/state/airflow/passwords.json"))
+        port = self.environ.get("STACK_AIRFLOW_PORT", "8080")
+        return AirflowRest(f"http://127.0.0.1:{port}", USER, str(passwords[USER]))
+
+    @property
+    def datasets(self) -> Path:
+        """The folder of datasets that is mounted."""
+        return CLONE / self.environ["STACK_DATASETS"]
+
+    def memory(self) -> dict[str, str]:
+        """Return the memory that each container uses."""
+        ids = self.compose("ps", "--quiet").split()
+        lines = self.run("docker", "stats", "--no-stream", "--format", "{{.Name}} {{.MemUsage}}", *ids).splitlines()
+        return {line.split()[0]: line.partition(" ")[2].partition(" /")[0] for line in lines}
+
+    def sizes(self) -> dict[str, str]:
+        """Return the size of each image of ours; layers are shared."""
+        lines = self.run("docker", "image", "ls", "headrace-*", "--format", "{{.Repository}} {{.Size}}").splitlines()
+        return dict(line.split() for line in lines)
+
+
+def await_that(holds: Callable[[], bool], what: str, within: float = 300.0) -> float:
+    """Wait until `holds`; return after how many seconds. Raises NotReached."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() > began + within:
+            raise NotReached(f"{within:.0f} s passed before {what}")
+        time.sleep(0.5)
+    return time.monotonic() - began
