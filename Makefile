@@ -46,15 +46,18 @@ test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow;
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
 test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a browser; about an hour and a half
-	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
+	@$(PYTEST) -m "not extended" --ignore tests/stack --ignore tests/containers $(PARALLEL)
 	@$(MAKE) test-kills
 	@$(MAKE) test-stack
 
 test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
-	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack $(ARGS)
+	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/containers $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
 	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
+
+test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
+	@PYTHONPATH=tests/unit $(PYTEST) -v tests/containers $(ARGS)
 
 test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
 	@bash infra/bare/test_bare.sh $(ARGS)
@@ -63,7 +66,7 @@ check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
-.PHONY: stack-up stack-down stack-demo stack-faults stack-check
+.PHONY: test-containers stack-up stack-down stack-demo stack-faults stack-check
 
 stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)

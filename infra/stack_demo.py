@@ -46,6 +46,7 @@ def main() -> int:
         ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1})),
         ("release of a changed folder", lambda: release(site)),
         ("status from another container", lambda: f"stream {site.stream_state('airflow-triggerer')}"),
+        ("the ledger on PostgreSQL, rebuilt", lambda: last_line(site.headrace("ledger", "rebuild"))),
         ("audit", lambda: last_line(site.headrace("audit"))),
     ]
     for name, step in steps:

@@ -1,0 +1,34 @@
+"""A part of Airflow as a service of its own: one command, the settings of all parts, keys from `init`."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.process_control import airflow_service
+from include.process_control.airflow_service import NotInitialised, command_of, main, service_environment
+from include.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def own_state(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service reads the test's settings."""
+    monkeypatch.setattr(airflow_service, "load_settings", lambda: settings)
+
+
+def test_part_starts_only_after_init_with_the_same_keys() -> None:
+    with pytest.raises(NotInitialised, match="Airflow has no keys"):
+        service_environment("scheduler")
+    keys = service_environment("init")["AIRFLOW__CORE__FERNET_KEY"]
+    assert service_environment("scheduler")["AIRFLOW__CORE__FERNET_KEY"] == keys
+    assert service_environment("init")["AIRFLOW__CORE__FERNET_KEY"] == keys
+
+
+def test_each_part_is_one_command_of_airflow() -> None:
+    assert command_of("init")[1:] == ["-m", "airflow", "db", "migrate"]
+    assert command_of("scheduler")[1:] == ["-m", "airflow", "scheduler", "--skip-serve-logs"]
+
+
+@pytest.mark.parametrize("words", [[], ["webserver"], ["scheduler", "x"]])
+def test_other_words_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "usage: airflow_service init|api-server" in capsys.readouterr().err
