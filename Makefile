@@ -46,12 +46,12 @@ test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow;
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
 test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a browser; about an hour and a half
-	@$(PYTEST) -m "not extended" --ignore tests/stack --ignore tests/containers $(PARALLEL)
+	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
 	@$(MAKE) test-kills
 	@$(MAKE) test-stack
 
 test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
-	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/containers $(ARGS)
+	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
 	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
