@@ -273,7 +273,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
             if datasets and _requested_by_airflow(settings, name):
                 report(f"{STREAM}{name}: Airflow's stream__{name} requested it; unless paused, its next run starts it")
             release_stream(settings, name, "headrace down")
-        left = [status.name for status in before if not keeps_runner or status.name not in (RUNNER, BROKER)]
+        left = [status.name for status in before if not keeps_runner or status.name.startswith(STREAM)]
         runs = [run for run in (read_run_file(settings, name) for name in left) if run is not None]
         if names or not keeps_runner:
             stop_processes(settings, runs, frozenset(names if keeps_runner else ()), report)
