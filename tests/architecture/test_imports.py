@@ -148,7 +148,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*LOW, *READERS, "include.reference", "spark_jobs"),
         "the processes: arguments, leases, exit codes",
     ),
-    "infra": ((*GROUND, "include.host"), "sets up the machine"),
+    "infra": ((*GROUND, "include.host", "include.clients.airflow_rest"), "sets up the machine; drives the stack"),
     "dags": (("include.operators", "include.settings"), "WHEN: no logic"),
 }
 OUTSIDE = {
