@@ -44,7 +44,7 @@ class ReleaseUnknown(Terminal):
 
 
 class IsDerived(Terminal):
-    """The dataset is derived from others: what is wanted of it needs a topic, a contract or silver of its own."""
+    """The dataset is derived from others: the command needs a topic, a contract or silver of its own."""
 
     def __init__(self, name: str) -> None:
         super().__init__(

@@ -154,11 +154,6 @@ class StreamHistory:
                 newest = greatest(newest, self.minutes[number].newest_ms)
         return list(_intervals(by_start, newest, size, until))
 
-    @property
-    def first_minute(self) -> int | None:
-        """The first minute that has figures, counted from 1970."""
-        return min(self.minutes, default=None)
-
 
 def _intervals(by_start: dict[int, Minute], newest: int | None, size: int, until: datetime) -> Iterator[Interval]:
     now = until.timestamp()

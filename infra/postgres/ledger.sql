@@ -1,2 +1,2 @@
--- The ledger has a database of its own beside Airflow's.
+-- The ledger has a database of its own, next to Airflow's.
 create database ledger;
