@@ -67,6 +67,21 @@ def output_file(text: str) -> Path:
     return path
 
 
+def sample_file(given: str | Path) -> Path:
+    """Return the path of a file that can be read and holds at least one byte."""
+    path = Path(given)
+    try:
+        with path.open("rb") as file:
+            first = file.read(1)
+    except OSError as error:
+        raise ValueError(f"{str(given)[:80]!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{str(given)[:80]!r} is not the name of a file") from error
+    if not first:
+        raise ValueError(f"{str(given)[:80]!r} is empty")
+    return path
+
+
 def batch_range(text: str) -> BatchRange:
     """Return the batches of `A..B`."""
     found = BATCHES.fullmatch(text)

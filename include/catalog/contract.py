@@ -33,6 +33,7 @@ CLOCK_SKEW = timedelta(minutes=10)
 DEFAULT_STRING_BYTES = 65_536
 DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),\s*([0-9]{1,2})\)")
 MAX_PRECISION = 38
+MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 LONG = range(-(2**63), 2**63)
 
 
@@ -53,6 +54,12 @@ class Column:
     scale: int = 6
     future: timedelta = CLOCK_SKEW
     """By how much a time may be later than the record's Kafka timestamp."""
+    physical_name: str = ""
+
+    @property
+    def member(self) -> str:
+        """The name that the field has in the record's JSON object: the column's own unless another is declared."""
+        return self.physical_name or self.name
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,7 @@ class _Property(Declared):
     name: str
     logicalType: ColumnType
     physicalType: str = ""
+    physicalName: str = ""
     required: bool = False
     primaryKey: bool = False
     logicalTypeOptions: _Options = _Options()
@@ -291,6 +299,7 @@ def _column(document: Document, key: Key, found: _Property) -> Column:
         max_length=options.maxLength,
         pattern=options.pattern,
         values=tuple(values[-1]) if values else (),
+        physical_name=found.physicalName,
         **facts,
     )
     document.check(_column_findings(column, found, key))
@@ -326,12 +335,24 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
     yield from accepted_names(
         (("schema", 0, "properties", n, "name"), found.name) for n, found in enumerate(record.properties)
     )
+    yield from _member_findings(record.properties)
     yield from accepted_names((("schema", n, "name"), table.name) for n, table in enumerate(tables, 1))
     if not record.properties:
         yield ("schema", 0, "properties"), "must list the columns of the record"
     for n, level in enumerate(file.slaProperties):
         if isinstance(level, _Latency) and level.value <= 0:
             yield ("slaProperties", n, "value"), f"must be greater than 0, is {level.value}"
+
+
+def _member_findings(properties: list[_Property]) -> Iterator[Finding]:
+    """Yield the names in the JSON object that cannot be used, or that two columns have."""
+    members = [found.physicalName or found.name for found in properties]
+    for n, found in enumerate(properties):
+        key: Key = ("schema", 0, "properties", n, "physicalName")
+        if found.physicalName and not MEMBER.fullmatch(found.physicalName):
+            yield key, f"must be letters, digits, _ and -, beginning with a letter, is {shown(found.physicalName)}"
+        if members[n] in members[:n] and found.name not in (each.name for each in properties[:n]):
+            yield key, f"{members[n]!r} is the field of another column as well"
 
 
 def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Finding]:

@@ -39,6 +39,9 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
 
 def _details(table: TableView) -> list[str]:
     columns = [f"{table.name}.{column}: {change}" for column, change in table.columns]
-    statistics = [f"{table.name}.{s.column}: {s.statistic} {s.before} → {s.after}" for s in table.statistics]
+    by_column: dict[str, list[str]] = {}
+    for s in table.statistics:
+        by_column.setdefault(s.column, []).append(f"{s.statistic} {s.before} → {s.after}")
+    statistics = [f"{table.name}.{column}: {'; '.join(found)}" for column, found in by_column.items()]
     samples = [f"{table.name}, first {group.kind}: {group.samples[0].key}" for group in table.samples if group.samples]
     return [*columns, *statistics, *samples]

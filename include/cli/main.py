@@ -32,7 +32,15 @@ COMMANDS = {
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",
-        "Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records.",
+        "Send a feed's events to its topic, on request with faults; or the records of your own file to any topic.",
+    ),
+    "new": LazyCommand(
+        "include.cli.new_command:new",
+        "Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.",
+    ),
+    "try": LazyCommand(
+        "include.cli.try_command:try_sample",
+        "Show what a dataset's contract, silver.py and gold make of a sample, or run its cases; needs no broker.",
     ),
     "doctor": LazyCommand(
         "include.cli.doctor_command:doctor",

@@ -32,6 +32,7 @@ share = parser_of(strict_values.share)
 offset_ranges = parser_of(strict_values.offset_ranges)
 batch_range = parser_of(strict_values.batch_range)
 output_file = parser_of(strict_values.output_file)
+sample_file = parser_of(strict_values.sample_file)
 
 Offsets = Annotated[
     dict[int, tuple[int, int]] | None,

@@ -13,14 +13,14 @@ from typing import Any
 
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
-from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
+from include.planning.column_profiles import column_changes, is_number
+from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
 from include.record_coordinates import RECORD
 from include.sql_quoting import sql_identifier
 
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
-NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 # A new contract version alone does not change a rejected record.
 NOT_COMPARED = ("contract_version",)
 # Of sums of doubles, which releases of earlier versions have.
@@ -82,8 +82,18 @@ def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:
 def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
     if old is None:
         assert new is not None
-        return TableComparison(name, "added", new_rows=new.count_rows())
+        return TableComparison(name, "added", new_rows=new.count_rows(), profiles=_profiles_of(new))
     return TableComparison(name, "removed", old_rows=old.count_rows())
+
+
+def _profiles_of(added: Rows) -> list[ColumnChange]:
+    """Return the profiles of the columns of a new table."""
+    database = memory_database()
+    database.register("_new", added)
+    try:
+        return column_changes(database, {}, column_types(added), ())
+    finally:
+        database.close()
 
 
 def column_types(table: Rows) -> dict[str, str]:
@@ -166,6 +176,7 @@ def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison
         retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
         samples={kind: _samples(pair, kind) for kind in kinds if counts[kind]},
         measures=_measures(pair),
+        profiles=column_changes(pair.database, pair.old, pair.new, pair.values),
     )
 
 
@@ -188,7 +199,7 @@ def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, 
 
 
 def _measures(pair: _TablePair) -> list[MeasureChange]:
-    numeric = [name for name in pair.values if pair.new[name].split("(")[0] in NUMBERS]
+    numeric = [name for name in pair.values if is_number(pair.new[name])]
     if not numeric:
         return []
     sums = ", ".join(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.plans.comparison import Comparison, MeasureChange, Sample, TableComparison
+from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
 DIFFERENCES = {"added": "new table", "removed": "removed table", "rekeyed": "rekeyed"}
 
@@ -113,7 +113,7 @@ def _table(table: TableComparison) -> TableView:
         missing=table.missing,
         changed=table.changed,
         columns=list(_columns(table)),
-        statistics=_statistics(table.measures),
+        statistics=[*_statistics(table.measures), *_profile_statistics(table)],
         samples=[
             SampleGroup(kind, getattr(table, kind), [_sample(sample) for sample in samples])
             for kind, samples in table.samples.items()
@@ -141,6 +141,34 @@ def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:
             old, new = (f"{100 * share:.2f} %" for share in (m.old_nulls, m.new_nulls))
             found.append(StatisticView(m.column, "nulls", old, new))
     return found
+
+
+def _profile_statistics(table: TableComparison) -> Iterator[StatisticView]:
+    """Yield what new and changed columns hold before and after, but what the sums have shown already."""
+    numeric = {measure.column for measure in table.measures}
+    for change in table.profiles:
+        if change.column in table.keys:
+            continue
+        before, after = _profile_values(change.old), _profile_values(change.new)
+        for statistic in after or before:
+            shown = statistic in ("sum", "nulls") and change.column in numeric
+            old, new = before.get(statistic, "–"), after.get(statistic, "–")
+            if not shown and old != new:
+                yield StatisticView(change.column, statistic, old, new)
+
+
+def _profile_values(profile: ColumnProfile | None) -> dict[str, str]:
+    if profile is None:
+        return {}
+    top = ", ".join(f"{value} ({count:,})" for value, count in profile.top)
+    return {
+        "nulls": f"{profile.nulls:,} of {profile.rows:,}",
+        "distinct": f"{profile.distinct:,}",
+        "min": profile.low or "–",
+        "max": profile.high or "–",
+        **({"sum": profile.total or "–"} if profile.total is not None else {}),
+        "top values": top or "–",
+    }
 
 
 def _sample(sample: Sample) -> SampleView:

@@ -35,6 +35,30 @@ class MeasureChange:
 
 
 @dataclass(frozen=True, config=_VALUES)
+class ColumnProfile:
+    """What a column holds: counts of rows, nulls and distinct values; `low`, `high` and `total` (of numbers) as texts;
+    `top`: its most frequent values with their counts."""
+
+    rows: int
+    nulls: int
+    distinct: int
+    low: str | None = None
+    high: str | None = None
+    total: str | None = None
+    top: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True, config=_VALUES)
+class ColumnChange:
+    """A column that is not the same on both sides. `kind`: new, removed, retyped or changed."""
+
+    column: str
+    kind: str
+    old: ColumnProfile | None
+    new: ColumnProfile | None
+
+
+@dataclass(frozen=True, config=_VALUES)
 class Sample:
     """One differing key with up to three of its rows on each side."""
 
@@ -49,6 +73,7 @@ class TableComparison:
 
     `presence`: both, added (only the new release has the table), removed, rekeyed (the key columns differ, so rows
     cannot be matched). `retyped`: column → old and new type. `samples`: kind of change → up to five samples.
+    `profiles`: what new and changed columns hold; comparisons of earlier versions have none.
     """
 
     name: str
@@ -66,6 +91,7 @@ class TableComparison:
     samples: Mapping[str, Sequence[Sample]] = Field(default_factory=dict)
     # "drift" in comparisons stored by earlier versions.
     measures: Annotated[Sequence[MeasureChange], Field(validation_alias=AliasChoices("measures", "drift"))] = ()
+    profiles: Sequence[ColumnChange] = ()
 
     @property
     def differing(self) -> int:

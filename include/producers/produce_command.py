@@ -15,9 +15,10 @@ import typer
 from rich.console import Console
 
 from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import output_file, share, utc_time
+from include.cli.option_types import output_file, sample_file, share, utc_time
 from include.clients.kafka import ensure_topic
 from include.producers.feed_registry import find_feed
+from include.producers.file_records import send_file
 from include.producers.injected_faults import Shares
 from include.producers.kafka_producer import DeliveryFailed, SendProgress
 from include.producers.paced_sending import Run, Sent, send
@@ -28,7 +29,17 @@ Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share
 
 
 def produce(
-    feed: Annotated[str, typer.Argument(help="Which feed: flights, weather, ad_events, searches, posts, auction.")],
+    feed: Annotated[
+        str | None, typer.Argument(help="Which feed: flights, weather, ad_events, searches, posts, auction.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(parser=sample_file, metavar="FILE", help="Instead of a feed: your own records, one a line."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic for the records of --file.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The field of a record of --file whose value becomes the Kafka key.")
+    ] = None,
     since: Annotated[
         datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
     ] = None,
@@ -59,12 +70,21 @@ def produce(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records.
+    """Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records; or a file's.
 
     Ctrl-C stops after pending records are delivered (exit 130); with --manifest the same command continues there.
     """
 
-    run = Run(find_feed(feed), since, until, repeat, Shares(duplicates, late, reorder, corrupt), seed)
+    shares = Shares(duplicates, late, reorder, corrupt)
+    if file is not None:
+        _refuse_feed_options(feed, since or until or manifest or repeat > 1 or shares != Shares())
+        if topic is None:
+            raise typer.BadParameter("--file needs the topic that its records go to", param_hint="--topic")
+        _produce_file(file, topic, key, rate, partitions, bootstrap or _own_broker(), quiet)
+        return
+    if feed is None or topic or key:
+        raise typer.BadParameter("name a feed, or --file FILE with --topic TOPIC", param_hint="FEED")
+    run = Run(find_feed(feed), since, until, repeat, shares, seed)
     address = bootstrap or _own_broker()
     console = Console(stderr=True, soft_wrap=True)
     now = datetime.now(UTC)
@@ -76,6 +96,37 @@ def produce(
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(FAILED) from error
     _print_result(sent, run.feed.topic, manifest)
+
+
+def _refuse_feed_options(feed: str | None, given: object) -> None:
+    if feed is not None:
+        raise typer.BadParameter(f"give a feed or --file, not both (feed: {feed!r})", param_hint="--file")
+    if given:
+        raise typer.BadParameter(
+            "--from, --to, --repeat, --manifest and faults are for feeds; a file is sent as it is", param_hint="--file"
+        )
+
+
+def _produce_file(
+    file: Path, topic: str, key: str | None, rate: float | None, partitions: int, address: str, quiet: bool
+) -> None:
+    console = Console(stderr=True, soft_wrap=True)
+    with _stop_on_interrupt() as stop, _progress(console, file.name, quiet) as on_progress:
+        try:
+            ensure_topic(address, topic, partitions)
+            sent = send_file(file, address, topic, key=key, rate=rate, on_progress=on_progress, stop=stop)
+        except DeliveryFailed as error:
+            console.print(f"[bold red]headrace:[/] {error}", highlight=False)
+            raise typer.Exit(FAILED) from error
+    speed = sent.sent / sent.seconds if sent.seconds else 0.0
+    Console(soft_wrap=True).print(
+        f"{sent.sent:,} records of {file} to topic {topic} in {sent.seconds:.1f} s ({speed:,.0f}/s)",
+        markup=False,
+        highlight=False,
+    )
+    if not sent.finished:
+        console.print(f"stopped after {sent.sent:,} of {sent.total:,} records; the same command starts over")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _own_broker() -> str:

@@ -67,7 +67,7 @@ def _following(column: Column) -> str:
 
 def _field(column: Column) -> str:
     value = _value(column)
-    return f' ?"{re.escape(column.name)}": ?{value if column.required else f"(?:null|{value})"}'
+    return f' ?"{re.escape(column.member)}": ?{value if column.required else f"(?:null|{value})"}'
 
 
 def _value(column: Column) -> str:
@@ -79,8 +79,13 @@ def _value(column: Column) -> str:
         return "(true|false)"
     if column.type == "integer":
         return r"(-?(?:0|[1-9]\d{0,8}))"
-    whole = column.precision - column.scale
-    return rf"(-?(?:0|[1-9]\d{{0,{whole - 1}}})(?:\.\d{{1,{column.scale}}}+)?+)"
+    return f"({_decimal(column.precision - column.scale, column.scale)})"
+
+
+def _decimal(whole: int, scale: int) -> str:
+    """Return the form of a number with at most so many digits before and after the point; either may be none."""
+    before = rf"(?:0|[1-9]\d{{0,{whole - 1}}})" if whole else "0"
+    return rf"-?{before}(?:\.\d{{1,{scale}}}+)?+" if scale else rf"-?{before}"
 
 
 def _string(column: Column) -> str:

@@ -53,7 +53,7 @@ class Validator:
 def compiled_validator(contract: Contract) -> Validator:
     """Return the validator of a contract; needs a running Spark session."""
     text, value = F.col("value").cast("string"), F.col("value")
-    schema = ", ".join(f"`{column.name}` string" for column in contract.columns)
+    schema = ", ".join(f"`{column.member}` string" for column in contract.columns)
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     carried = [*coordinates, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
@@ -157,16 +157,20 @@ def _reason(rule: Column | str, column: Column | str, detail: Column) -> Column:
 
 
 def _kind(column: ContractColumn) -> Column:
-    return F.schema_of_variant(F.variant_get("_document", f"$.{column.name}", "variant"))
+    return F.schema_of_variant(F.variant_get("_document", _path(column), "variant"))
 
 
 def _value_text(column: ContractColumn) -> Column:
     """The text of a field's value: `from_json` prints decimals from a double, the variant keeps every digit."""
     if column.type != "number":
-        return _text(column.name)
-    exact = F.try_variant_get("_document", f"$.{column.name}", "string")
-    return F.when(_kind(column).startswith("DECIMAL"), exact).otherwise(_text(column.name))
+        return _text(column)
+    exact = F.try_variant_get("_document", _path(column), "string")
+    return F.when(_kind(column).startswith("DECIMAL"), exact).otherwise(_text(column))
 
 
-def _text(name: str) -> Column:
-    return F.col(f"_text.{name}")
+def _text(column: ContractColumn) -> Column:
+    return F.col(f"_text.`{column.member}`")
+
+
+def _path(column: ContractColumn) -> str:
+    return f"$['{column.member}']"

@@ -51,6 +51,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*GROUND, "include.catalog", "include.clients"),
         "reference tables; knows nothing of batches",
     ),
+    "include.scaffold": (
+        (*GROUND, "include.catalog", "include.clients"),
+        "infers a new dataset's folder from a sample; changes no folder that exists",
+    ),
     "include.ledger": (
         (*GROUND, "include.state", "include.clients", "include.reading", "include.catalog"),
         "index over the commits",
@@ -117,6 +121,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
             "include.quality",
             "include.console",
             "include.reference",
+            "include.scaffold",
             "include.status",
             "include.strict_values",
         ),

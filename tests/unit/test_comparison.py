@@ -24,6 +24,8 @@ from include.plans.comparison import (
     HELD,
     NEEDS_APPROVAL,
     WITHIN_POLICY,
+    ColumnChange,
+    ColumnProfile,
     Comparison,
     MeasureChange,
     Sample,
@@ -118,6 +120,44 @@ def test_added_column_needs_no_approval(tmp_path: Path) -> None:
     assert (found.verdict, found.tables[0].columns_added) == (WITHIN_POLICY, ["arrived"])
 
 
+def test_new_column_that_is_always_false_is_seen_in_every_rendering(tmp_path: Path) -> None:
+    found = compared(tmp_path, ROUTES, ROUTES.with_columns(late=pl.lit(False)))
+    (change,) = found.tables[0].profiles
+    assert change == ColumnChange("late", "new", None, ColumnProfile(3, 0, 1, "false", "false", None, [("false", 3)]))
+    for shown in (page(found), in_terminal(found), comparison_markdown(found)):
+        for fact in ("late", "nulls", "0 of 3", "distinct", "min", "max", "top values", "false (3)"):
+            assert fact in shown
+
+
+def test_changed_column_is_profiled_before_and_after(tmp_path: Path) -> None:
+    old = ROUTES.with_columns(mark=pl.Series(["x", "x", None]))
+    new = old.with_columns(mark=pl.Series(["x", "y", "z"]))
+    found = compared(tmp_path, old, new)
+    (change,) = found.tables[0].profiles
+    assert (change.column, change.kind) == ("mark", "changed")
+    assert change.old == ColumnProfile(3, 1, 1, "x", "x", None, [("x", 2)])
+    assert change.new == ColumnProfile(3, 0, 3, "x", "z", None, [])
+    line = next(line for line in in_terminal(found).splitlines() if "gold.route_days.mark" in line)
+    assert line.strip() == (
+        "gold.route_days.mark: nulls 1 of 3 → 0 of 3; distinct 1 → 3; max x → z; top values x (2) → –"
+    )
+    assert comparison_from_json(json.dumps(found.to_json())).tables[0].profiles == [change]
+
+
+def test_values_in_another_order_are_no_change_of_a_column(tmp_path: Path) -> None:
+    assert compared(tmp_path, ROUTES, ROUTES.reverse()).tables[0].profiles == []
+
+
+def test_columns_of_a_new_table_are_profiled(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "new"), ROUTES.to_arrow())
+    dataset = load_dataset("flights", FLIGHTS)
+    rows = open_dataset(PublishedTable("gold.route_days", tmp_path / "new", 0, "flights", "new", 3))
+    found = compare(Side(dataset, {}), Side(dataset, {"gold.route_days": rows}), 3, 0.0, lambda _: None)
+    profiles = {change.column: change.new for change in found.tables[0].profiles}
+    assert profiles["departed"] == ColumnProfile(3, 1, 2, "1", "2", "3", [])
+    assert "departed" in page(found)
+
+
 def test_tables_with_other_key_columns_need_approval(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES.rename({"dest": "destination"}), ROUTES, 1.0)
     assert (found.verdict, found.tables[0].presence) == (NEEDS_APPROVAL, "rekeyed")
@@ -163,6 +203,7 @@ def with_markup() -> Comparison:
         retyped={MARKUP: ("INTEGER", MARKUP)},
         samples={"changed": [Sample({"route": MARKUP}, [{"a": MARKUP}], [{"a": "b"}])]},
         measures=[MeasureChange(MARKUP, 1.0, 3.0, 0.0, 0.5)],
+        profiles=[ColumnChange("a", "new", None, ColumnProfile(2, 0, 2, MARKUP, MARKUP, None, [(MARKUP, 2)]))],
     )
     check = RuleResult(MARKUP, MARKUP, MARKUP, "hold", "critical", passed=False, observed=MARKUP)
     return Comparison("flights", "aaa", "bbb", 3, 0.0, [table], [check])

@@ -1,0 +1,83 @@
+"""Records of a user's own file, one a line, for any topic: no feed, no faults, the bytes as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from include.producers.kafka_producer import SendProgress, produce
+
+CHUNK_LINES = 20_000
+
+
+@dataclass(frozen=True)
+class FileSent:
+    """What was sent of a file: `sent` of `total` records in `seconds`."""
+
+    sent: int
+    total: int
+    seconds: float
+
+    @property
+    def finished(self) -> bool:
+        """Whether the whole file is in the topic."""
+        return self.sent == self.total
+
+
+def send_file(
+    path: Path,
+    bootstrap: str,
+    topic: str,
+    *,
+    key: str | None = None,
+    rate: float | None = None,
+    on_progress: Callable[[SendProgress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> FileSent:
+    """Send each line that is not empty as a record to a topic, which must exist, in order of the file.
+
+    `key` is the field of the JSON object whose value becomes the Kafka key, so that equal keys stay in order; a line
+    without it, or without `key`, has none. Raises DeliveryFailed.
+    """
+    with path.open("rb") as lines:
+        total = sum(1 for line in lines if line.strip())
+    sent, seconds = 0, 0.0
+    for chunk in _chunks(path, key):
+        before, began = sent, seconds
+
+        def shift(at: SendProgress, before: int = before, began: float = began) -> None:
+            on_progress(SendProgress(0, before + at.sent, total, began + at.seconds, at.behind))
+
+        done = produce(bootstrap, topic, chunk, rate=rate, on_progress=shift, stop=stop)
+        sent, seconds = sent + done.sent, seconds + done.seconds
+        if done.next_row < chunk.height:
+            break
+    return FileSent(sent, total, seconds)
+
+
+def _chunks(path: Path, key: str | None) -> Iterator[pl.DataFrame]:
+    """Yield the file's records as the producer takes them: columns `key`, `value` and `fault`."""
+    with path.open("rb") as file:
+        lines = (line.rstrip(b"\r\n") for line in file if line.strip())
+        while values := list(islice(lines, CHUNK_LINES)):
+            keys = [None if key is None else record_key(value, key) for value in values]
+            schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
+            yield pl.DataFrame({"key": keys, "value": values, "fault": [None] * len(values)}, schema)
+
+
+def record_key(record: bytes, field: str) -> bytes | None:
+    """Return the value of a record's field as a Kafka key: a text as it is, anything else as JSON; None without it."""
+    try:
+        value: Any = json.loads(record)
+    except (ValueError, RecursionError):
+        return None
+    found = value.get(field) if isinstance(value, dict) else None
+    if found is None:
+        return None
+    return found.encode() if isinstance(found, str) else json.dumps(found, separators=(",", ":")).encode()

@@ -1,0 +1,1 @@
+"""A new dataset's folder, inferred from a sample of its records."""

@@ -1,0 +1,211 @@
+"""Fields inferred from a sample: the type that every value has, whether a record must have it, formats of times.
+
+A type is what the contract's validator accepts (`spark_jobs/contract/field_types.py`): an integer has 32 bits, a
+timestamp is ISO 8601 with a zone. A time of another form keeps its own type, and silver.py converts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from include.catalog.contract import DEFAULT_STRING_BYTES, MAX_PRECISION, MEMBER
+from include.catalog.yaml_declarations import NAME
+from include.scaffold.sample_records import Fields
+
+ZONED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?( ?(Z|UTC|[+-]\d\d:?\d\d))?")
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
+TIME_NAME = re.compile(r"(^|_)(at|ts|time|timestamp|date|datetime|when|created|updated|on)(_|$)|_(ms|us|at|ts)$")
+INTEGER = range(-(2**31), 2**31)
+FIRST_YEAR, LAST_YEAR = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+TOKEN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+ENUM_RECORDS, ENUM_VALUES, ENUM_TIMES = 100, 12, 5
+"""An enumeration needs so many records, has at most so many values, and each of them at least so often."""
+SPARE_DIGITS = 3
+
+
+class TimeForm(StrEnum):
+    """How a field writes a time, if it does."""
+
+    none = ""
+    zoned = "ISO 8601 with a zone"
+    local = "a date and time that the contract's type timestamp does not read"
+    day = "a date"
+    seconds = "seconds since 1970"
+    millis = "milliseconds since 1970"
+    micros = "microseconds since 1970"
+
+
+SCALES = {TimeForm.seconds: 1, TimeForm.millis: 1_000, TimeForm.micros: 1_000_000}
+
+
+@dataclass(frozen=True)
+class InferredField:
+    """One field: its column's name, and `member`, its name in the records. `distinct` counts its values in the sample;
+    `values` are an enumeration; `ahead`: a time that may be
+    later than the record; `precision` and `scale` are of a number."""
+
+    name: str
+    member: str
+    type: str
+    required: bool
+    distinct: int
+    form: TimeForm = TimeForm.none
+    values: tuple[str, ...] = ()
+    precision: int = 0
+    scale: int = 0
+    longest: int = 0
+    ahead: bool = False
+
+    @property
+    def is_time(self) -> bool:
+        """Whether its values are times in some form."""
+        return self.form is not TimeForm.none
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is a number that can be added up."""
+        return self.type in ("integer", "number") and not self.is_time
+
+
+def inferred_fields(records: Sequence[Fields], now: datetime) -> tuple[list[InferredField], dict[str, str]]:
+    """Return the fields in the order of the sample, and for each that is left out why; `now` is of the sample."""
+    found: list[InferredField] = []
+    left_out = {}
+    for member in dict.fromkeys(member for record in records for member in record):
+        values = [record[member] for record in records if record.get(member) is not None]
+        taken = {field.name for field in found}
+        if why := _reason_left_out(member, taken, values):
+            left_out[member] = why
+        else:
+            found.append(_inferred(member, values, len(records), now))
+    return found, left_out
+
+
+def column_name(member: str) -> str:
+    """Return the column's name for a field of the records: `clientIp` and `client-ip` become `client_ip`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|-", "_", member)
+    return words.lower().lstrip("_")
+
+
+def _reason_left_out(member: str, taken: Collection[str], values: Sequence[Any]) -> str:
+    kinds, name = {_kind(value) for value in values}, column_name(member)
+    if not MEMBER.fullmatch(member) or not NAME.fullmatch(name):
+        return "is no name of a column: letters, digits, _ and -, beginning with a letter"
+    if name in taken:
+        return f"would be the second column {name}"
+    if not kinds:
+        return "is null in every record"
+    if kinds & {"list", "object"}:
+        return "is nested; a record is flat"
+    if len(kinds - {"integer", "number"}) > 1 or (len(kinds) > 1 and not kinds <= {"integer", "number"}):
+        return f"has values of several types: {', '.join(sorted(kinds))}"
+    if kinds <= {"integer", "number"} and sum(_digits(values)) > MAX_PRECISION:
+        return f"has numbers of more than {MAX_PRECISION} digits"
+    return ""
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "boolean", int: "integer", Decimal: "number", float: "number", str: "string", list: "list"}
+    return kinds.get(type(value), "object")
+
+
+def _inferred(member: str, values: Sequence[Any], records: int, now: datetime) -> InferredField:
+    required, distinct = len(values) == records, len(set(values))
+    kind = _kind(values[0])
+    if kind == "boolean":
+        return InferredField(column_name(member), member, "boolean", required, distinct)
+    if kind == "string":
+        return _text_field(member, values, required, distinct, now)
+    return _number_field(member, values, required, distinct)
+
+
+def _text_field(member: str, values: Sequence[str], required: bool, distinct: int, now: datetime) -> InferredField:
+    form = _time_form(member, values)
+    if form is TimeForm.zoned:
+        ahead = any(datetime.fromisoformat(_micros(value)) > now for value in values)
+        return InferredField(column_name(member), member, "timestamp", required, distinct, form, ahead=ahead)
+    longest = max(len(value.encode()) for value in values)
+    accepted = () if form is not TimeForm.none else _enumeration(values)
+    return InferredField(column_name(member), member, "string", required, distinct, form, accepted, longest=longest)
+
+
+def _number_field(member: str, values: Sequence[Any], required: bool, distinct: int) -> InferredField:
+    form = _epoch(member, values)
+    if all(isinstance(value, int) and value in INTEGER for value in values) and form is TimeForm.none:
+        return InferredField(column_name(member), member, "integer", required, distinct)
+    whole, scale = _digits(values)
+    spare = min(SPARE_DIGITS, MAX_PRECISION - whole - scale)
+    return InferredField(
+        column_name(member),
+        member,
+        "number",
+        required,
+        distinct,
+        form,
+        precision=max(whole + scale + spare, 1),
+        scale=scale,
+    )
+
+
+def _digits(values: Iterable[Any]) -> tuple[int, int]:
+    """Return the most digits before and after the point."""
+    numbers = [Decimal(str(value)) for value in values]
+    whole = max((max(number.adjusted() + 1, 1) for number in numbers if number.is_finite()), default=1)
+    return whole, max((max(-int(number.normalize().as_tuple().exponent), 0) for number in numbers), default=0)
+
+
+def _time_form(member: str, values: Sequence[str]) -> TimeForm:
+    if all(ZONED.fullmatch(value) for value in values) and all(map(_exists, values)):
+        return TimeForm.zoned
+    if all(LOCAL.fullmatch(value) for value in values):
+        return TimeForm.local
+    if all(DAY.fullmatch(value) for value in values):
+        return TimeForm.day
+    return _epoch(member, [int(value) for value in values]) if all(map(_is_digits, values)) else TimeForm.none
+
+
+def _is_digits(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) <= 16
+
+
+def _epoch(member: str, values: Sequence[Any]) -> TimeForm:
+    """Return the unit of whole numbers that lie between 1990 and 2100 in it, of a field that is named like a time."""
+    if not TIME_NAME.search(column_name(member)) or not all(isinstance(value, int) for value in values):
+        return TimeForm.none
+    for form, scale in SCALES.items():
+        if all(FIRST_YEAR * scale <= value < LAST_YEAR * scale for value in values):
+            return form
+    return TimeForm.none
+
+
+def _exists(value: str) -> bool:
+    try:
+        datetime.fromisoformat(_micros(value))
+    except ValueError:
+        return False
+    return True
+
+
+def _micros(value: str) -> str:
+    """Return a time with at most the six digits of a second that Python reads."""
+    return re.sub(r"(\.\d{6})\d+", r"\1", value)
+
+
+def _enumeration(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the values if it is safe to refuse others: few, each a word, and each often in a large sample."""
+    counts = Counter(values)
+    safe = len(values) >= ENUM_RECORDS and 2 <= len(counts) <= ENUM_VALUES and min(counts.values()) >= ENUM_TIMES
+    return tuple(sorted(counts)) if safe and all(TOKEN.fullmatch(value) for value in counts) else ()
+
+
+def longest_accepted(field: InferredField) -> int:
+    """Return the length that a text may have, in bytes: generous, for the sample does not hold the longest."""
+    return min(DEFAULT_STRING_BYTES, max(256, 4 * field.longest))

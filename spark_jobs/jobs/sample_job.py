@@ -1,0 +1,138 @@
+"""Sample job: what a dataset's folder makes of some records, by the modules that streams run.
+
+Reads: the folder as it is now; files of records, one a line; the first versions of its reference tables.
+Writes: tables of its own in a temporary state folder, removed at the end.
+Guarantee: no table, topic or publication of the real state folder is read or written.
+After a crash: the next process that opens DuckDB removes the temporary files.
+Does not: compare with duplicates outside the sample, or evaluate rules of whole tables.
+
+Usage: python -m spark_jobs.jobs.sample_job DATASET FILE…. Prints one JSON object per line: `tried` for each file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from os import getpid
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from include.catalog.dataset import Dataset, declared_dataset
+from include.catalog.pipeline import row_columns
+from include.reading.memory_database import spill_folder
+from include.reading.plain_values import excerpt, json_value
+from include.reading.publication import published_tables
+from include.reading.published_tables import PinnedTables
+from include.reference.reference_tables import current_versions
+from include.settings import Settings
+from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.refine import refine
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.release_tables import open_release
+from spark_jobs.storage.delta_table import Table
+
+SHOWN_ROWS, SHOWN_REJECTED = 20, 1_000
+SOURCE = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of Spark's Kafka source."""
+
+
+def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
+    """Return what becomes of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
+
+    A record's offset is its line, counted from 0; empty lines are no records.
+    """
+    lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
+    bronze = Table(bronze_spec(settings, dataset.name))
+    release = open_release(spark, settings, dataset, bronze)
+    facts = {
+        **{"dataset": dataset.name, "code": dataset.release, "epoch": 1, "topic": dataset.pipeline.topic},
+        **{"topic_id": "sample", "query_id": "sample", "reference": current_versions(settings, dataset.name)},
+    }
+    end = max(lines, default=-1) + 1
+    batch = BronzeBatch(0, f"{dataset.name}/bronze/1", 0, {0: (0, end)}, facts)
+    commit_bronze(bronze, _kafka_records(spark, dataset, lines, now), batch)
+    refine(settings, release, 0, 0, 1)
+    reading = PinnedTables(published_tables(settings))
+    rejected = reading.read(f"rejected.{dataset.name}").collect().sort("_offset")
+    silver = _visible(reading.read(f"silver.{dataset.name}").collect().sort("_offset"))
+    return {
+        "records": len(lines),
+        "accepted": silver.height,
+        "rejected": list(_rejected(rejected, lines)),
+        "reasons": _reason_counts(rejected),
+        "silver": _rows(silver.head(SHOWN_ROWS)),
+        "gold": {f"gold.{gold.name}": _gold(reading, gold.name, row_columns(gold)) for gold in dataset.pipeline.gold},
+    }
+
+
+def _kafka_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, bytes], now: datetime) -> DataFrame:
+    rows = [
+        {"value": line, "topic": dataset.pipeline.topic, "partition": 0, "offset": n, "timestamp": now}
+        for n, line in lines.items()
+    ]
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SOURCE))
+    return frame.coalesce(1).sortWithinPartitions("offset")
+
+
+def _rejected(rejected: pl.DataFrame, lines: Mapping[int, bytes]) -> Iterator[dict[str, Any]]:
+    for row in rejected.head(SHOWN_REJECTED).iter_rows(named=True):
+        offset = row["_offset"]
+        yield {"line": offset + 1, "reasons": row["reasons"], "record": excerpt(lines[offset], 120)}
+
+
+def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:
+    """Return the records by reason, a record once for each of its reasons."""
+    rules = pl.col("reasons").list.eval(pl.element().struct.field("rule")).list.unique()
+    counts = rejected.select(rules).explode("reasons")["reasons"].value_counts(sort=True)
+    return {row["reasons"]: row["count"] for row in counts.iter_rows(named=True)}
+
+
+def _gold(reading: PinnedTables, name: str, grain: Sequence[str]) -> dict[str, Any]:
+    rows = _visible(reading.read(f"gold.{name}").collect()).sort(*grain)
+    return {"rows": rows.height, "first": _rows(rows.head(SHOWN_ROWS))}
+
+
+def _visible(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(name for name in rows.columns if not name.startswith("_"))
+
+
+def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return [{name: json_value(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit code (`bounded_job.py`)."""
+    name, *samples = arguments
+
+    def work(settings: Settings) -> bool:
+        dataset = declared_dataset(settings, name)
+        spark = open_session(settings, f"headrace try {name}")
+        for number, sample in enumerate(samples):
+            state = spill_folder(getpid()) / f"sample-{number}"
+            own = settings.model_copy(update={"state": state})
+            report(tried=tried(spark, own, dataset, Path(sample), datetime.now(UTC)), sample=sample)
+        return True
+
+    return run_job("sample", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

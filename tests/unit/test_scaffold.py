@@ -1,0 +1,261 @@
+"""The first folder of a dataset: what is inferred from a sample, and that it is a dataset without problems."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from include.catalog.dataset import load_dataset
+from include.catalog.dataset_cases import CaseUnreadable, ExpectedCase, expected_case
+from include.catalog.dataset_checks import dataset_problems
+from include.cli import new_command
+from include.cli.main import app
+from include.scaffold.inferred_dataset import InferredDataset, inferred_dataset
+from include.scaffold.inferred_fields import TimeForm, column_name
+from include.scaffold.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
+from include.scaffold.write_folder import FolderRefused, write_folder
+from include.settings import Settings
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+BEGIN = datetime(2026, 5, 1, 8, 0, 0, 250_000, tzinfo=UTC)
+
+
+def orders(count: int = 120, **more: Any) -> list[dict[str, Any]]:
+    """Orders of two shops; a value of `more` that is a function gets the order's number."""
+    return [
+        {
+            "order_id": f"o-{n}",
+            "placed_at": (BEGIN + timedelta(minutes=n)).isoformat().replace("+00:00", "Z"),
+            "shop": ("north", "south")[n % 2],
+            "amount": n + 0.25,
+            **{name: value(n) if callable(value) else value for name, value in more.items()},
+        }
+        for n in range(count)
+    ]
+
+
+def sample(records: list[dict[str, Any]]) -> RecordSample:
+    return record_sample("orders.jsonl", [json.dumps(record).encode() for record in records])
+
+
+def inferred(records: list[dict[str, Any]]) -> InferredDataset:
+    return inferred_dataset("orders", "orders", sample(records), NOW)
+
+
+def field(records: list[dict[str, Any]], name: str) -> Any:
+    return next(found for found in inferred(records).fields if found.name == name)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (lambda n: n, "integer"),
+        (lambda n: n + 2**31, "number"),
+        (lambda n: n / 2, "number"),
+        (lambda n: n % 2 == 0, "boolean"),
+        (lambda n: f"t{n}", "string"),
+        (lambda n: "2026-05-01T08:00:00.123456789Z", "timestamp"),
+        (lambda n: "2026-05-01T08:00:00+02:00", "timestamp"),
+        (lambda n: "2026-05-01 08:00:00", "string"),
+    ],
+)
+def test_type_is_that_of_every_value(value: Any, kind: str) -> None:
+    assert field(orders(value=value), "value").type == kind
+
+
+def test_number_has_room_for_more_digits_before_the_point() -> None:
+    found = field(orders(rate=lambda n: 12.3456), "rate")
+    assert (found.precision - found.scale > 2, found.scale) == (True, 4)
+
+
+def test_field_is_required_when_no_record_lacks_it() -> None:
+    records = orders(note=lambda n: None if n == 7 else "x", tip=1)
+    records[3].pop("tip")
+    assert {found.name: found.required for found in inferred(records).fields} == {
+        **dict.fromkeys(("order_id", "placed_at", "shop", "amount"), True),
+        **{"note": False, "tip": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("count", "shop", "safe"),
+    [
+        (120, lambda n: ("north", "south")[n % 2], True),
+        (99, lambda n: ("north", "south")[n % 2], False),
+        (120, lambda n: "north", False),
+        (120, lambda n: f"s{n % 13}", False),
+        (120, lambda n: "rare" if n > 116 else "north", False),
+        (120, lambda n: ("a b", "c d")[n % 2], False),
+    ],
+)
+def test_enumeration_is_inferred_only_when_it_is_safe(count: int, shop: Any, safe: bool) -> None:
+    assert bool(field(orders(count, shop=shop), "shop").values) == safe
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "form"),
+    [
+        ("ts", lambda n: 1_777_000_000 + n, TimeForm.seconds),
+        ("ts", lambda n: 1_777_000_000_123 + n, TimeForm.millis),
+        ("created_at", lambda n: str(1_777_000_000_123 + n), TimeForm.millis),
+        ("eventTime", lambda n: 1_777_000_000_123_456 + n, TimeForm.micros),
+        ("paid", lambda n: 1_777_000_000 + n, TimeForm.none),
+        ("at", lambda n: "2026-05-01 08:00:00.5", TimeForm.local),
+        ("day", lambda n: "2026-05-01", TimeForm.day),
+    ],
+)
+def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> None:
+    assert field(orders(**{name: value}), column_name(name)).form is form
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("tags", ["a"], "nested"),
+        ("at all", 1, "no name of a column"),
+        ("order-id", 1, "second column order_id"),
+        ("void", None, "null in every record"),
+        ("mixed", lambda n: n if n % 2 else "x", "several types"),
+        ("mixed", lambda n: n if n % 2 else True, "several types"),
+    ],
+)
+def test_field_that_cannot_be_a_column_is_left_out_with_the_reason(name: str, value: Any, why: str) -> None:
+    assert why in inferred(orders(**{name: value})).left_out[name]
+
+
+def test_names_in_camel_case_become_columns() -> None:
+    assert [column_name(name) for name in ("clientIp", "HTTPStatus", "client-ip", "_id", "plain")] == [
+        *("client_ip", "http_status", "client_ip", "id", "plain")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "identity"),
+    [
+        ({}, ("order_id",)),
+        ({"id": lambda n: n}, ("order_id",)),
+        ({"order_id": "same", "code": lambda n: f"c{n}"}, ("code",)),
+        ({"order_id": lambda n: f"o-{n // 2}"}, ("order_id", "placed_at")),
+        ({"order_id": "o", "placed_at": "2026-05-01T08:00:00Z", "amount": 1, "n": lambda n: n / 2}, None),
+    ],
+)
+def test_primary_key_is_what_differs_in_every_record(more: Any, identity: tuple[str, ...] | None) -> None:
+    found = inferred(orders(**more))
+    expected = identity or tuple(each.name for each in found.fields if each.required)
+    assert found.identity == expected
+
+
+def test_redelivered_records_do_not_hide_the_primary_key() -> None:
+    records = orders()
+    assert inferred([*records, records[5]]).identity == ("order_id",)
+
+
+def test_time_that_lies_after_the_event_may_be_in_the_future() -> None:
+    due = lambda n: (BEGIN + timedelta(days=3)).isoformat()  # noqa: E731
+    found = {each.name: each.ahead for each in inferred(orders(due_at=due)).fields if each.is_time}
+    assert found == {"placed_at": False, "due_at": True}
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (b"\n\n", "has no record"),
+        (b"a,b\n1,2\n", "no JSON objects"),
+        (b'{"a": 1}\n[1]\n"x"\n', "2 of 3 records are no JSON objects"),
+        (b'{"a": 1}\n{"a": 2}\n', "no field is a time"),
+        (b"\xff\xfe\n", "no JSON objects"),
+    ],
+)
+def test_unusable_sample_is_refused_with_the_reason(tmp_path: Path, lines: bytes, why: str) -> None:
+    file = tmp_path / "sample.jsonl"
+    file.write_bytes(lines)
+    with pytest.raises(SampleUnusable, match=why):
+        inferred_dataset("orders", "orders", file_sample(file), NOW)
+
+
+SAMPLES: dict[str, list[dict[str, Any]]] = {
+    "zoned": orders(),
+    "millis": [{"ts": 1_777_000_000_000 + n, "device": f"d{n % 3}", "level": n / 4} for n in range(50)],
+    "text_millis": [{"event_time": str(1_777_000_000_000 + n), "kind": "view"} for n in range(50)],
+    "local": [{"id": n, "at": f"2026-05-01 08:{n:02}:00", "on": True} for n in range(50)],
+    "camel": [{"eventId": f"e{n}", "occurredAt": "2026-05-01T08:00:00Z", "unitPrice": 1.5} for n in range(50)],
+    "one": orders(1),
+    "day": [{"day": "2026-05-01", "no": n, "null": "x", "amount": 10**20} for n in range(5)],
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_written_folder_has_no_problem(tmp_path: Path, name: str) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "data sets")
+    found = sample(SAMPLES[name])
+    written = write_folder(settings, inferred_dataset(name, "a-topic", found, NOW), found)
+    assert dataset_problems(settings, name) == []
+    dataset = load_dataset(name, written.folder)
+    assert dataset.pipeline.topic == "a-topic"
+    assert dataset.pipeline.gold[0].name == f"{name}_days"
+    case = expected_case(written.folder / "cases" / "sample.jsonl")
+    assert case is not None
+    assert sorted(set(sum(case.rejected.values(), []))) == ["duplicate", "missing_id"]
+
+
+def test_existing_folder_is_never_written_over(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path)
+    (tmp_path / "orders").mkdir()
+    with pytest.raises(FolderRefused, match="exists"):
+        write_folder(settings, inferred(orders()), sample(orders()))
+    assert list((tmp_path / "orders").iterdir()) == []
+
+
+def test_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "file")
+    with pytest.raises(FolderRefused, match="Not a directory"):
+        write_folder(settings, inferred(orders()), sample(orders()))
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["new", "Orders", "--from", "SAMPLE"], "lower-case letters"),
+        (["new", "../orders", "--from", "SAMPLE"], "lower-case letters"),
+        (["new", "orders"], "give a sample"),
+        (["new", "orders", "--from", "nowhere.jsonl"], "cannot be read"),
+        (["try", "orders", "nowhere.jsonl"], "cannot be read"),
+        (["produce", "--file", "SAMPLE"], "needs the topic"),
+        (["produce", "flights", "--file", "SAMPLE", "--topic", "x"], "not both"),
+        (["produce", "--file", "SAMPLE", "--topic", "x", "--corrupt", "1%"], "faults are for feeds"),
+        (["produce"], "name a feed"),
+    ],
+)
+def test_wrong_words_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], shown: str) -> None:
+    (tmp_path / "sample.jsonl").write_text('{"a": 1}\n')
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path)
+    monkeypatch.setattr(new_command, "load_settings", lambda: settings)
+    given = [str(tmp_path / "sample.jsonl") if word == "SAMPLE" else word for word in words]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code != 0
+    assert shown in " ".join((result.output + str(result.exception)).replace("│", " ").split())
+    assert not (tmp_path / "orders").exists()
+
+
+def test_case_names_each_difference() -> None:
+    case = ExpectedCase(rejected={"2": ["enum"], "3": ["type"]}, gold={"gold.days": [{"n": 1}]})
+    assert case.differences({"2": ["enum"], "4": ["range"]}, {"gold.days": [{"n": 2}]}) == [
+        "line 3: expected type, is accepted",
+        "line 4: expected accepted, is range",
+        'gold.days: expected 1 rows [{"n": 1}], is 1 rows [{"n": 2}]',
+    ]
+    assert case.differences({"2": ["enum"], "3": ["type"]}, {"gold.days": [{"n": 1}]}) == []
+
+
+def test_unreadable_expectation_is_refused(tmp_path: Path) -> None:
+    case = tmp_path / "sample.jsonl"
+    assert expected_case(case) is None
+    (tmp_path / "sample.expected.json").write_text('{"rejectd": {}}')
+    with pytest.raises(CaseUnreadable, match="Extra inputs"):
+        expected_case(case)
