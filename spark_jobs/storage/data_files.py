@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from include.clients.table_files import add_actions
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-Bound = int | str | datetime | date
+Bound = int | str | datetime | date | Decimal
 Bounds = Mapping[str, Bound]
 
 
@@ -161,8 +162,8 @@ def actions(
 def _add(spec: TableSpec, file: DataFile, data_change: bool) -> AddAction:
     statistics = {
         "numRecords": file.rows,
-        "minValues": {name: _stat(value, timedelta()) for name, value in file.low.items()},
-        "maxValues": {name: _stat(value, timedelta(microseconds=999)) for name, value in file.high.items()},
+        "minValues": _stats(file.low, timedelta()),
+        "maxValues": _stats(file.high, timedelta(microseconds=999)),
         "nullCount": dict(file.nulls),
     }
     partition = None if file.partition == HIVE_NULL else file.partition
@@ -183,7 +184,12 @@ def _remove(spec: TableSpec, file: DataFile, data_change: bool) -> RemoveAction:
     )
 
 
-def _stat(value: Bound, round_up: timedelta) -> int | str:
+def _stats(bounds: Mapping[str, Bound], round_up: timedelta) -> dict[str, int | str]:
+    """Return the bounds as a commit names them; none of decimals, which JSON's numbers would round inwards."""
+    return {name: _stat(value, round_up) for name, value in bounds.items() if not isinstance(value, Decimal)}
+
+
+def _stat(value: int | str | datetime | date, round_up: timedelta) -> int | str:
     """Format a bound. Delta stores milliseconds: times are rounded outwards, so that a bound never excludes a row."""
     if isinstance(value, datetime):
         return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
