@@ -71,8 +71,8 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     commit_bronze(bronze, _kafka_records(spark, dataset, lines, now), batch)
     refine(settings, release, 0, 0, 1)
     reading = PinnedTables(published_tables(settings))
-    rejected = reading.read(f"rejected.{dataset.name}").collect().sort("_offset")
-    silver = _visible(reading.read(f"silver.{dataset.name}").collect().sort("_offset"))
+    rejected = _table(reading, f"rejected.{dataset.name}").sort("_offset")
+    silver = _visible(_table(reading, f"silver.{dataset.name}").sort("_offset"))
     return {
         "records": len(lines),
         "accepted": silver.height,
@@ -106,8 +106,12 @@ def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:
 
 
 def _gold(reading: PinnedTables, name: str, grain: Sequence[str]) -> dict[str, Any]:
-    rows = _visible(reading.read(f"gold.{name}").collect()).sort(*grain)
+    rows = _visible(_table(reading, f"gold.{name}")).sort(*grain)
     return {"rows": rows.height, "first": _rows(rows.head(SHOWN_ROWS))}
+
+
+def _table(reading: PinnedTables, name: str) -> pl.DataFrame:
+    return pl.DataFrame(reading.arrow(name).to_table())
 
 
 def _visible(rows: pl.DataFrame) -> pl.DataFrame:
