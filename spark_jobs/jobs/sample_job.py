@@ -78,7 +78,7 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
         "accepted": silver.height,
         "rejected": list(_rejected(rejected, lines)),
         "reasons": _reason_counts(rejected),
-        "silver": _rows(silver.head(SHOWN_ROWS)),
+        "silver": _rows(silver.limit(SHOWN_ROWS)),
         "gold": {f"gold.{gold.name}": _gold(reading, gold.name, row_columns(gold)) for gold in dataset.pipeline.gold},
     }
 
@@ -93,7 +93,7 @@ def _kafka_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, by
 
 
 def _rejected(rejected: pl.DataFrame, lines: Mapping[int, bytes]) -> Iterator[dict[str, Any]]:
-    for row in rejected.head(SHOWN_REJECTED).iter_rows(named=True):
+    for row in rejected.limit(SHOWN_REJECTED).iter_rows(named=True):
         offset = row["_offset"]
         yield {"line": offset + 1, "reasons": row["reasons"], "record": excerpt(lines[offset], 120)}
 
@@ -107,7 +107,7 @@ def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:
 
 def _gold(reading: PinnedTables, name: str, grain: Sequence[str]) -> dict[str, Any]:
     rows = _visible(_table(reading, f"gold.{name}")).sort(*grain)
-    return {"rows": rows.height, "first": _rows(rows.head(SHOWN_ROWS))}
+    return {"rows": rows.height, "first": _rows(rows.limit(SHOWN_ROWS))}
 
 
 def _table(reading: PinnedTables, name: str) -> pl.DataFrame:
