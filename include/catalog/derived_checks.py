@@ -10,6 +10,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from include.catalog.contract_rules import Rule, referenced_columns, rule_findings, typed_rule
 from include.catalog.dataset import DERIVED, dataset_names
 from include.catalog.derived_dataset import (
     DerivedGold,
@@ -19,7 +20,7 @@ from include.catalog.derived_dataset import (
     read_derived,
 )
 from include.catalog.sql_checks import parsed_statements
-from include.catalog.yaml_declarations import Document, Finding, Problem, accepted_names, shown
+from include.catalog.yaml_declarations import Document, Finding, Key, Problem, Unfit, accepted_names, shown
 from include.settings import Settings
 
 SOURCE = re.compile(r"(silver|gold)\.[a-z][a-z0-9_]{0,62}")
@@ -107,8 +108,36 @@ def _gold_findings(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[Find
     for source, columns in gold.touched_by.items():
         yield from ((("touched_by", source, *key), why) for key, why in _touch_findings(gold, source, columns, sources))
     yield from ((("query",), why) for why in _query_problems(gold, sources))
+    yield from _promise_findings(gold)
     if gold.partition:
         yield from ((("partition",), why) for why in _expression_problems(gold.partition, gold.grain))
+
+
+def _promise_findings(gold: DerivedGold) -> Iterator[Finding]:
+    """Yield rules that cannot be evaluated, and columns named by rules and promises that the query does not have."""
+    names, rules = _output_names(gold), list[tuple[Key, Rule]]()
+    for n, model in enumerate(gold.quality):
+        key: Key = ("quality", n)
+        try:
+            rules.append((key, typed_rule(model, None)))
+        except Unfit as error:
+            yield (*key, *error.key), error.why
+    yield from rule_findings(rules)
+    named = [((*key, "implementation"), column) for key, rule in rules for column in referenced_columns(rule)]
+    named += [(("columns", column), column) for column in gold.columns]
+    for key, column in named:
+        if names and column not in names:
+            yield key, f"{shown(column)} is not a column of the query; columns: {', '.join(names)}"
+
+
+def _output_names(gold: DerivedGold) -> list[str]:
+    """Return the names of the query's columns; none when the text alone does not tell."""
+    try:
+        trees = parsed_statements(gold.query)
+    except SqlglotError:
+        return []
+    names = trees[0].named_selects if len(trees) == 1 and isinstance(trees[0], exp.Query) else []
+    return [] if "*" in names else list(names)
 
 
 def _touch_findings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,8 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from include.catalog.contract import Contract
-from include.catalog.dataset import DERIVED, Dataset, ReleaseUnknown, content_hash, dataset_names
+from include.catalog.contract_rules import RuleModel, typed_rule
+from include.catalog.dataset import DERIVED, Dataset, ReleaseUnknown, content_hash, dataset_names, released_dataset
 from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
 from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
 from include.durable_files import unique_suffix
@@ -35,14 +37,27 @@ class DerivedUnknown(Terminal):
 
 
 @dataclass(frozen=True, config=CONFIG)
+class OutputColumn:
+    """What readers may rely on: the type of a column, as Spark writes it (`bigint`), and what it means."""
+
+    type: str
+    description: str = ""
+
+
+@dataclass(frozen=True, config=CONFIG)
 class DerivedGold:
-    """Grains recomputed by an SQL query over the sources, by their names; its columns include the grain's."""
+    """Grains recomputed by an SQL query over the sources, by their names; its columns include the grain's.
+
+    `quality`: rules of the whole table, as in a contract; `columns`: the columns whose types are promised.
+    """
 
     name: str
     query: QueryText
     grain: tuple[str, ...]
     touched_by: dict[str, dict[str, str]]
     partition: str = ""
+    quality: tuple[RuleModel, ...] = ()
+    columns: dict[str, OutputColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -70,10 +85,12 @@ def as_query(gold: DerivedGold) -> QueryGold:
 
 
 def as_dataset(derived: DerivedDataset) -> Dataset:
-    """Return what a comparison of two releases needs: the gold tables, and a contract without rules."""
+    """Return what comparisons and checkpoints need: the gold tables, and a contract with the rules of each."""
     gold, nothing = tuple(as_query(each) for each in derived.pipeline.gold), timedelta()
     pipeline = Pipeline("", 0, "", nothing, (), nothing, gold, (), derived.pipeline.retention)
-    contract = Contract(derived.name, "", (), (), ())
+    rules = {f"gold.{each.name}": each.quality for each in derived.pipeline.gold}
+    typed = {table: tuple(typed_rule(rule, None, strict=False) for rule in found) for table, found in rules.items()}
+    contract = Contract(derived.name, "", (), (), (), typed)
     return Dataset(derived.name, derived.folder, derived.release, contract, pipeline, derived.release)
 
 
@@ -131,3 +148,17 @@ def released_derived(settings: Settings, name: str, release: str) -> DerivedData
         why = f"the snapshot was changed: its content hash is {derived.release}, not {release}"
         raise DeclarationRefused([Problem(place, 1, "", why)])
     return derived
+
+
+def release_retention(settings: Settings, name: str, release: str) -> Retention:
+    """Return how long what is no longer used stays, as a release of any dataset declares it; raises ReleaseUnknown."""
+    is_derived = (snapshot_path(settings, name, release) / DERIVED).is_file()
+    read = released_derived if is_derived else released_dataset
+    return read(settings, name, release).pipeline.retention
+
+
+def released_contract(settings: Settings, name: str, release: str) -> Contract:
+    """Return the contract of a release of any dataset; of a derived one it has rules of gold tables alone."""
+    if (snapshot_path(settings, name, release) / DERIVED).is_file():
+        return as_dataset(released_derived(settings, name, release)).contract
+    return released_dataset(settings, name, release).contract

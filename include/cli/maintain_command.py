@@ -19,7 +19,7 @@ from include.errors import HeadraceError, Terminal, Transient
 from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
 from include.plans.ended_plans import EndedData, remove_ended
 from include.process_control.log_trimming import trim_logs
-from include.reading.publication import stream_publications
+from include.reading.publication import publications
 from include.settings import load_settings
 
 
@@ -36,7 +36,7 @@ def maintain(
     done: list[TableMaintenance] = []
     ended: list[EndedData] = []
     skipped: dict[str, HeadraceError] = {}
-    for name in [dataset] if dataset else stream_publications(settings):
+    for name in [dataset] if dataset else publications(settings):
         try:
             ended += remove_ended(settings, name, datetime.now(UTC))
         except HeadraceError as error:

@@ -23,7 +23,7 @@ from include.quality.published_quality import validate_published
 from include.quality.quality_pages import report_page
 from include.quality.quality_report import QualityReport, quality_report
 from include.quality.silver_drift import drift_warnings
-from include.reading.publication import read_publication, stream_publications, tables_of
+from include.reading.publication import publications, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import load_settings
 
@@ -98,7 +98,7 @@ def run(
     """Evaluate the table rules of the published tables; exit 1 when a rule with action hold or fail fails."""
 
     settings = load_settings()
-    names = list(stream_publications(settings)) if dataset is None else [dataset]
+    names = list(publications(settings)) if dataset is None else [dataset]
     found = [validate_published(settings, name, datetime.now(UTC)) for name in names]
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in found], indent=1))

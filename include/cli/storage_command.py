@@ -26,7 +26,8 @@ def storage(
 ) -> None:
     """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
 
-    What is not used stays as long as `retention` of pipeline.yaml says; then the stream deletes it (`next`).
+    What is not used stays as long as `retention` of pipeline.yaml or derived.yaml says; then the stream deletes it
+    (`next`).
     """
 
     parts = disk_use(load_settings(), dataset)

@@ -23,7 +23,7 @@ from include.planning.owner_client import request_owner
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
-from include.plans.plan import ENDED, RELEASE, Plan, PlanRecord
+from include.plans.plan import ENDED, RELEASE, RELEASES, Plan, PlanRecord
 from include.plans.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
@@ -212,7 +212,7 @@ def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterato
     An older plan of other releases can be rolled back only after this one, which is not possible any more.
     """
     for other in (record.plan for record in all_plans(settings) if record.stage not in ENDED):
-        is_other = other.dataset == plan.dataset and other.kind == RELEASE and other.id != plan.id
+        is_other = other.dataset == plan.dataset and other.kind in RELEASES and other.id != plan.id
         if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
             yield from (other.base, other.release)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import release_retention
 from include.ledger.ledger_rows import delete_release
 from include.ledger.ledger_writer import open_writer
 from include.paths import (
@@ -28,7 +28,7 @@ from include.paths import (
     removed_tables_path,
     snapshots_path,
 )
-from include.plans.plan import ENDED, RELEASE, PlanRecord
+from include.plans.plan import ENDED, RELEASES, PlanRecord
 from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, load_plan, plan_ids, planning_lock
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
@@ -92,7 +92,7 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
     """
     plans = [load_plan(settings, name) for name in plan_ids(settings)]
     published = read_publication(settings, dataset).release
-    retention = released_dataset(settings, dataset, published).pipeline.retention
+    retention = release_retention(settings, dataset, published)
     records = [record for record in plans if record.plan.dataset == dataset]
     kept = {published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
     releases = _ended_releases(records)
@@ -121,7 +121,7 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
 def _needed(records: Iterable[PlanRecord]) -> Iterator[str]:
     """Yield the releases of plans that may still be applied or rolled back."""
     for record in records:
-        if record.is_open or (record.plan.kind == RELEASE and record.stage not in ENDED):
+        if record.is_open or (record.plan.kind in RELEASES and record.stage not in ENDED):
             yield from (record.plan.base, record.plan.release)
 
 
@@ -129,7 +129,7 @@ def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
     """Return the releases that were retired, cancelled or rejected, and when last."""
     found: dict[str, datetime] = {}
     for record in records:
-        if record.plan.kind == RELEASE and record.stage in ENDED:
+        if record.plan.kind in RELEASES and record.stage in ENDED:
             retired = record.find(Retired)
             for name in [record.plan.release] if retired is None else retired.releases:
                 found[name] = max(_ended_at(record), found.get(name, _ended_at(record)))
@@ -138,13 +138,13 @@ def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
 
 def _is_ended(record: PlanRecord) -> bool:
     """Whether nothing can follow: a slice that was rolled back is never applied again."""
-    return record.stage in ENDED or (record.plan.kind != RELEASE and record.stage == Stage.ROLLED_BACK)
+    return record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage == Stage.ROLLED_BACK)
 
 
 def _data_of(settings: Settings, record: PlanRecord, removed: Container[str]) -> Iterator[Path]:
     """Yield what a plan has written besides its parameters and events; `removed` releases go with all their rows."""
     plan = record.plan
-    if plan.kind != RELEASE and plan.release not in removed:
+    if plan.kind not in RELEASES and plan.release not in removed:
         yield patch_path(settings, plan.dataset, plan.release, plan.id)
     yield from (comparison_path(settings, plan.id, kind) for kind in ("json", "html"))
 

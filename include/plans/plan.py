@@ -14,6 +14,8 @@ from include.plans.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 DERIVED_RELEASE = "derived-release"
+RELEASES = (RELEASE, DERIVED_RELEASE)
+"""Kinds that publish another release; the others recompute a slice of history with the same one."""
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
 ENDED = (Stage.RETIRED, Stage.REJECTED, Stage.CANCELLED)
 """Nothing follows these; a slice that was rolled back has ended too."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import release_retention
 from include.catalog.pipeline import Retention
 from include.errors import HeadraceError
 from include.paths import airflow_path, log_path, warehouse
@@ -25,7 +25,7 @@ from include.settings import Settings
 
 MEGABYTE = 1 << 20
 TRIM_ABOVE, TRIM_TO = 64 * MEGABYTE, 8 * MEGABYTE
-OF_DATASET = re.compile(r"(?:stream-(.+)|plan-[a-z]+-(.+)-[0-9]+)\.log(?:\.1)?")
+OF_DATASET = re.compile(r"(?:stream-(.+)|plan-(?:derived-)?[a-z]+-(.+)-[0-9]+)\.log(?:\.1)?")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _retentions(settings: Settings) -> dict[str, timedelta]:
     for dataset in [path.parent.name for path in warehouse(settings).glob("*/publication.json")]:
         try:
             release = read_publication(settings, dataset).release
-            found[dataset] = released_dataset(settings, dataset, release).pipeline.retention.logs
+            found[dataset] = release_retention(settings, dataset, release).logs
         except HeadraceError:
             found[dataset] = timedelta.max
     return found

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 
 from include.catalog.contract import Contract
 from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
-from include.catalog.dataset import DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
+from include.catalog.dataset import DERIVED, DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
 from include.catalog.dataset_checks import dataset_problems
-from include.catalog.derived_dataset import all_dataset_names, derived_names
-from include.quality.odcs_standard import contract_problems
+from include.catalog.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names
+from include.quality.odcs_standard import contract_problems, rule_problems
 from include.quality.quality_packages import QualityNotInstalled
 from include.reading.publication import find_publication
 from include.reference.reference_tables import reference_problems
 from include.settings import Settings
+
+NOT_CHECKED = "without the standard's schema and Great Expectations' checks"
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
     if problems := dataset_problems(settings, name):
         return ContractCheck(name, None, tuple(map(str, problems)))
     if name in derived_names(settings):
-        return ContractCheck(name, None, ())
+        return _checked_derived(settings, name)
     not_checked = ""
     try:
         wrong = tuple(contract_problems(settings.datasets / name))
     except QualityNotInstalled as error:
-        wrong, not_checked = (), f"without the standard's schema and Great Expectations' checks: {error.what}"
+        wrong, not_checked = (), f"{NOT_CHECKED}: {error.what}"
     declared, published = declared_dataset(settings, name), find_publication(settings, name)
     fresh = declared.contract
     wrong = (*wrong, *(error.what for error in reference_problems(settings, declared)))
@@ -69,6 +71,15 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
         return ContractCheck(name, fresh.version, wrong, not_checked=not_checked)
     base = released_dataset(settings, name, published.release).contract
     return replace(compared_contract(name, published.release, base, fresh), not_checked=not_checked)
+
+
+def _checked_derived(settings: Settings, name: str) -> ContractCheck:
+    try:
+        derived = declared_derived(settings, name)
+        wrong = tuple(rule_problems(as_dataset(derived).contract, derived.folder / DERIVED))
+    except QualityNotInstalled as error:
+        return ContractCheck(name, None, (), not_checked=f"{NOT_CHECKED}: {error.what}")
+    return ContractCheck(name, None, wrong)
 
 
 def compared_contract(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:

@@ -28,6 +28,13 @@ def contract_problems(folder: Path) -> list[str]:
     return [str(problem) for problem in document.problems]
 
 
+def rule_problems(contract: Contract, path: Path) -> list[str]:
+    """Return the rules of a declaration that Great Expectations refuses, by file and line; QualityNotInstalled."""
+    document = Document(path)
+    _check_expectations(contract, document)
+    return [str(problem) for problem in document.problems]
+
+
 def _check_standard(document: Document) -> None:
     """Note what the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
     package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")

@@ -11,7 +11,7 @@ from typing import Any
 
 from include.catalog.contract import Contract
 from include.catalog.contract_rules import Rule
-from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import released_contract
 from include.catalog.rule_results import RuleResult
 from include.durable_files import unique_suffix
 from include.paths import docs_page, docs_path
@@ -59,7 +59,7 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
     Raises NothingPublished, and QualityNotInstalled.
     """
     publication, site = read_publication(settings, dataset), docs_path(settings, dataset)
-    contract = released_dataset(settings, dataset, publication.release).contract
+    contract = released_contract(settings, dataset, publication.release)
     rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
     new_site = site.with_name(f".docs.{unique_suffix()}")
     try:

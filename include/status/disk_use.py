@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import release_retention
 from include.clients import table_files
 from include.clients.commit_history import HISTORY
 from include.clients.delta_log import LOG
@@ -24,7 +24,7 @@ from include.state.release_files import active_releases_file
 SHARED = "all"
 """Instead of a release: for what all releases of a dataset share."""
 BY_DATASET = {"checkpoints": "checkpoint", "quality": "validation results", "analyses": "analyses"}
-PLAN_FOLDER = re.compile(r"[a-z]+-(.+)-[0-9]+")
+PLAN_FOLDER = re.compile(r"(?:derived-)?[a-z]+-(.+)-[0-9]+")
 
 
 class NothingStored(Terminal):
@@ -182,7 +182,7 @@ def _deletable(settings: Settings, part: StoragePart) -> int:
         return 0
     named = {warehouse(settings) / table.path: table.version for table in publication.tables.values()}
     try:
-        retention = released_dataset(settings, part.dataset, publication.release).pipeline.retention.versions
+        retention = release_retention(settings, part.dataset, publication.release).versions
     except HeadraceError:
         return 0
     kept = [named[part.table]] if part.table in named else []

@@ -11,28 +11,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from include.catalog.derived_dataset import released_derived, snapshot_derived
-from include.clients.table_files import obsolete_files
-from include.paths import reading_lock_path
 from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
-from include.state.file_locks import is_free
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import dismiss_invalid, pending_request, respond
-from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
-from spark_jobs.engine.compact_tables import CompactedTable, compact_group
-from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.derived_upkeep import DerivedUpkeep
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE
 from spark_jobs.engine.log_lines import error_reason, log_line
-from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, delete_obsolete_files
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.layers.gold_files import old_neighbours
 from spark_jobs.storage.delta_table import OwnershipLost
 from spark_jobs.storage.lease import Lease, LeaseLost
 
@@ -52,8 +44,7 @@ class DerivedLoop:
     pause: float = 0.0
     retry_at: float = 0.0
     behind_since: float | None = None
-    clean_at: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
-    compact_at: float = 0.0
+    upkeep: DerivedUpkeep = field(default_factory=DerivedUpkeep)
 
     def run(self) -> None:
         """Run until `stop` is set. Raises LeaseLost, OwnershipLost, PublicationAhead."""
@@ -64,7 +55,7 @@ class DerivedLoop:
                 raise LeaseLost(self.release.derived.name, self.lease.path)
             self._execute_request()
             if not self._advance():
-                self._keep_tidy()
+                self.upkeep.step(self.release, self.reporter.status.refined_batch)
                 self.stop.wait(POLL_SECONDS)
 
     def _execute_request(self) -> None:
@@ -118,7 +109,7 @@ class DerivedLoop:
         rows = sum(table.target.table.rows for table in self.release.tables)
         status.refined_batch = run.number
         status.last_batch = LastRun(rows, round(seconds, 3), {"gold": round(seconds, 3)})
-        self.compact_at = min(self.compact_at, self.clock()) if self.compact_at else self.clock()
+        self.upkeep.note_run()
         return True
 
     def _report_running(self) -> None:
@@ -138,40 +129,6 @@ class DerivedLoop:
             error,
         )
         self.reporter.report("halted", error_reason(error))
-
-    def _keep_tidy(self) -> None:
-        """Compact one group of small files, or look for files that no version needs. A failure is tried again later."""
-        try:
-            self._compact()
-            self._clean()
-        except OwnershipLost:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
-            self.compact_at = self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
-            log_line(f"compaction or deletion failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
-
-    def _compact(self) -> None:
-        if not self.compact_at or self.clock() < self.compact_at:
-            return
-        for table in self.release.tables:
-            batch, target = self.reporter.status.refined_batch, table.target
-            compacted = CompactedTable(target.table, order=table.grain, places=partial(old_neighbours, target, batch))
-            if groups := compacted.groups(AUTOMATIC):
-                compact_group(compacted, groups[0])
-                return
-        self.compact_at = 0.0
-
-    def _clean(self) -> None:
-        settings, name = self.release.settings, self.release.derived.name
-        published = find_publication(settings, name)
-        if self.clock() < self.clean_at or published is None or not is_free(reading_lock_path(settings, name)):
-            return
-        retention = self.release.derived.pipeline.retention.versions
-        self.clean_at = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
-        for table in [each.target.table for each in self.release.tables]:
-            kept = [published.tables[table.spec.name].version] if table.spec.name in published.tables else []
-            files = [table.spec.path / path for path in obsolete_files(table.spec.path, kept, retention)]
-            delete_obsolete_files(table, files, time.monotonic() + 1.0)
 
 
 def open_derived_loop(

@@ -1,4 +1,4 @@
-"""Executes owner requests of a derived dataset: publish another release, or stop maintaining one.
+"""Executes owner requests of a derived dataset: publish another release, stop maintaining one, compact.
 
 Reads: the request. Writes: the publication, and what the other release would publish.
 Guarantee: executing a request twice has the effect of once; a release is advanced before it is published.
@@ -8,12 +8,15 @@ After a crash: the request stays pending; a release that was advanced stays so.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from include.catalog.derived_dataset import released_derived
 from include.errors import HeadraceError, Terminal
 from include.reading.publication import find_publication, find_shadow_publication, publish, save_shadow_publication
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.derived_upkeep import compact_derived
+from spark_jobs.engine.execute_request import COMPACTION_SECONDS
 from spark_jobs.engine.log_lines import error_reason, log_line
 
 
@@ -27,10 +30,12 @@ class RequestNotKnown(Terminal):
 
 def execute_derived(release: DerivedRelease, request: OwnerRequest) -> tuple[DerivedRelease, OwnerResponse]:
     """Execute a request; return the release that is published then, and the response."""
-    after, refused, remedy = release, "", ""
+    after, refused, remedy, done = release, "", "", dict[str, Any]()
     try:
         if request.kind is RequestKind.PROMOTE:
             after = promoted(release, request.release)
+        elif request.kind is RequestKind.COMPACT:
+            done = {**compact_derived(release, release.published_run, COMPACTION_SECONDS)}
         elif request.kind is not RequestKind.RETIRE:
             raise RequestNotKnown(release.derived.name, request.kind)
     except HeadraceError as error:
@@ -40,7 +45,7 @@ def execute_derived(release: DerivedRelease, request: OwnerRequest) -> tuple[Der
         refused, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
     published = find_publication(release.settings, release.derived.name)
     batch = published.batch if published else -1
-    return after, OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy)
+    return after, OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy, done)
 
 
 def promoted(release: DerivedRelease, name: str) -> DerivedRelease:

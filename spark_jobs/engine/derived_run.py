@@ -134,6 +134,17 @@ class DerivedRelease:
         self._file.remove()
 
     @property
+    def published_run(self) -> int:
+        """The number of the last run that this release has published, or would publish; -1 before the first."""
+        last = self._last_publication()
+        return last.batch if last else -1
+
+    def open_tables(self) -> tuple[DerivedTable, ...]:
+        """Open the tables over the sources that are published now, once, and return them."""
+        self.tables = self.tables or self._open_tables(self._opened(self.current_sources()))
+        return self.tables
+
+    @property
     def _file(self) -> JsonFile[DerivedRun]:
         path = derived_run_path(self.settings, self.derived.name, self.derived.release)
         return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is computed again)')

@@ -180,14 +180,19 @@ def _checked_rows(
             raise _refused(document, key, f"has no column {', '.join(missing)}; it has {', '.join(rows.columns)}")
         if taken := [name for name in rows.columns if name.startswith("_")]:
             raise _refused(document, key, f"column {', '.join(taken)}: names that begin with _ are the platform's")
+        for name, promised in gold.columns.items():
+            key = ("gold", gold.name, "columns", name)
+            kind = rows.schema[name].dataType.simpleString() if name in rows.columns else "missing"
+            if kind != promised.type.strip().lower():
+                raise _refused(document, key, f"the query's column is {kind}, not {promised.type}")
         for name, source in sources.items():
             for column, expression in gold.touched_by[name].items():
                 key = ("gold", gold.name, "touched_by", name, column)
                 found = no_rows(spark, source.schema).select(F.expr(expression).alias(column)).schema[column].dataType
-                kind = found.elementType if found.typeName() == "array" else found  # type: ignore[attr-defined]
+                touched = found.elementType if found.typeName() == "array" else found  # type: ignore[attr-defined]
                 expected = rows.schema[column].dataType
-                if kind != expected:
-                    why = f"is {kind.simpleString()}, the query's column {column} is {expected.simpleString()}"
+                if touched != expected:
+                    why = f"is {touched.simpleString()}, the query's column {column} is {expected.simpleString()}"
                     raise _refused(document, key, why)
     except AnalysisException as error:
         raise _refused(document, key, str(error).splitlines()[0]) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,17 @@ from small_release import Record, SmallRelease, small_release
 from include.audit.derived_origin import derived_origin
 from include.audit.row_origin import OriginRefused
 from include.catalog.derived_dataset import snapshot_derived
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.planning.contract_checks import PlanHeld
+from include.planning.derived_release_plan import plan_derived_release
+from include.planning.plan_parameters import PlanParameters
+from include.planning.plan_stages import approve, compare_built
+from include.planning.release_plan import read_release_build
+from include.plans.plan_journal import record_result
+from include.plans.stage_results import Compared
+from include.quality.published_quality import validate_published
 from include.reading import pinned
-from include.reading.publication import find_publication, publish
+from include.reading.publication import find_publication, publication_json, publish
 from include.settings import CLONE, Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.engine.compact_tables import compact_group, compactable_tables
@@ -180,6 +190,21 @@ def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause
     assert_right(site)
 
 
+def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_started(site: Site) -> None:
+    for number in range(4):
+        site.flights.take([flight(number, number, 20)])
+        site.weather.take([wind(number, 3.0)])
+        site.follow()
+    site.restart()
+    site.derived, response = execute_derived(site.derived, OwnerRequest("", RequestKind.COMPACT, "any"))
+    (done,) = response.done.values()
+    assert response.refused == ""
+    assert done["files"] > done["now"] == 1
+    site.flights.take([flight(9, 2, 50)])
+    assert site.follow() == 1
+    assert_right(site)
+
+
 def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_differ(site: Site) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])
@@ -234,8 +259,51 @@ def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     assert response.refused == ""
     assert_right(site)
     assert site.rows() != before
-    site.derived, response = execute_derived(site.derived, OwnerRequest("plan", RequestKind.COMPACT, "any"))
-    assert "executes no compact request" in response.refused
+    site.derived, response = execute_derived(site.derived, OwnerRequest("plan", RequestKind.APPLY_PATCH, "any"))
+    assert "executes no apply_patch request" in response.refused
+
+
+def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_tables_says_which(
+    site: Site, tmp_path: Path
+) -> None:
+    site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
+    site.weather.take([wind(0, 9.0)])
+    site.follow()
+    now, state = datetime.now(UTC), site.settings.state
+    found = validate_published(site.settings, NAME, now)
+    assert [(check.rule, check.passed) for check in found.checks] == [
+        ("delayed_flights_have_left", True),
+        ("one_row_for_each_hour_and_airport", True),
+    ]
+    shutil.copytree(CLONE / "include" / "datasets", tmp_path / "datasets")
+    query = tmp_path / "datasets" / NAME / "gold" / f"{NAME}.sql"
+    query.write_text(query.read_text().replace("as delayed,", "+ 7 as delayed,"))
+    changed = Settings(state=state, datasets=tmp_path / "datasets")
+    record = plan_derived_release(changed, NAME, PlanParameters(threshold=1), "ann", now)
+    published = find_publication(changed, NAME)
+    assert published is not None
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)
+    built = fresh.build(published.sources)
+    output = {"built": publication_json(built), "published": publication_json(published)}
+    record = record_result(changed, record.plan.id, read_release_build(output, 1.0), "ann")
+    record, _ = compare_built(changed, record, "ann", lambda _: None)
+    assert record.last(Compared).held == [f"gold.{NAME}: delayed_flights_have_left"]
+    with pytest.raises(PlanHeld, match="delayed_flights_have_left"):
+        approve(changed, record, "ann")
+
+
+def test_promised_types_of_an_output_are_those_of_its_query(site: Site, tmp_path: Path) -> None:
+    shutil.copytree(CLONE / "include" / "datasets" / NAME, tmp_path / NAME)
+    declared = tmp_path / NAME / "derived.yaml"
+    declared.write_text(declared.read_text().replace("departures: {type: bigint", "departures: {type: int"))
+    changed = Settings(state=site.settings.state, datasets=tmp_path)
+    site.flights.take([flight(1, 0, 20)])
+    site.weather.take([wind(0, 9.0)])
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1)
+    run = fresh.next_run()
+    assert run is not None
+    with pytest.raises(DeclarationRefused, match=r"columns\.departures: the query's column is bigint, not int"):
+        fresh.execute(run)
 
 
 def test_a_source_whose_changes_are_unknown_is_computed_whole(site: Site) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.plans.plan import RELEASE, Plan, PlanRecord, Prediction
+from include.plans.plan import RELEASE, RELEASES, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import next_plan_id, record_result, save_plan
 from include.plans.stage_results import (
     Applied,
@@ -37,7 +37,7 @@ def publication(release: str = "aaa", batch: int = 3) -> Publication:
 def result_of(stage: Stage, kind: str = RELEASE, **fields: Any) -> StageResult:
     """A result of a stage; `fields` replace its defaults."""
     built: StageResult = SliceBuilt(batch=3, attempt="1", differing={"silver.flights": 1})
-    if kind == RELEASE:
+    if kind in RELEASES:
         built = ReleaseBuilt(batch=3, built=publication("bbb"), published=publication())
     results: dict[Stage, StageResult] = {
         Stage.BUILT: built,
@@ -54,7 +54,7 @@ def result_of(stage: Stage, kind: str = RELEASE, **fields: Any) -> StageResult:
 
 def sample_plan(settings: Settings, kind: str = RELEASE, dataset: str = "flights", **fields: Any) -> Plan:
     """A plan that is not saved; of a slice unless it is a release."""
-    release, slice_ = ("bbb", None) if kind == RELEASE else ("aaa", SLICE)
+    release, slice_ = ("bbb", None) if kind in RELEASES else ("aaa", SLICE)
     name = next_plan_id(settings, kind, dataset)
     plan = Plan(name, kind, dataset, "aaa", release, NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0), slice_)
     return replace(plan, **fields)

@@ -9,7 +9,7 @@ import pytest
 
 from include.catalog.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
 from include.catalog.dataset_checks import dataset_problems, validate_datasets
-from include.catalog.derived_dataset import released_derived, snapshot_derived
+from include.catalog.derived_dataset import as_dataset, released_derived, snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.planning.plan_preconditions import refuse_unknown_dataset
 from include.settings import CLONE, Settings
@@ -96,6 +96,42 @@ def test_a_derived_declaration_is_refused_by_file_line_and_key(
 )
 def test_a_query_over_sources_is_refused(settings: Settings, query: str, words: str) -> None:
     assert any(words in each.why and each.key == "gold.hourly_delays.query" for each in problems(settings, query=query))
+
+
+RULES = """\
+    columns: {hour: {type: timestamp, description: Start of the hour.}, departures: {type: bigint}}
+    quality:
+      - type: custom
+        engine: greatExpectations
+        name: counts_are_counts
+        customProperties: [{property: action, value: hold}]
+        implementation: {type: expect_column_values_to_be_between, kwargs: {column: departures, min_value: 0}}
+"""
+
+
+def test_rules_and_promised_types_of_an_output_are_part_of_the_declaration(settings: Settings) -> None:
+    assert problems(settings, DECLARED + RULES) == []
+    (rule,) = as_dataset(snapshot_derived(settings, NAME)).contract.checks("gold.hourly_delays")
+    assert (rule.name, rule.action, rule.columns) == ("counts_are_counts", "hold", ("departures",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "words"),
+    [
+        ("column: departures", "column: arrivals", "quality[0].implementation", "'arrivals' is not a column of the"),
+        ("value: hold", "value: reject", "quality[0].implementation.type", "cannot reject a record"),
+        ("value: hold", "value: halt", "quality[0].customProperties[0].value", "must be 'reject', 'warn', 'hold'"),
+        ("values_to_be_between", "values_to_be_nice", "quality[0].implementation.type", "contract rules lists them"),
+        ("counts_are_counts", "Counts", "quality[0].name", "must be lower-case letters"),
+        ("departures: {type", "arrivals: {type", "columns.arrivals", "is not a column of the query"),
+        ("{type: bigint}", "{kind: bigint}", "columns.departures", "is required and missing"),
+    ],
+)
+def test_rules_over_other_columns_or_of_no_table_are_refused(
+    settings: Settings, old: str, new: str, key: str, words: str
+) -> None:
+    found = problems(settings, DECLARED + RULES.replace(old, new, 1))
+    assert any(each.key.startswith(f"gold.hourly_delays.{key}") and words in each.why for each in found), found
 
 
 def test_gold_of_another_dataset_may_be_a_source(settings: Settings) -> None:

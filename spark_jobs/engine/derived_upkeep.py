@@ -1,0 +1,108 @@
+"""Upkeep of a derived dataset's tables between two runs: small files, files that no version needs, ended plans.
+
+Reads / Writes: the tables of the published release; what `include/plans/ended_plans.py` says.
+Guarantee: the rows stay the same; the published version and those replaced within the retention stay readable.
+After a crash: the next look does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from include.clients.table_files import obsolete_files
+from include.paths import reading_lock_path, warehouse
+from include.reading.publication import find_publication
+from include.state.file_locks import is_free
+from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
+from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.compact_tables import CompactedTable, compact_group
+from spark_jobs.engine.compaction_groups import AUTOMATIC, ON_REQUEST
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, SECONDS_AT_ONCE, delete_obsolete_files
+from spark_jobs.layers.derived_gold import DerivedTable
+from spark_jobs.layers.gold_files import old_neighbours
+from spark_jobs.storage.delta_table import OwnershipLost
+
+
+@dataclass
+class DerivedUpkeep:
+    """Upkeep in steps of about a second; `compact_at` is 0 while there is nothing to compact."""
+
+    clock: Callable[[], float] = time.monotonic
+    removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
+    clean_at: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+    compact_at: float = 0.0
+
+    def note_run(self) -> None:
+        """Look for small files at the next step."""
+        self.compact_at = min(self.compact_at, self.clock()) if self.compact_at else self.clock()
+
+    def step(self, release: DerivedRelease, batch: int) -> None:
+        """Compact one group of files, look for obsolete ones, and for ended plans. A failure is tried again later."""
+        try:
+            self._compact(release, batch)
+            self._clean(release)
+            self.removal.step(release.settings, release.derived.name)
+        except OwnershipLost:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+            self.compact_at = self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
+            log_line(f"compaction or deletion failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
+
+    def _compact(self, release: DerivedRelease, batch: int) -> None:
+        if not self.compact_at or self.clock() < self.compact_at:
+            return
+        for table in release.tables:
+            compacted = _compacted(table, batch)
+            if groups := compacted.groups(AUTOMATIC):
+                compact_group(compacted, groups[0])
+                return
+        self.compact_at = 0.0
+
+    def _clean(self, release: DerivedRelease) -> None:
+        if self.clock() < self.clean_at or find_publication(release.settings, release.derived.name) is None:
+            return
+        retention = release.derived.pipeline.retention.versions
+        self.clean_at = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+        for table in release.tables:
+            files = _obsolete(release, table)
+            delete_obsolete_files(table.target.table, files, time.monotonic() + SECONDS_AT_ONCE)
+
+
+def compact_derived(release: DerivedRelease, batch: int, seconds: float) -> dict[str, Mapping[str, int]]:
+    """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
+
+    `left`: groups that were not compacted within `seconds`.
+    """
+    end, root = time.monotonic() + seconds, warehouse(release.settings)
+    done: dict[str, Mapping[str, int]] = {}
+    for table in release.tables or release.open_tables():
+        compacted, stored = _compacted(table, batch), table.target.table
+        before, groups = len(stored.files()), compacted.groups(ON_REQUEST)
+        while groups and time.monotonic() < end:
+            compact_group(compacted, groups.pop(0))
+        removed = delete_obsolete_files(stored, _obsolete(release, table, sweep=True), end + SECONDS_AT_ONCE)
+        facts = {"files": before, "now": len(stored.files()), "removed": removed, "left": len(groups)}
+        done[str(stored.spec.path.relative_to(root))] = facts
+    return done
+
+
+def _compacted(table: DerivedTable, batch: int) -> CompactedTable:
+    return CompactedTable(table.target.table, order=table.grain, places=partial(old_neighbours, table.target, batch))
+
+
+def _obsolete(release: DerivedRelease, table: DerivedTable, *, sweep: bool = False) -> list[Path]:
+    """Return the files of a table to delete; none while a job reads tables."""
+    settings, name, path = release.settings, release.derived.name, table.target.table.spec.path
+    published = find_publication(settings, name)
+    if published is None or not is_free(reading_lock_path(settings, name)):
+        return []
+    named = published.tables.get(table.target.table.spec.name)
+    kept = [named.version] if named and warehouse(settings) / named.path == path else []
+    retention = release.derived.pipeline.retention.versions
+    return [path / each for each in obsolete_files(path, kept, retention, sweep=sweep)]
