@@ -1,9 +1,9 @@
 """Every hour, check that every Kafka record is in the tables exactly once.
 
 An independent consumer and delta-rs count Kafka, bronze, silver, rejected and gold, without Spark. The run fails with
-the first gap, overlap or surplus and its offsets; `headrace audit` lists all of them. Then each day that has become
-complete (the watermark has passed it) is reported as a partition of the dataset's assets, so that other DAGs can
-depend on it.
+the first gap, overlap or surplus and its offsets; `headrace audit` lists all of them. The tables of derived datasets
+are computed again from the versions of their sources, by a Spark job for each. Then each day that has become complete
+(the watermark has passed it) is reported as a partition of the dataset's assets, so that other DAGs can depend on it.
 
 **Reads** Kafka and the published tables. **Writes** asset events. **Guarantee**: success means balanced.
 **After a crash** the retry counts again. **Does not** repair anything.
@@ -12,7 +12,7 @@ depend on it.
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.operators.audit_operator import Audit
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_datasets, declared_folders
 from include.operators.dag_forms import audit_form
 from include.operators.day_completion import ReportCompleteDays
 
@@ -23,7 +23,7 @@ with DAG(
     schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
     max_active_runs=1,
     default_args=DEFAULTS,
-    params=audit_form([dataset.name for dataset in declared_datasets()]),
+    params=audit_form([dataset.name for dataset in declared_folders()]),
     tags=["quality"],
 ) as dag:
     audit = Audit(task_id="audit")

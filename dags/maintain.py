@@ -12,7 +12,7 @@ touch a release that is published or active, or that a rollback needs.
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.maintenance_operators import MaintainTables, TrimLogs
 
 with DAG(
@@ -26,5 +26,5 @@ with DAG(
     tags=["upkeep"],
 ) as dag:
     TrimLogs(task_id="logs")
-    for dataset in declared_datasets():
+    for dataset in declared_folders():
         MaintainTables(task_id=f"tables__{dataset.name}", dataset=dataset.name)

@@ -10,10 +10,10 @@ task's button *Data Docs* shows every result.
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.quality_operator import ValidateTables
 
-for dataset in declared_datasets():
+for dataset in declared_folders():
     with DAG(
         f"quality__{dataset.name}",
         doc_md=__doc__,

@@ -1,23 +1,25 @@
 """Ship a dataset's changed folder: plan, build as a shadow, compare, request approval, publish.
 
-The folder `include/datasets/<dataset>/` as it is now becomes a new release, built from bronze while the stream runs.
+The folder `include/datasets/<dataset>/` as it is now becomes a new release, built from bronze (of a derived dataset:
+from the published versions of its sources) while the stream runs.
 Its tables are compared with the published ones at the same batch. No approval is needed if they are equal, only added
 to, or within `threshold`. The old release stays current as a shadow until it is retired, so `rollback__<dataset>` is
 quick.
 
-**Reads** bronze, the published tables. **Writes** the release's tables, then the publication. **Guarantee**: silver and
-all gold tables move at once. **After a crash** a retry continues with what was built. **Does not** stop the stream.
+**Reads** bronze or the sources, the published tables. **Writes** the release's tables, then the publication.
+**Guarantee**: silver and all gold tables move at once. **After a crash** a retry continues with what was built.
+**Does not** stop the stream.
 """
 
 from airflow.sdk import DAG
 
 from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.dag_forms import release_form
 from include.operators.plan_operators import PlanRelease
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
-for dataset in declared_datasets():
+for dataset in declared_folders():
     with DAG(
         f"release__{dataset.name}",
         doc_md=__doc__,

@@ -10,11 +10,11 @@ plan. **Does not** request approval.
 
 from airflow.sdk import DAG
 
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.dag_forms import rollback_form
 from include.operators.stage_operators import RollBack
 
-for dataset in declared_datasets():
+for dataset in declared_folders():
     with DAG(
         f"rollback__{dataset.name}",
         doc_md=__doc__,

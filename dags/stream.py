@@ -8,6 +8,7 @@ the runner has given up on the stream, or when the lag is too high for too long.
 - *Stop it:* pause the DAG, then mark the run as success or failed: the stream drains at its next batch. Pausing alone
   only prevents a new run; marking alone lets the next run begin, which is a restart.
 - *Clear the task:* the stream drains, and is requested again.
+- Of a derived dataset the driver follows the publications of its sources; its lag is the time since it fell behind.
 - Restarting Airflow, or any part of it, does not affect the stream. A failed run leaves it requested.
 
 **Reads** the stream's health. **Writes** the stream request. **Guarantee**: never two streams of a dataset (a lease).
@@ -18,11 +19,11 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.dag_forms import stream_form
 from include.operators.stream_operator import RunStream
 
-for dataset in declared_datasets():
+for dataset in declared_folders():
     with DAG(
         f"stream__{dataset.name}",
         doc_md=__doc__,

@@ -27,6 +27,7 @@ from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.errors import HeadraceError
 from include.planning.bounded_jobs import JobFailed, run_job
+from include.planning.derived_recomputation import recompute_derived
 from include.process_control.job_process import refuse_running
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
@@ -93,19 +94,7 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
 
 def audited_derived(settings: Settings, name: str, progress: Progress) -> DatasetAudit:
     """Audit a derived dataset, by the job that computes its queries again. Raises JobRunning."""
-    job = f"audit-{name}"
-    refuse_running(settings, job)
-
-    def report(facts: Mapping[str, Any]) -> None:
-        if "at" in facts:
-            progress(f"{name}: {facts['at']} from its sources, {facts['done']} of {facts['of']}")
-
-    again = f"headrace audit --dataset {name}"
-    try:
-        output = run_job(settings, job, name, ("spark_jobs.jobs.derived_audit_job", name), report, again)
-    except HeadraceError as error:
-        return derived_audit(settings, name, {}, error.what)
-    return derived_audit(settings, name, output.get("recomputed", {}), str(output.get("failed", "")))
+    return derived_audit(settings, name, *recompute_derived(settings, name, progress))
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from include.catalog.derived_dataset import derived_names
 from include.cli.option_types import AsJson, utc_time, validated
 from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
-from include.planning.derived_release_plan import plan_derived_release
-from include.planning.plan_parameters import PlanParameters
-from include.planning.release_plan import ReleaseParameters, plan_release
-from include.settings import load_settings
+from include.planning.derived_release_plan import plan_any_release
+from include.planning.release_plan import ReleaseParameters
 from include.strict_values import MAX_OFFSET
 
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
@@ -55,10 +52,5 @@ def run(
 
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-    if dataset in derived_names(load_settings()):
-        if batch is not None or since is not None:
-            raise typer.BadParameter(f"{dataset} is derived: it has no batches; its release computes everything")
-        threshold_only = validated(PlanParameters, threshold=threshold)
-        return lambda settings: plan_derived_release(settings, dataset, threshold_only, *current_user())
     parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
-    return lambda settings: plan_release(settings, dataset, parameters, *current_user())
+    return lambda settings: plan_any_release(settings, dataset, parameters, *current_user())

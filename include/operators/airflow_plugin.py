@@ -52,11 +52,11 @@ def comparison(plan: str) -> HTMLResponse:
 @pages.get("/docs/{dataset}/{page:path}", response_class=FileResponse)
 def data_docs(dataset: str, page: str) -> FileResponse:
     """Return a file of a dataset's Data Docs; 404 for any other path."""
-    from include.catalog.dataset import dataset_names
+    from include.catalog.derived_dataset import all_dataset_names
     from include.paths import docs_path
 
     settings = load_settings()
-    if dataset in dataset_names(settings):
+    if dataset in all_dataset_names(settings):
         site = docs_path(settings, dataset).resolve()
         path = Path(site, page.replace("\0", "")).resolve()
         if path.is_relative_to(site) and path.is_file():

@@ -8,6 +8,7 @@ Does not: repair anything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from include.settings import load_settings
 
 if TYPE_CHECKING:
     from include.audit.balance import DatasetAudit
+    from include.settings import Settings
 
 
 class Audit(BaseOperator):
@@ -28,19 +30,12 @@ class Audit(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
         from include.audit.audit_outcome import record_outcomes
-        from include.audit.audit_run import audit_dataset, audited_datasets
         from include.audit.gold_findings import ExpressionNotEvaluable
-        from include.audit.kafka_records import open_topic
         from include.operators.run_parameters import AuditParameters, validated_params
-        from include.state.broker_address import bootstrap_servers
 
         settings = load_settings()
         with airflow_errors():
-            requested = validated_params(AuditParameters, run_params(context)).datasets
-            every = audited_datasets(settings, None)
-            names = [audited_datasets(settings, name)[0] for name in requested] or every
-            opener = partial(open_topic, bootstrap_servers(settings))
-            audits = [audit_dataset(settings, name, opener) for name in names]
+            audits = self._audits(settings, validated_params(AuditParameters, run_params(context)).datasets)
             record_outcomes(settings, audits, datetime.now(UTC))
         for audit in audits:
             self.log.info("%s: %s", audit.dataset, counts(audit) if audit.balanced else "NOT balanced")
@@ -53,8 +48,29 @@ class Audit(BaseOperator):
                     raise ExpressionNotEvaluable(audit.dataset, audit.unchecked[0])
         return {audit.dataset: counts(audit) for audit in audits}
 
+    def _audits(self, settings: Settings, requested: Sequence[str]) -> list[DatasetAudit]:
+        """Audit these datasets, or all that are published; derived ones by a job for each."""
+        from include.audit.audit_run import audit_dataset, audited_datasets
+        from include.audit.derived_audit import derived_audit, derived_publications
+        from include.audit.kafka_records import open_topic
+        from include.planning.derived_recomputation import recompute_derived
+        from include.state.broker_address import bootstrap_servers
+
+        derived = [name for name in derived_publications(settings) if name in requested or not requested]
+        others = [name for name in requested if name not in derived]
+        names = [audited_datasets(settings, name)[0] for name in others]
+        names = names if requested else audited_datasets(settings, None)
+        opener = partial(open_topic, bootstrap_servers(settings))
+        audits = [audit_dataset(settings, name, opener) for name in names]
+        return [
+            *audits,
+            *(derived_audit(settings, name, *recompute_derived(settings, name, self.log.info)) for name in derived),
+        ]
+
 
 def counts(audit: DatasetAudit) -> dict[str, int]:
-    """Return the records of each layer, summed over partitions."""
+    """Return the records of each layer, summed over partitions; of a derived dataset the rows of each table."""
+    if audit.sources:
+        return {check.table: check.rows for check in audit.gold}
     layers = ("kafka", "bronze", "silver", "rejected")
     return {layer: sum(getattr(partition, layer) for partition in audit.partitions) for layer in layers}

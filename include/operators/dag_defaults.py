@@ -14,6 +14,7 @@ from airflow.sdk import Asset
 
 from include.catalog.analyses import analysis_files
 from include.catalog.dataset import dataset_names
+from include.catalog.derived_dataset import derived_names, load_derived
 from include.catalog.pipeline import load_pipeline
 from include.errors import HeadraceError
 from include.operators.run_context import log_failure
@@ -31,18 +32,43 @@ DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class DeclaredDataset:
-    """A dataset folder: its name, its tables as assets, and after how many days a day of events is complete."""
+class DeclaredFolder:
+    """A folder that has a stream: its name, and its published tables as assets."""
 
     name: str
-    bronze: Asset
     tables: tuple[Asset, ...]
+
+
+@dataclass(frozen=True)
+class DeclaredDataset(DeclaredFolder):
+    """A folder with a topic: also its bronze, and after how many days a day of events is complete."""
+
+    bronze: Asset
     complete_after: int
 
 
+def declared_folders() -> list[DeclaredFolder]:
+    """Return every folder that has a stream: those with a topic, then the derived ones."""
+    return [*declared_datasets(), *declared_derived()]
+
+
 def declared_datasets() -> list[DeclaredDataset]:
-    """Return every dataset folder; one with an invalid pipeline has no gold, and its first task fails."""
+    """Return every folder with a topic; one with an invalid pipeline has no gold, and its first task fails."""
     return [_declared(name) for name in dataset_names(load_settings())]
+
+
+def declared_derived() -> list[DeclaredFolder]:
+    """Return every derived dataset; one with an invalid declaration has no tables, and its first task fails."""
+    return [DeclaredFolder(name, _derived_tables(name)) for name in derived_names(load_settings())]
+
+
+def _derived_tables(name: str) -> tuple[Asset, ...]:
+    try:
+        derived = load_derived(name, load_settings().datasets / name, strict=False)
+    except HeadraceError as error:
+        log.warning("%s", error.what)
+        return ()
+    return tuple(asset(name, f"gold.{table.name}") for table in derived.pipeline.gold)
 
 
 def _declared(name: str) -> DeclaredDataset:
@@ -56,7 +82,7 @@ def _declared(name: str) -> DeclaredDataset:
         gold = [table.name for table in pipeline.gold]
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
-    return DeclaredDataset(name, asset(name, f"bronze.{name}"), tuple(asset(name, table) for table in tables), days)
+    return DeclaredDataset(name, tuple(asset(name, table) for table in tables), asset(name, f"bronze.{name}"), days)
 
 
 def declared_analysis_names(dataset: str) -> list[str]:

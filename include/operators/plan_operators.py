@@ -88,10 +88,10 @@ class PlanRelease(MakePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a release."""
         from include.operators.run_parameters import ReleaseRun, validated_params
-        from include.planning.release_plan import plan_release
+        from include.planning.derived_release_plan import plan_any_release
 
         params = validated_params(ReleaseRun, run_params(context))
-        return plan_release(settings, self.dataset, params.plan, *_author(context)), params.dry_run
+        return plan_any_release(settings, self.dataset, params.plan, *_author(context)), params.dry_run
 
 
 class PlanReplay(MakePlan):

@@ -68,10 +68,17 @@ class ServiceLevelMonitor:
 
 def health_line(health: StreamHealth) -> str:
     """Return a stream's health as one line."""
-    behind = "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
     seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"
     watermark = "" if health.watermark is None else f", complete up to {health.watermark:%Y-%m-%d %H:%M} UTC"
     rejected = "" if health.rejected_share is None else f", {health.rejected_share:.2%} rejected"
     reason = f" ({health.reason})" if health.reason else ""
     state = f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}"
-    return f"{state}, {behind}{seconds} behind{watermark}{rejected}"
+    return f"{state}, {_behind(health)}{seconds} behind{watermark}{rejected}"
+
+
+def _behind(health: StreamHealth) -> str:
+    """Return how much is missing: records in Kafka, or published batches of the sources."""
+    if health.sources_behind is None:
+        return "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
+    counts = [("all" if count is None else f"{count:,}", table) for table, count in health.sources_behind.items()]
+    return ", ".join(f"{count} batches of {table}" for count, table in counts) or "0 batches"

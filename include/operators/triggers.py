@@ -62,9 +62,9 @@ class StreamWatch(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the stream's health until the watch ends."""
         from include.operators.service_levels import LagLimit, ServiceLevelMonitor, health_line
-        from include.status.dataset_health import StreamObserver
+        from include.status.dataset_health import observer_of
 
-        watch = await asyncio.to_thread(StreamObserver, load_settings(), self.dataset)
+        watch = await asyncio.to_thread(observer_of, load_settings(), self.dataset)
         monitor, logged, logged_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0
         while True:
             health = await asyncio.to_thread(watch.observe)

@@ -10,6 +10,7 @@ from include.catalog.derived_dataset import (
     DerivedDataset,
     as_dataset,
     declared_derived,
+    derived_names,
     released_derived,
     snapshot_derived,
 )
@@ -19,13 +20,36 @@ from include.planning.confirm_applied import confirm_release
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
-from include.planning.release_plan import NothingToRelease, publish_release, read_release_build, refuse_published
+from include.planning.release_plan import (
+    NothingToRelease,
+    ReleaseParameters,
+    StartPointRefused,
+    plan_release,
+    publish_release,
+    read_release_build,
+    refuse_published,
+)
 from include.plans.plan import DERIVED_RELEASE, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset, pinned
 from include.settings import Settings
+
+
+def plan_any_release(
+    settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to publish a dataset as its folder declares it now, derived or not.
+
+    Raises StartPointRefused for a derived one with a first batch, and what the planner of its kind raises.
+    """
+    if dataset not in derived_names(settings):
+        return plan_release(settings, dataset, parameters, by, now, origin)
+    if parameters.from_batch is not None or parameters.from_timestamp is not None:
+        why = "it is derived and has no batches; its release computes everything"
+        raise StartPointRefused(dataset, why, f"headrace release plan --dataset {dataset}")
+    return plan_derived_release(settings, dataset, parameters, by, now, origin)
 
 
 def plan_derived_release(

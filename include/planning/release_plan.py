@@ -60,8 +60,10 @@ class ReleaseAlreadyActive(Terminal):
 class StartPointRefused(Terminal):
     """A release cannot start at that batch or time."""
 
-    def __init__(self, dataset: str, why: str) -> None:
-        super().__init__(f"{dataset}: {why}; nothing was planned", "headrace ledger show --dataset " + dataset)
+    def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
+        super().__init__(
+            f"{dataset}: {why}; nothing was planned", remedy or f"headrace ledger show --dataset {dataset}"
+        )
         self.dataset = dataset
 
 

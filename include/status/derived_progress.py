@@ -42,7 +42,7 @@ def observe_derived(
     found = []
     for name in derived_names(settings):
         try:
-            found.append(_observed(settings, name, processes[name]))
+            found.append(derived_progress(settings, name, processes[name]))
         except HeadraceError as error:
             notes.append(error.what)
     return found
@@ -66,7 +66,8 @@ def _batches_behind(now: PublishedTable | None, publication: Publication | None,
     return now.batch - used.batch if now.release == used.release else None
 
 
-def _observed(settings: Settings, name: str, process: ProcessStatus) -> DerivedProgress:
+def derived_progress(settings: Settings, name: str, process: ProcessStatus) -> DerivedProgress:
+    """Return the progress of one derived dataset. Raises DeclarationRefused, PublicationUnreadable."""
     publication, reported = find_publication(settings, name), stream_status(settings, name)
     release = publication.release if publication else reported.release or None
     tables = tables_of(settings, publication) if publication else {}
