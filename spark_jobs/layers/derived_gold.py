@@ -28,7 +28,7 @@ from include.catalog.yaml_declarations import DeclarationRefused, Document, Prob
 from include.clients.file_changes import FileChanges
 from include.paths import gold_path
 from include.settings import Settings
-from spark_jobs.layers.derived_sources import SourceTable, changed_rows, touched_by_rows
+from spark_jobs.layers.derived_sources import Shifts, SourceTable, changed_rows, known_shifts, touched_by_rows
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
@@ -45,10 +45,11 @@ Changes = Mapping[str, FileChanges]
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A gold table of a derived dataset: its declaration and its open table."""
+    """A gold table of a derived dataset: its declaration, its open table, and by source what leaves files out."""
 
     declared: DerivedGold
     target: GoldTable
+    shifts: Mapping[str, Shifts]
 
     @property
     def grain(self) -> tuple[str, ...]:
@@ -82,7 +83,8 @@ def open_derived_table(
     path = gold_path(settings, derived.name, derived.release, gold.name)
     spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
     app_id = release_app_id(derived.name, derived.release, f"gold/{gold.name}")
-    return DerivedTable(gold, GoldTable(as_query(gold), Table(spec), own, app_id))
+    shifts = {name: known_shifts(touched_by) for name, touched_by in gold.touched_by.items()}
+    return DerivedTable(gold, GoldTable(as_query(gold), Table(spec), own, app_id), shifts)
 
 
 def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, Any], staging: Path) -> None:
@@ -135,18 +137,16 @@ def _merged(table: DerivedTable, run: DerivedInput, old: Sequence[DataFile], wri
     frames = {
         name: source.all_rows(spark)
         if run.changes is None
-        else _rows_of_grains(spark, source, table.declared.touched_by[name], grains, spans)
+        else _rows_of_grains(table, name, source.rows_near(spark, table.shifts[name], spans), grains)
         for name, source in run.sources.items()
     }
     fresh = rows_in_grains(query_over(spark, table.declared.query, frames), F.broadcast(grains), grain)
     return with_grains_replaced(grain, table.target.table.read(spark, old), fresh, grains, run.number)
 
 
-def _rows_of_grains(
-    spark: SparkSession, source: SourceTable, touched_by: Mapping[str, str], grains: DataFrame, spans: Mapping[str, Any]
-) -> DataFrame:
-    """Return at least the rows of a source that touch the grains; the grains of other rows are dropped afterwards."""
-    rows = source.rows_near(spark, touched_by, spans)
+def _rows_of_grains(table: DerivedTable, source: str, rows: DataFrame, grains: DataFrame) -> DataFrame:
+    """Return at least those rows of a source that touch the grains; the grains of others are dropped afterwards."""
+    touched_by = table.declared.touched_by[source]
     named = {f"_touched_{n}": column for n, column in enumerate(touched_by)}
     marked = rows.select("*", *[F.expr(touched_by[column]).alias(name) for name, column in named.items()])
     single = [name for name in named if marked.schema[name].dataType.typeName() != "array"]

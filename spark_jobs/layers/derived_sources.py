@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +26,11 @@ from include.reading.published_tables import open_table
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.delta_table import read_files
 
-TRUNCATED = re.compile(r"\s*date_trunc\(\s*'(\w+)'\s*,\s*`?(\w+)`?\s*\)\s*", re.IGNORECASE)
-COLUMN = re.compile(r"\s*`?([A-Za-z_]\w*)`?\s*")
-LONGEST = {"minute": 1 / 24 / 60, "hour": 1 / 24, "day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
-"""Days of the longest unit of each name."""
+if TYPE_CHECKING:
+    from include.catalog.touched_ranges import Shift
+
+Shifts = Mapping[str, "Shift"]
+"""By column of the grain, how its expression of `touched_by` shifts a column of the source; those that are known."""
 Spans = Mapping[str, tuple[Any, Any]]
 """The least and the greatest value of grain columns."""
 
@@ -51,9 +51,9 @@ class SourceTable:
         """Return all rows."""
         return self.rows(spark, [file["path"] for file in self.files])
 
-    def rows_near(self, spark: SparkSession, touched_by: Mapping[str, str], grains: Spans) -> DataFrame:
+    def rows_near(self, spark: SparkSession, shifts: Shifts, grains: Spans) -> DataFrame:
         """Return at least all rows that touch grains within these spans, without files whose bounds exclude them."""
-        bounds = list(_source_bounds(touched_by, grains))
+        bounds = list(_source_bounds(shifts, grains))
         return self.rows(spark, [file["path"] for file in self.files if _overlaps(file, bounds)])
 
 
@@ -107,21 +107,21 @@ def touched_by_rows(rows: DataFrame, touched_by: Mapping[str, str]) -> DataFrame
     return found.distinct()
 
 
-def _source_bounds(touched_by: Mapping[str, str], grains: Spans) -> Iterator[tuple[str, Any, Any]]:
-    """Yield columns of the source with a range outside of which no row touches the grains.
+def known_shifts(touched_by: Mapping[str, str]) -> Shifts:
+    """Return the shifts of the expressions that have one."""
+    # sqlglot takes half a second to import: only drivers of derived datasets need it.
+    from include.catalog.touched_ranges import shift_of
 
-    Known for a grain column that is a column of the source, or a moment cut to a unit.
-    """
-    for column, expression in touched_by.items():
-        if column not in grains:
-            continue
-        low, high = grains[column]
-        if match := TRUNCATED.fullmatch(expression):
-            days = LONGEST.get(match[1].lower())
-            if days is not None and isinstance(high, datetime) and high.year < 9999:
-                yield match[2], low, high + timedelta(days=days)
-        elif match := COLUMN.fullmatch(expression):
-            yield match[1], low, high
+    found = {column: shift_of(expression) for column, expression in touched_by.items()}
+    return {column: shift for column, shift in found.items() if shift is not None}
+
+
+def _source_bounds(shifts: Shifts, grains: Spans) -> Iterator[tuple[str, Any, Any]]:
+    """Yield columns of the source with a range outside of which no row touches the grains."""
+    for column, shift in shifts.items():
+        found = shift.source_range(*grains[column]) if column in grains else None
+        if found is not None:
+            yield shift.column, *found
 
 
 def _overlaps(file: Mapping[str, Any], bounds: Sequence[tuple[str, Any, Any]]) -> bool:
@@ -129,6 +129,10 @@ def _overlaps(file: Mapping[str, Any], bounds: Sequence[tuple[str, Any, Any]]) -
 
 
 def _may_have(low: Any, high: Any, least: Any, greatest: Any) -> bool:
-    if low is None or high is None or type(low) is not type(least):
+    if low is None or high is None:
+        return True
+    if isinstance(least, datetime) and isinstance(low, date) and not isinstance(low, datetime):
+        least, greatest = least.date(), greatest.date()
+    if type(low) is not type(least):
         return True
     return bool(low <= greatest and high >= least)
