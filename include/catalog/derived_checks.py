@@ -20,6 +20,7 @@ from include.catalog.derived_dataset import (
     read_derived,
 )
 from include.catalog.sql_checks import parsed_statements
+from include.catalog.touched_checks import wrong_grains
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, Unfit, accepted_names, shown
 from include.settings import Settings
 
@@ -105,9 +106,13 @@ def _gold_findings(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[Find
     for source in sources:
         if source not in gold.touched_by:
             yield ("touched_by",), f"does not say which grains a row of source {source} touches; add {source}: {{…}}"
-    for source, columns in gold.touched_by.items():
-        yield from ((("touched_by", source, *key), why) for key, why in _touch_findings(gold, source, columns, sources))
-    yield from ((("query",), why) for why in _query_problems(gold, sources))
+    found = [
+        (("touched_by", source, *key), why)
+        for source, columns in gold.touched_by.items()
+        for key, why in _touch_findings(gold, source, columns, sources)
+    ]
+    found += [(("query",), why) for why in _query_problems(gold, sources)]
+    yield from found or wrong_grains(gold)
     yield from _promise_findings(gold)
     if gold.partition:
         yield from ((("partition",), why) for why in _expression_problems(gold.partition, gold.grain))

@@ -30,7 +30,8 @@ gold:
 """
 QUERY = """\
 select date_trunc('hour', f.scheduled_departure) as hour, f.origin, count(*) as departures from flights f
-left join weather w on w.station = f.origin and w.observed_at <= f.occurred_at group by all
+left join weather w on w.station = f.origin
+and date_trunc('hour', w.observed_at) = date_trunc('hour', f.scheduled_departure) group by all
 """
 
 
