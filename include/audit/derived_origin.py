@@ -1,18 +1,30 @@
-"""From a row of a derived table back to the rows of its sources: by its grain, as `touched_by` declares."""
+"""From a row of a derived table back to the rows of its sources, and on to records: by grain, as `touched_by` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 
 from include.audit.gold_findings import columns_of
-from include.audit.row_origin import GOLD_LAYER, OriginRefused, RecordRange, refuse_other_keys, rows_with_keys
+from include.audit.row_origin import (
+    GOLD_LAYER,
+    OriginRefused,
+    RecordRange,
+    RowOrigin,
+    refuse_other_keys,
+    row_origin,
+    rows_with_keys,
+)
+from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import as_query, released_derived
+from include.catalog.pipeline import row_columns
 from include.reading.memory_database import memory_database
-from include.reading.publication import PublishedTable
+from include.reading.plain_values import text_value
+from include.reading.publication import PublishedTable, find_publication
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
 from include.sql_quoting import duckdb_expression, sql_identifier
@@ -26,12 +38,16 @@ from touching group by _partition, _batch_id order by _batch_id, _partition
 
 @dataclass(frozen=True)
 class SourceOrigin:
-    """The rows of a source that touch a grain: how many; of silver their records; of gold the first SHOWN_ROWS."""
+    """The rows of a source that touch a grain: how many; of silver their records; of gold the first SHOWN_ROWS.
+
+    `below`: what made each of these rows of gold, down to the records of a topic.
+    """
 
     table: str
     count: int
     ranges: tuple[RecordRange, ...]
     rows: tuple[Mapping[str, Any], ...]
+    below: tuple[RowOrigin | DerivedOrigin, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,16 @@ class DerivedOrigin:
     table: PublishedTable
     rows: tuple[Mapping[str, Any], ...]
     sources: tuple[SourceOrigin, ...]
+
+
+def origin_of(
+    settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str], limit: int = 0
+) -> RowOrigin | DerivedOrigin:
+    """Return what made the rows of gold that `keys` name, derived or not. Raises TableUnknown, OriginRefused."""
+    publication = find_publication(settings, reading.table(table).dataset)
+    if publication is not None and publication.is_derived:
+        return derived_origin(settings, reading, table, keys)
+    return row_origin(settings, reading, table, keys, limit)
 
 
 def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str]) -> DerivedOrigin:
@@ -63,7 +89,33 @@ def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: 
         raise OriginRefused(table, why, gold.grain) from error
     finally:
         database.close()
-    return DerivedOrigin(published, tuple(rows), tuple(sources))
+    return DerivedOrigin(published, tuple(rows), tuple(_with_below(settings, reading, source) for source in sources))
+
+
+def _with_below(settings: Settings, reading: PinnedTables, source: SourceOrigin) -> SourceOrigin:
+    """Return a source with what made its rows; without it where a row is not named by itself."""
+    if not source.rows:
+        return source
+    columns = _key_columns(settings, reading.table(source.table))
+    keys = {
+        tuple(text_value(row[column]) if row[column] is not None else "" for column in columns) for row in source.rows
+    }
+    below = list[RowOrigin | DerivedOrigin]()
+    for each in sorted(keys):
+        with suppress(OriginRefused):
+            below.append(origin_of(settings, reading, source.table, dict(zip(columns, each, strict=True))))
+    return replace(source, below=tuple(below))
+
+
+def _key_columns(settings: Settings, table: PublishedTable) -> tuple[str, ...]:
+    """Return the columns that name a row of a published gold table."""
+    name = table.name.removeprefix(GOLD_LAYER)
+    publication = find_publication(settings, table.dataset)
+    if publication is not None and publication.is_derived:
+        derived = released_derived(settings, table.dataset, table.release).pipeline
+        return next(gold.grain for gold in derived.gold if gold.name == name)
+    pipeline = released_dataset(settings, table.dataset, table.release).pipeline
+    return next(row_columns(gold) for gold in pipeline.gold if gold.name == name)
 
 
 def _source_origin(

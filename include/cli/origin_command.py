@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from include.audit.derived_audit import derived_publications
-from include.audit.derived_origin import DerivedOrigin, derived_origin
-from include.audit.row_origin import RecordRange, RowOrigin, row_origin
+from include.audit.derived_origin import DerivedOrigin, origin_of
+from include.audit.row_origin import RecordRange, RowOrigin
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
@@ -47,14 +47,11 @@ def explain(
     """Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads."""
 
     keys, settings, reading = dict(map(parsed_key, key or ())), load_settings(), pinned()
-    if reading.table(table).dataset in derived_publications(settings):
-        _show_derived(derived_origin(settings, reading, table, keys), json_)
-        return
-    found = row_origin(settings, reading, table, keys, records)
+    found = origin_of(settings, reading, table, keys, records)
     if json_:
-        typer.echo(json.dumps(_origin_values(found), ensure_ascii=False))
-        return
-    _print_origin(found)
+        typer.echo(json.dumps(_values(found), ensure_ascii=False))
+    else:
+        _print(wide_console(), found, "")
 
 
 def lineage(json_: AsJson = False) -> None:
@@ -88,33 +85,50 @@ def _origin_values(found: RowOrigin) -> dict[str, Any]:
     return {**facts, "rows": rows, "ranges": ranges, "records": records}
 
 
+def _values(found: RowOrigin | DerivedOrigin) -> dict[str, Any]:
+    return _derived_values(found) if isinstance(found, DerivedOrigin) else _origin_values(found)
+
+
 def _derived_values(made: DerivedOrigin) -> dict[str, Any]:
     sources = [
-        {"table": each.table, "rows": each.count, "ranges": [asdict(r) for r in each.ranges]} for each in made.sources
+        {
+            "table": each.table,
+            "rows": each.count,
+            "ranges": [asdict(r) for r in each.ranges],
+            "below": [_values(below) for below in each.below],
+        }
+        for each in made.sources
     ]
     rows = [{name: json_value(value) for name, value in row.items()} for row in made.rows]
     return {"table": made.table.name, "release": made.table.release, "rows": rows, "sources": sources}
 
 
-def _show_derived(made: DerivedOrigin, json_: bool) -> None:
-    if json_:
-        typer.echo(json.dumps(_derived_values(made), ensure_ascii=False))
-        return
-    console = wide_console()
-    _print_rows(console, made.rows)
-    console.print(f"{made.table.name} of release {made.table.release}, derived from:", highlight=False)
+def _print(console: Console, found: RowOrigin | DerivedOrigin, indent: str) -> None:
+    _print_rows(console, found.rows, indent)
+    if isinstance(found, DerivedOrigin):
+        _print_derived(console, found, indent)
+    else:
+        _print_origin(console, found, indent)
+
+
+def _print_derived(console: Console, made: DerivedOrigin, indent: str) -> None:
+    console.print(f"{indent}{made.table.name} of release {made.table.release}, derived from:", highlight=False)
     for source in made.sources:
-        console.print(f"{source.table}: {source.count:,} rows", highlight=False)
+        console.print(f"{indent}{source.table}: {source.count:,} rows", highlight=False)
         if source.ranges:
-            console.print(_ranges_table(source.ranges))
-        _print_rows(console, source.rows)
-        if source.rows:
-            console.print(Text(f"→ headrace explain {source.table} --key …   names the records of one of them"))
+            console.print(Padding(_ranges_table(source.ranges), (0, 0, 0, len(indent))))
+        if not source.below:
+            _print_rows(console, source.rows, f"{indent}  ")
+        for below in source.below:
+            _print(console, below, f"{indent}  ")
+        if source.count > len(source.rows) > 0:
+            console.print(Text(f"{indent}  and {source.count - len(source.rows):,} more rows of {source.table}"))
 
 
-def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]], indent: str) -> None:
     for row in rows:
-        console.print(Text(", ".join(f"{k}={text_value(v)}" for k, v in row.items() if not k.startswith("_"))))
+        shown = ", ".join(f"{k}={text_value(v)}" for k, v in row.items() if not k.startswith("_"))
+        console.print(Text(f"{indent}{shown}"))
 
 
 def _ranges_table(ranges: Sequence[RecordRange]) -> Table:
@@ -124,13 +138,11 @@ def _ranges_table(ranges: Sequence[RecordRange]) -> Table:
     return table
 
 
-def _print_origin(found: RowOrigin) -> None:
-    console = wide_console()
-    _print_rows(console, found.rows)
+def _print_origin(console: Console, found: RowOrigin, indent: str) -> None:
     total = sum(each.records for each in found.ranges)
     source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
-    console.print(f"{source}: {total:,} records", highlight=False)
-    console.print(_ranges_table(found.ranges))
+    console.print(f"{indent}{source}: {total:,} records", highlight=False)
+    console.print(Padding(_ranges_table(found.ranges), (0, 0, 0, len(indent))))
     for record in found.records:
         value = "null" if record.value is None else excerpt(record.value, PAYLOAD_WIDTH)
-        console.print(Text(f"{record.partition}/{record.offset}  {value}"))
+        console.print(Text(f"{indent}{record.partition}/{record.offset}  {value}"))

@@ -20,7 +20,7 @@ from include.state.file_locks import is_free
 from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.compact_tables import CompactedTable, compact_group
-from spark_jobs.engine.compaction_groups import AUTOMATIC, ON_REQUEST
+from spark_jobs.engine.compaction_groups import AUTOMATIC, ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, SECONDS_AT_ONCE, delete_obsolete_files
@@ -74,7 +74,9 @@ class DerivedUpkeep:
             delete_obsolete_files(table.target.table, files, time.monotonic() + SECONDS_AT_ONCE)
 
 
-def compact_derived(release: DerivedRelease, batch: int, seconds: float) -> dict[str, Mapping[str, int]]:
+def compact_derived(
+    release: DerivedRelease, batch: int, seconds: float, policy: CompactionPolicy = ON_REQUEST
+) -> dict[str, Mapping[str, int]]:
     """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
 
     `left`: groups that were not compacted within `seconds`.
@@ -83,7 +85,7 @@ def compact_derived(release: DerivedRelease, batch: int, seconds: float) -> dict
     done: dict[str, Mapping[str, int]] = {}
     for table in release.tables or release.open_tables():
         compacted, stored = _compacted(table, batch), table.target.table
-        before, groups = len(stored.files()), compacted.groups(ON_REQUEST)
+        before, groups = len(stored.files()), compacted.groups(policy)
         while groups and time.monotonic() < end:
             compact_group(compacted, groups.pop(0))
         removed = delete_obsolete_files(stored, _obsolete(release, table, sweep=True), end + SECONDS_AT_ONCE)

@@ -1,0 +1,245 @@
+"""Derived tables of each kind of join, and gold of gold of gold, after late rows on both sides and a correction."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+from slice_patcher import SlicePatcher
+from small_events import departed, observation
+from small_release import Record, SmallRelease, small_release
+
+from include.audit.derived_origin import DerivedOrigin, derived_origin
+from include.audit.row_origin import RowOrigin
+from include.catalog.dataset_checks import dataset_problems
+from include.catalog.derived_dataset import declared_derived, snapshot_derived
+from include.catalog.history_slice import BRONZE, Slice, Span
+from include.catalog.lineage_graph import derived_edges
+from include.reading import pinned
+from include.settings import CLONE, Settings
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.jobs.derived_audit_job import recomputed_tables
+
+HOUR = timedelta(hours=1)
+# As of event time: each departure with the last observation of the two hours before it.
+AS_OF = """
+select date_trunc('hour', f.scheduled_departure) as hour, f.origin, count(*) as departures,
+       sum(f.departure_delay) as delay, sum(case when w.wind >= 20 then 1 else 0 end) as in_storm
+from flights f
+left join (
+  select f.event_id, max_by(w.wind_speed, struct(w.observed_at, w._offset)) as wind
+  from flights f join weather w
+  on w.station = f.origin and w.observed_at <= f.scheduled_departure
+     and w.observed_at > f.scheduled_departure - interval 2 hours
+  group by f.event_id
+) w on w.event_id = f.event_id
+where f.kind = 'departed'
+group by 1, 2
+"""
+UNION = """
+select hour, origin, sum(events) as events from (
+  select date_trunc('hour', scheduled_departure) as hour, origin, 1 as events from flights
+  union all select date_trunc('hour', observed_at), station, 1 from weather
+) as both group by hour, origin
+"""
+# Unbounded in time: the grain has no time in it.
+BY_KEY = """
+select f.origin, count(distinct f.event_id) as departures, count(*) as pairs
+from flights f join weather w on w.station = f.origin and w.observed_at <= f.scheduled_departure
+group by f.origin
+"""
+DECLARED = """\
+sources: {flights: silver.flights, weather: silver.weather}
+gold:
+  departures_in_wind:
+    query: gold/as_of.sql
+    grain: [hour, origin]
+    touched_by:
+      flights: {hour: "date_trunc('hour', scheduled_departure)", origin: origin}
+      weather:
+        hour: >-
+          sequence(date_trunc('hour', observed_at), date_trunc('hour', observed_at) + interval 2 hours, interval 1 hour)
+        origin: station
+  airport_events:
+    query: gold/union.sql
+    grain: [hour, origin]
+    touched_by:
+      flights: {hour: "date_trunc('hour', scheduled_departure)", origin: origin}
+      weather: {hour: "date_trunc('hour', observed_at)", origin: station}
+  earlier_observations:
+    query: gold/by_key.sql
+    grain: [origin]
+    touched_by: {flights: {origin: origin}, weather: {origin: station}}
+"""
+DAYS = """\
+sources: {hours: gold.departures_in_wind}
+gold:
+  wind_days:
+    query: gold/days.sql
+    grain: [day]
+    touched_by: {hours: {day: "cast(hour as date)"}}
+"""
+TOTAL = """\
+sources: {days: gold.wind_days}
+gold:
+  wind_total:
+    query: gold/total.sql
+    grain: [year]
+    touched_by: {days: {year: "year(day)"}}
+"""
+FOLDERS = {
+    "winds": {"derived.yaml": DECLARED, "as_of.sql": AS_OF, "union.sql": UNION, "by_key.sql": BY_KEY},
+    "wind_of_days": {
+        "derived.yaml": DAYS,
+        "days.sql": "select cast(hour as date) as day, sum(departures) as departures, sum(delay) as delay, "
+        "sum(in_storm) as in_storm from hours group by 1",
+    },
+    "wind_of_years": {
+        "derived.yaml": TOTAL,
+        "total.sql": "select year(day) as year, sum(departures) as departures, sum(delay) as delay from days group by 1",
+    },
+}
+
+
+@dataclass
+class Chain:
+    """Two sources, a derived dataset over them, and two that follow one another."""
+
+    spark: SparkSession
+    settings: Settings
+    flights: SmallRelease
+    weather: SmallRelease
+
+    def follow(self) -> list[int]:
+        """Let each derived dataset follow as a new process; return the number of runs of each."""
+        counts = []
+        for name in FOLDERS:
+            release = DerivedRelease(self.settings, snapshot_derived(self.settings, name), self.spark, 1)
+            count = 0
+            while (run := release.next_run()) is not None:
+                release.execute(run)
+                count += 1
+            counts.append(count)
+        return counts
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the published rows without provenance."""
+        found = pinned(self.settings).read(f"gold.{table}").collect()
+        return found.select(column for column in found.columns if not column.startswith("_")).to_dicts()
+
+    def assert_right(self) -> None:
+        """Assert that each table is its query over its sources, and the first and the last what plain Python says."""
+        for name in FOLDERS:
+            found = recomputed_tables(self.settings, self.spark, name)
+            assert {table: (each["missing"], each["surplus"]) for table, each in found.items()} == dict.fromkeys(
+                found, (0, 0)
+            )
+        expected = in_wind(self.flights.silver(), self.weather.silver())
+        hours = {
+            (row["hour"], row["origin"]): (row["departures"], row["in_storm"])
+            for row in self.rows("departures_in_wind")
+        }
+        assert hours == expected
+        (year,) = self.rows("wind_total")
+        assert year["departures"] == sum(count for count, _ in expected.values())
+        left = self.flights.silver().filter(pl.col("kind") == "departed")
+        assert year["delay"] == left["departure_delay"].sum()
+
+
+def in_wind(flights: pl.DataFrame, weather: pl.DataFrame) -> dict[tuple[datetime, str], tuple[int, int]]:
+    """Return departures, and those in a storm, by hour and airport, in plain Python."""
+    found: dict[tuple[datetime, str], tuple[int, int]] = {}
+    seen = weather.sort("observed_at").to_dicts()
+    for each in flights.filter(pl.col("kind") == "departed").to_dicts():
+        at = each["scheduled_departure"]
+        earlier = [
+            w["wind_speed"] for w in seen if w["station"] == each["origin"] and at - 2 * HOUR < w["observed_at"] <= at
+        ]
+        storm = bool(earlier) and earlier[-1] >= 20
+        key = at.replace(minute=0, second=0, microsecond=0), each["origin"]
+        count, storms = found.get(key, (0, 0))
+        found[key] = count + 1, storms + storm
+    return found
+
+
+@pytest.fixture
+def chain(spark: SparkSession, tmp_path: Path) -> Chain:
+    datasets = tmp_path / "datasets"
+    for name in ("flights", "weather"):
+        shutil.copytree(CLONE / "include" / "datasets" / name, datasets / name)
+    for name, files in FOLDERS.items():
+        (datasets / name / "gold").mkdir(parents=True)
+        for file, text in files.items():
+            (datasets / name / ("" if file.endswith("yaml") else "gold") / file).write_text(text)
+    settings = Settings(state=tmp_path / "state", datasets=datasets)
+    return Chain(spark, settings, small_release(spark, settings, "flights"), small_release(spark, settings, "weather"))
+
+
+def flight(number: int, hour: int, delay: int) -> Record:
+    return departed(
+        number, delay, f"2013-03-01T{hour:02}:50:00Z", scheduled=f"2013-03-01T{hour:02}:30:00Z", origin="JFK"
+    )
+
+
+def wind(hour: int, speed: float) -> Record:
+    return observation(f"2013-03-01T{hour:02}", wind_speed=str(speed), temp="40.5", visib="9.0", precip="0.1")
+
+
+def an_hour_more_delay(folder: Path) -> None:
+    """Edit silver of flights: each departure is an hour later."""
+    code = folder / "silver.py"
+    shown = "return known.select(*accepted.columns"
+    more = 'known = known.withColumn("departure_delay", F.col("departure_delay") + 60)'
+    code.write_text(code.read_text().replace(shown, f"{more}\n    {shown}"))
+
+
+def test_joins_of_each_kind_and_a_chain_follow_late_rows_and_a_correction(chain: Chain, tmp_path: Path) -> None:
+    assert [dataset_problems(chain.settings, name) for name in FOLDERS] == [[], [], []]
+    chain.flights.take([flight(number, hour, 20) for number, hour in enumerate((5, 6, 9, 12))])
+    chain.weather.take([wind(4, 10.0), wind(9, 30.0)])
+    assert chain.follow() == [1, 1, 1]
+    chain.assert_right()
+    # A late observation changes the departures of two hours; a late flight those of one.
+    chain.weather.take([wind(5, 25.0), wind(11, 22.0)])
+    chain.flights.take([flight(10, 6, 45)])
+    assert chain.follow() == [1, 1, 1]
+    chain.assert_right()
+    assert chain.follow() == [0, 0, 0]
+    before = chain.rows("wind_total")
+    patcher = SlicePatcher(chain.flights, tmp_path / "edited")
+    patch, _, _ = patcher.rebuild(Slice([Span(0, 100, 102, BRONZE)]), an_hour_more_delay)
+    patcher.apply(patch)
+    assert chain.follow() == [1, 1, 1]
+    chain.assert_right()
+    (after,) = chain.rows("wind_total")
+    assert after["delay"] == before[0]["delay"] + 2 * 60
+    assert [
+        (edge.source, edge.target) for name in FOLDERS for edge in derived_edges(declared_derived(chain.settings, name))
+    ][-2:] == [
+        ("gold.departures_in_wind", "gold.wind_days"),
+        ("gold.wind_days", "gold.wind_total"),
+    ]
+
+
+def test_explain_walks_from_the_last_table_of_a_chain_to_the_records_of_the_first_topics(chain: Chain) -> None:
+    chain.flights.take([flight(number, hour, 20) for number, hour in enumerate((5, 9))])
+    chain.weather.take([wind(4, 10.0), wind(9, 30.0)])
+    chain.follow()
+    total = derived_origin(chain.settings, pinned(chain.settings), "gold.wind_total", {"year": "2013"})
+    (days,) = total.sources[0].below
+    assert isinstance(days, DerivedOrigin)
+    hours = days.sources[0].below
+    assert [each.rows[0]["hour"].hour for each in hours] == [5, 9]
+    records = {}
+    for hour in hours:
+        assert isinstance(hour, DerivedOrigin)
+        for source in hour.sources:
+            records[source.table] = records.get(source.table, 0) + sum(r.records for r in source.ranges)
+    assert records == {"silver.flights": 2, "silver.weather": 2}
+    assert not any(isinstance(each, RowOrigin) for each in hours)
