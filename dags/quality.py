@@ -8,7 +8,7 @@ task's button *Data Docs* shows every result.
 `hold` or `fail` failed. **After a crash** the retry validates again. **Does not** change the published tables.
 """
 
-from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
 
 from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.quality_operator import ValidateTables
@@ -20,7 +20,7 @@ for dataset in declared_folders():
         description=f"Validate the published tables of {dataset.name}",
         # Rows that the stream adds are validated on the schedule, changes by a plan as soon as it is applied.
         schedule=AssetOrTimeSchedule(
-            timetable=CronTriggerTimetable("47 */6 * * *", timezone="UTC"), assets=AssetAny(*dataset.tables)
+            timetable=CronTriggerTimetable("47 */6 * * *", timezone="UTC"), assets=dataset.plans
         ),
         max_active_runs=1,
         default_args=DEFAULTS,

@@ -34,6 +34,8 @@ for dataset in declared_datasets():
             >> BuildPlan(task_id="build", dataset=dataset.name)
             >> ComparePlan(task_id="compare", dataset=dataset.name)
             >> ApprovePlan(task_id="approve", dataset=dataset.name)
-            >> ApplyPlan(task_id="apply", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables])
+            >> ApplyPlan(
+                task_id="apply", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables, dataset.plans]
+            )
         )
     globals()[dag.dag_id] = dag

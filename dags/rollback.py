@@ -26,5 +26,5 @@ for dataset in declared_folders():
         params=rollback_form(),
         tags=["history", dataset.name],
     ) as dag:
-        RollBack(task_id="roll_back", dataset=dataset.name, outlets=dataset.tables)
+        RollBack(task_id="roll_back", dataset=dataset.name, outlets=[*dataset.tables, dataset.plans])
     globals()[dag.dag_id] = dag

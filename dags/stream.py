@@ -38,6 +38,6 @@ for dataset in declared_folders():
         params=stream_form(),
         tags=["stream", dataset.name],
     ) as dag:
-        # No retries: the runner has retried already, and the next run is another retry.
-        RunStream(task_id="keep", dataset=dataset.name, retries=0)
+        # A retry is for a worker or a web server that did not answer; a stream that failed fails the run at once.
+        RunStream(task_id="keep", dataset=dataset.name)
     globals()[dag.dag_id] = dag

@@ -48,8 +48,8 @@ class IsDerived(Terminal):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name} is derived: it has no topic, no contract and no records of its own; nothing was done",
-            "headrace lineage   (names its sources; what changes in them reaches it by itself)",
+            f"{name} is derived: it has no topic and no records of its own; nothing was done",
+            "headrace lineage   (names its sources: a backfill or replay of one reaches it by itself)",
         )
         self.name = name
 

@@ -14,10 +14,14 @@ from typer.main import get_command, get_group
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """Where a command is, `module:attribute` (a function or a Typer app), and its line in the list of commands."""
+    """Where a command is, `module:attribute` (a function or a Typer app), and its line in the list of commands.
+
+    `passes_on`: all its arguments, also `--help`, are those of another program.
+    """
 
     target: str
     summary: str
+    passes_on: bool = False
 
     def load(self, name: str) -> Any:
         """Import the module and return the command (its type is private to Typer)."""
@@ -28,7 +32,8 @@ class LazyCommand:
             group.name = name
             return group
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(name)(found)
+        options = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+        app.command(name, context_settings=options if self.passes_on else None)(found)
         return get_command(app)
 
 

@@ -27,6 +27,11 @@ COMMANDS = {
         "include.workloads.demo_workloads_command:demo_workloads",
         "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.",
     ),
+    "airflow": LazyCommand(
+        "include.cli.airflow_command:airflow",
+        "Run a command of Airflow (`backfill create …`, `dags list`) with the settings of this state folder.",
+        passes_on=True,
+    ),
     "bench": LazyCommand(
         "include.bench.bench_command:app", "Measure the platform on this machine, in a state folder of its own."
     ),

@@ -25,6 +25,10 @@ from include.settings import Settings, load_settings
 from include.state.process_states import ProcessState
 from include.status.process_status import observe_jobs
 
+NEXT_IN_AIRFLOW = (
+    "streams run without Airflow. Unpause stream__<dataset> to let Airflow request and watch one, and audit, maintain, "
+    "quality__<dataset>, backfill__<dataset> for their schedules; release, replay and rollback need no switch"
+)
 NAMES = typer.Argument(help="Datasets. [default: all]", show_default=False)
 
 
@@ -83,6 +87,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(FAILED) from error
     console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False, soft_wrap=True)
+    console.print(f"next: {NEXT_IN_AIRFLOW}", highlight=False, soft_wrap=True)
 
 
 def down(

@@ -1,4 +1,6 @@
-"""Pages in Airflow's web server: a plan's comparison, a dataset's Data Docs, the links to them, and to the console.
+"""What Airflow loads of Headrace besides the DAGs: pages in its web server, links to them, and `run_listener.py`.
+
+The pages are a plan's comparison, a dataset's Data Docs, and the way to the console.
 
 Reads: the plan's folder, the site of Data Docs, where the console is.  Writes: nothing.
 Guarantee: login is required; no script of a page runs, and data in it is text.
@@ -15,6 +17,7 @@ from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
+from include.operators import run_listener
 from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
 from include.settings import load_settings
 
@@ -85,3 +88,4 @@ class HeadracePlugin(AirflowPlugin):
         {"name": "Headrace", "href": f"{PAGES}/console", "destination": "nav", "nav_top_level": True}
     ]
     operator_extra_links: list[Any] = [ComparisonLink(), DataDocsLink()]
+    listeners: list[Any] = [run_listener]

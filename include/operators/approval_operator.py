@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 
+from include.operators.operator_links import PAGES, ComparisonLink
 from include.operators.run_context import airflow_errors, origin, triggered_by
 from include.operators.stage_operators import LOCK_TIMEOUT, LogReporter, plan_of
 from include.settings import load_settings
@@ -26,6 +27,8 @@ QUESTION = "Publish the change?"
 
 class ApprovePlan(ApprovalOperator):
     """Ask whether to publish the change. A rejection rejects the plan and skips the downstream tasks."""
+
+    operator_extra_links = (ComparisonLink(),)
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(subject=f"{QUESTION} ({dataset})", **kwargs)
@@ -78,4 +81,5 @@ class ApprovePlan(ApprovalOperator):
 
         comparison = load_comparison(settings, record.plan.id)
         assert comparison is not None, "a compared plan has a comparison"
-        return f"{comparison_markdown(comparison)}\n\nComplete: `headrace plan show {record.plan.id}`"
+        complete = f"[the whole comparison]({PAGES}/plans/{record.plan.id}), or `headrace plan show {record.plan.id}`"
+        return f"{comparison_markdown(comparison)}\n\nSee {complete}"

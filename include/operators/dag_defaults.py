@@ -21,6 +21,7 @@ from include.operators.run_context import log_failure
 from include.settings import load_settings
 
 log = logging.getLogger(__name__)
+PLANS = "plans."
 
 DEFAULTS: dict[str, Any] = {
     "owner": "headrace",
@@ -33,10 +34,15 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DeclaredFolder:
-    """A folder that has a stream: its name, and its published tables as assets."""
+    """A folder that has a stream: its name, and its published tables as assets.
+
+    `plans`: has an event when a plan was applied or rolled back, also for a partition, whose events of the tables reach
+    only DAGs with partitions.
+    """
 
     name: str
     tables: tuple[Asset, ...]
+    plans: Asset
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def declared_datasets() -> list[DeclaredDataset]:
 
 def declared_derived() -> list[DeclaredFolder]:
     """Return every derived dataset; one with an invalid declaration has no tables, and its first task fails."""
-    return [DeclaredFolder(name, _derived_tables(name)) for name in derived_names(load_settings())]
+    return [DeclaredFolder(name, _derived_tables(name), plans_asset(name)) for name in derived_names(load_settings())]
 
 
 def _derived_tables(name: str) -> tuple[Asset, ...]:
@@ -82,12 +88,19 @@ def _declared(name: str) -> DeclaredDataset:
         gold = [table.name for table in pipeline.gold]
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
-    return DeclaredDataset(name, tuple(asset(name, table) for table in tables), asset(name, f"bronze.{name}"), days)
+    return DeclaredDataset(
+        name, tuple(asset(name, table) for table in tables), plans_asset(name), asset(name, f"bronze.{name}"), days
+    )
 
 
 def declared_analysis_names(dataset: str) -> list[str]:
     """Return the names of a dataset's analyses; a wrong file fails its own task."""
     return [path.stem for path in analysis_files(load_settings().datasets / dataset)]
+
+
+def plans_asset(dataset: str) -> Asset:
+    """Return the asset of the plans that change a dataset's tables."""
+    return asset(dataset, f"{PLANS}{dataset}")
 
 
 def asset(dataset: str, table: str) -> Asset:

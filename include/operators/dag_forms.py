@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from include.strict_values import LONGEST_LAG, MAX_OFFSET
+
 Form = dict[str, Param]
+TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$"
+OFFSET = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET}
 
 
 def stream_form() -> Form:
@@ -14,6 +18,7 @@ def stream_form() -> Form:
             300,
             type="number",
             exclusiveMinimum=0,
+            maximum=LONGEST_LAG,
             title="Maximum lag, seconds",
             description="Age of the oldest unpublished record.",
         ),
@@ -21,6 +26,7 @@ def stream_form() -> Form:
             180,
             type="number",
             minimum=0,
+            maximum=LONGEST_LAG,
             title="Grace period, seconds",
             description="A breach that ends within it does not fail the run.",
         ),
@@ -40,7 +46,7 @@ def release_form() -> Form:
             examples=[0, 0.001, 0.01],
         ),
         "dry_run": Param(
-            False, type="boolean", title="Dry run", description="Logs what the plan would do, then cancels it."
+            False, type="boolean", title="Dry run", description="Logs what the plan would do; nothing is stored."
         ),
     }
 
@@ -73,6 +79,8 @@ def replay_form() -> Form:
         "offsets": Param(
             None,
             type=["null", "object"],
+            propertyNames={"pattern": r"^\d{1,10}$"},
+            additionalProperties={"type": "array", "items": OFFSET, "minItems": 2, "maxItems": 2},
             title="Offsets by partition",
             description='Half-open, for instance {"0": [100, 200], "1": [0, 50]}.',
             section="by offsets",
@@ -119,7 +127,13 @@ def audit_form(datasets: list[str]) -> Form:
 def _moment(title: str, description: str, section: str | None = None) -> Param:
     more = {"section": section} if section else {}
     return Param(
-        None, type=["null", "string"], format="date-time", title=title, description=f"{description} UTC.", **more
+        None,
+        type=["null", "string"],
+        format="date-time",
+        pattern=TIME,
+        title=title,
+        description=f"{description} UTC, like 2013-06-10T00:00:00Z.",
+        **more,
     )
 
 
@@ -130,9 +144,11 @@ def _reference() -> Param:
         enum=["as-of", "today"],
         values_display={"as-of": "as they were at each batch", "today": "as they are now"},
         title="Reference tables",
-        description="What silver joins; without effect where it joins none, but *as they are now* is refused there.",
+        description="What silver joins; without effect where it joins none, but “as they are now” is refused there.",
     )
 
 
 def _number(title: str, section: str) -> Param:
-    return Param(None, type=["null", "integer"], minimum=0, title=title, section=section, description="A bronze batch.")
+    return Param(
+        None, **{**OFFSET, "type": ["null", "integer"]}, title=title, section=section, description="A bronze batch."
+    )

@@ -65,20 +65,16 @@ class MakePlan(BaseOperator):
         self.log.info("\n".join(explanation(record)))
         outcome = {"plan": record.plan.id, "about": record.plan.about, "records": record.plan.predicted.records}
         if dry_run:
-            self._drop(record, context, outcome)
+            self._end_dry_run(context, outcome)
         return outcome
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Return the run's plan, and whether this is a dry run."""
         raise NotImplementedError
 
-    def _drop(self, record: PlanRecord, context: Context, outcome: Mapping[str, Any]) -> None:
-        from include.planning.plan_stages import cancel
-
-        if record.is_open:
-            cancel(load_settings(), record, f"{triggered_by(context)} (dry run)")
+    def _end_dry_run(self, context: Context, outcome: Mapping[str, Any]) -> None:
         context["ti"].xcom_push("return_value", dict(outcome))
-        self.log.info("dry run: the plan is cancelled, nothing is built")
+        self.log.info("dry run: no plan is stored, nothing is built")
         raise DownstreamTasksSkipped(tasks=list(self.downstream_task_ids))
 
 
@@ -99,11 +95,11 @@ class PlanReplay(MakePlan):
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a replay."""
-        from include.operators.run_parameters import ReplayRun, validated_params
-        from include.planning.replay_plan import plan_replay
+        from include.operators.run_parameters import validated_params
+        from include.planning.replay_plan import ReplayParameters, plan_replay
 
-        params = validated_params(ReplayRun, run_params(context))
-        return plan_replay(settings, self.dataset, params.plan, *_author(context)), params.dry_run
+        params = validated_params(ReplayParameters, run_params(context))
+        return plan_replay(settings, self.dataset, params, *_author(context)), params.dry_run
 
 
 class PlanBackfill(MakePlan):

@@ -38,13 +38,16 @@ def triggered_by(context: Context) -> str:
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Map errors: Terminal fails the task without a retry, any other HeadraceError allows retries."""
+    """Map errors: Terminal fails the task without a retry, any other HeadraceError allows retries.
+
+    The log of the task gets the sentence alone, without the chain of errors that led to it.
+    """
     try:
         yield
     except Terminal as error:
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(str(error)) from None
     except HeadraceError as error:
-        raise AirflowException(str(error)) from error
+        raise AirflowException(str(error)) from None
 
 
 def log_failure(context: Context) -> None:

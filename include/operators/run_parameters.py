@@ -16,7 +16,7 @@ from include.errors import Terminal
 from include.planning.backfill_plan import BackfillParameters
 from include.planning.plan_parameters import Parameters, PlanParameters, SliceParameters
 from include.planning.release_plan import ReleaseParameters
-from include.planning.replay_plan import ReplayParameters
+from include.strict_values import LONGEST_LAG
 
 SHOWN = 120
 
@@ -35,40 +35,26 @@ class ParamsRefused(Terminal):
 class StreamParameters(Parameters):
     """When a stream is in breach: `lag_seconds` behind, for longer than `grace_seconds`."""
 
-    lag_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    lag_seconds: Annotated[float, Field(gt=0, le=LONGEST_LAG, allow_inf_nan=False)]
+    grace_seconds: Annotated[float, Field(ge=0, le=LONGEST_LAG, allow_inf_nan=False)]
 
 
 class ReleaseRun(PlanParameters):
     """A release from the first batch."""
 
-    dry_run: bool
-
     @property
     def plan(self) -> ReleaseParameters:
         """The plan's parameters."""
-        return ReleaseParameters(threshold=self.threshold)
+        return ReleaseParameters(threshold=self.threshold, dry_run=self.dry_run)
 
 
 class BackfillRun(SliceParameters):
     """A backfill; without a range of event time, of the day of the run's partition."""
 
-    dry_run: bool
-
     def plan(self, since: datetime, until: datetime) -> BackfillParameters:
         """Return the plan's parameters for the range [since, until)."""
-        return BackfillParameters(start=since, end=until, reference=self.reference, threshold=self.threshold)
-
-
-class ReplayRun(ReplayParameters):
-    """A replay."""
-
-    dry_run: bool
-
-    @property
-    def plan(self) -> ReplayParameters:
-        """The plan's parameters."""
-        return ReplayParameters(**self.model_dump(exclude={"dry_run"}))
+        chosen = self.model_dump(exclude={"start", "end"})
+        return BackfillParameters(start=since, end=until, **chosen)
 
 
 class RollbackParameters(Parameters):

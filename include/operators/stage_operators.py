@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, BaseOperator, Context
 
 from include.errors import Terminal
+from include.operators.dag_defaults import PLANS
 from include.operators.operator_links import ComparisonLink
 from include.operators.run_context import airflow_errors, origin, run_params, triggered_by
 from include.settings import load_settings
@@ -83,11 +84,22 @@ class LogReporter:
 
     def progress(self, facts: Mapping[str, Any]) -> None:
         """Log the progress of the stage's job."""
-        self._log.info("%s", dict(facts))
+        self._log.info("%s", progress_line(facts))
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
         """Log the plan's new stage."""
         self._log.info("plan %s is %s", record.plan.id, record.stage)
+
+
+def progress_line(facts: Mapping[str, Any]) -> str:
+    """Return what a stage's job reports as a sentence."""
+    if "of" in facts:
+        return f"{facts['at']}: {facts['done']:,} of {facts['of']:,} done"
+    if "comparing" in facts:
+        return f"comparing {facts['comparing']}"
+    if "failed" in facts:
+        return f"the job failed: {facts['failed']}"
+    return "the job has finished" if "built" in facts else ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 class RunPlan(BaseOperator):
@@ -161,13 +173,13 @@ class ApplyPlan(RunPlan):
         return confirmed(settings, record)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Apply, and emit the asset events, under the run's partition if it has one."""
+        """Apply, and emit the asset events: those of tables under the run's partition if it has one."""
         outcome = super().execute(context)
         partition = context["dag_run"].partition_key
         for asset in self.outlets:
             if isinstance(asset, Asset):
                 context["outlet_events"][asset].extra = dict(outcome)
-                if partition:
+                if partition and not asset.name.startswith(PLANS):
                     context["outlet_events"][asset].add_partitions(partition)
         return outcome
 

@@ -52,7 +52,7 @@ def plan_backfill(
             raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
         spans = view.from_bronze(joined_spans(parts, BRONZE))
         slice_ = Slice(spans, since, until, view.reference(parameters.reference))
-        request = PlanRequest(requested, by, now, parameters.threshold, origin)
+        request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
         return create_slice_plan(view, BACKFILL, slice_, request)
 
 

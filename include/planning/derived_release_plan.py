@@ -29,7 +29,7 @@ from include.planning.release_plan import (
     read_release_build,
     refuse_published,
 )
-from include.plans.plan import DERIVED_RELEASE, Plan, PlanRecord, Prediction
+from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import Publication, read_publication, tables_of
@@ -67,12 +67,13 @@ def plan_derived_release(
         base = released_derived(settings, dataset, publication.release)
         if declared.release == base.release:
             raise NothingToRelease(dataset, base.release)
-        refuse_conflict(settings, dataset)
+        if not parameters.dry_run:
+            refuse_conflict(settings, dataset)
         predicted = _prediction(settings, declared, publication)
         refuse_small_disk(settings, dataset, predicted)
-        fresh = snapshot_derived(settings, dataset)
+        fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
         plan = Plan(
-            id=next_plan_id(settings, DERIVED_RELEASE, dataset),
+            id=DRY_RUN if parameters.dry_run else next_plan_id(settings, DERIVED_RELEASE, dataset),
             kind=DERIVED_RELEASE,
             dataset=dataset,
             base=base.release,
@@ -84,7 +85,7 @@ def plan_derived_release(
             predicted=predicted,
             origin=origin,
         )
-        return save_plan(settings, plan)
+        return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
 
 
 def _changes(base: DerivedDataset, fresh: DerivedDataset) -> list[TableChange]:

@@ -39,9 +39,13 @@ class Parameters(BaseModel):
 
 
 class PlanParameters(Parameters):
-    """`threshold`: share of differing keys that needs no approval."""
+    """`threshold`: share of differing keys that needs no approval.
+
+    `dry_run`: the plan is returned and not stored; open plans do not matter to it.
+    """
 
     threshold: Threshold = 0.0
+    dry_run: bool = False
 
 
 class SliceParameters(PlanParameters):

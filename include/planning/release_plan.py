@@ -23,7 +23,7 @@ from include.planning.owner_client import request_owner
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
-from include.plans.plan import ENDED, RELEASE, RELEASES, Plan, PlanRecord
+from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
 from include.plans.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
@@ -130,16 +130,17 @@ def plan_release(
             raise NothingToRelease(dataset, publication.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-        refuse_conflict(settings, dataset)
+        if not parameters.dry_run:
+            refuse_conflict(settings, dataset)
         validate_reference_tables(settings, declared)
         if start is not None:
             _refuse_other_shape(base, declared)
         _refuse_active(settings, declared, start)
         predicted = predict(settings, publication)
         refuse_small_disk(settings, dataset, predicted)
-        fresh = snapshot_dataset(settings, dataset, start)
+        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
         plan = Plan(
-            id=next_plan_id(settings, RELEASE, dataset),
+            id=DRY_RUN if parameters.dry_run else next_plan_id(settings, RELEASE, dataset),
             kind=RELEASE,
             dataset=dataset,
             base=base.release,
@@ -152,7 +153,7 @@ def plan_release(
             requested="" if start is None else f"from batch {start.batch} on",
             origin=origin,
         )
-        return save_plan(settings, plan)
+        return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
 
 
 def _release_start(settings: Settings, publication: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:

@@ -102,7 +102,7 @@ def plan_replay(
         source = parameters.source
         parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(settings, view, spans, source)
         slice_ = Slice(parts, reference=view.reference(parameters.reference))
-        request = PlanRequest(requested, by, now, parameters.threshold, origin)
+        request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
         return create_slice_plan(view, REPLAY, slice_, request)
 
 

@@ -33,7 +33,7 @@ from include.planning.plan_preconditions import (
     reported_rate,
 )
 from include.planning.published_history import PublishedHistory
-from include.plans.plan import Plan, PlanRecord, Prediction
+from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import next_plan_id, save_plan
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
@@ -139,24 +139,29 @@ def published_view(settings: Settings, dataset: str) -> PublishedView:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Who requested a slice plan, when, in words, with which threshold, and for which Airflow run."""
+    """Who requested a slice plan, when, in words, with which threshold, and for which Airflow run.
+
+    `dry_run`: the plan is returned without being stored.
+    """
 
     requested: str
     by: str
     now: datetime
     threshold: float = 0.0
     origin: str = ""
+    dry_run: bool = False
 
 
 def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: PlanRequest) -> PlanRecord:
-    """Write a plan for a slice. Raises PlanConflict, RangeRefused, DiskTooSmall."""
+    """Write a plan for a slice, unless it is a dry run. Raises PlanConflict, RangeRefused, DiskTooSmall."""
     name = view.publication.dataset
-    refuse_conflict(view.settings, name, slice_)
+    if not request.dry_run:
+        refuse_conflict(view.settings, name, slice_)
     view.refuse_inherited(slice_)
     predicted = _predicted(view, slice_)
     refuse_small_disk(view.settings, name, predicted)
     plan = Plan(
-        id=next_plan_id(view.settings, kind, name),
+        id=DRY_RUN if request.dry_run else next_plan_id(view.settings, kind, name),
         kind=kind,
         dataset=name,
         base=view.publication.release,
@@ -170,7 +175,7 @@ def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: Pl
         requested=request.requested + _reference_text(slice_.reference),
         origin=request.origin,
     )
-    return save_plan(view.settings, plan)
+    return PlanRecord(plan, ()) if request.dry_run else save_plan(view.settings, plan)
 
 
 def _reference_text(versions: Mapping[str, int] | None) -> str:

@@ -16,6 +16,8 @@ RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinsta
 DERIVED_RELEASE = "derived-release"
 RELEASES = (RELEASE, DERIVED_RELEASE)
 """Kinds that publish another release; the others recompute a slice of history with the same one."""
+DRY_RUN = "dry-run"
+"""The id of a plan that is not stored."""
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
 ENDED = (Stage.RETIRED, Stage.REJECTED, Stage.CANCELLED)
 """Nothing follows these; a slice that was rolled back has ended too."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,6 +41,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 HEALTHY_AFTER = 60.0
 TERMINATE_WITHIN = 15.0
+ORPHAN_GRACE = 10.0
+SQLITE = "sqlite:///"
 WORKER, IDLE = "airflow worker -- LocalExecutor:", "<idle>"
 
 
@@ -79,15 +83,40 @@ def restart_if_exited(part: Part, stop: threading.Event) -> Part:
     return again
 
 
-def terminate_orphans() -> None:
-    """Terminate the children of a part that died; a worker with a task finishes it first."""
+class OrphanWatch:
+    """Ends the children of a part that died: SIGTERM once, and SIGKILL to those that ignore it for ORPHAN_GRACE.
+
+    A worker with a task finishes the task first.
+    """
+
+    def __init__(self) -> None:
+        self._terminated_at: dict[psutil.Process, float] = {}
+
+    def step(self, now: float) -> None:
+        """Look once; `now` in seconds of a monotonic clock."""
+        orphans = list(find_orphans())
+        self._terminated_at = {process: at for process, at in self._terminated_at.items() if process in orphans}
+        for process in orphans:
+            with suppress(psutil.Error):
+                if process not in self._terminated_at:
+                    log_line(f"pid {process.pid}: orphan, terminated: {' '.join(process.cmdline())[:100]}")
+                    self._terminated_at[process] = now
+                    process.terminate()
+                elif now - self._terminated_at[process] > ORPHAN_GRACE:
+                    log_line(f"pid {process.pid}: orphan, still running after {ORPHAN_GRACE:.0f} s, killed")
+                    # Once more after another grace, if even that should fail.
+                    self._terminated_at[process] = now
+                    process.kill()
+
+
+def find_orphans() -> Iterator[psutil.Process]:
+    """Yield the processes of this session whose part has died, except workers with a task."""
     for process in session_processes(os.getsid(0)):
         with suppress(psutil.Error, ProcessLookupError):
             parent, line = process.parent(), " ".join(process.cmdline())
-            orphan = parent is None or os.getsid(parent.pid) != os.getsid(0)
-            if orphan and not (WORKER in line and IDLE not in line):
-                log_line(f"pid {process.pid}: orphan, terminated: {line[:100]}")
-                process.terminate()
+            is_orphan = parent is None or os.getsid(parent.pid) != os.getsid(0)
+            if is_orphan and process.pid != os.getpid() and not (WORKER in line and IDLE not in line):
+                yield process
 
 
 def terminate_all() -> None:
@@ -101,6 +130,13 @@ def terminate_all() -> None:
         with suppress(psutil.Error):
             log_line(f"pid {process.pid}: still running after {TERMINATE_WITHIN:.0f} s, killed")
             process.kill()
+
+
+def use_write_ahead_log(database: str) -> None:
+    """Let readers of an SQLite database not wait for its writer, once for its file: else triggers end with HTTP 500."""
+    if database.startswith(SQLITE):
+        with closing(sqlite3.connect(database.removeprefix(SQLITE), timeout=TERMINATE_WITHIN)) as connection:
+            connection.execute("pragma journal_mode = wal")
 
 
 def log_line(line: str) -> None:
@@ -117,12 +153,14 @@ def main() -> int:
     if migration.returncode != 0:
         log_line("the database could not be prepared")
         return 1
+    use_write_ahead_log(os.environ.get("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", ""))
     parts = [start_part(name) for name in PARTS]
     record = run_path(load_settings(), AIRFLOW)
+    orphans = OrphanWatch()
     while not stop.wait(1.0):
         beat(record)
         parts = [restart_if_exited(part, stop) for part in parts]
-        terminate_orphans()
+        orphans.step(time.monotonic())
     log_line("stopping")
     terminate_all()
     return 0

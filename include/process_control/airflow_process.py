@@ -39,6 +39,9 @@ from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file
 READY_WITHIN = 120.0
 STOP_WITHIN = 45.0
 USER = "admin"
+# Seconds until "database is locked"; Airflow adds its own arguments to the first of them.
+SQLITE_WAIT = {"timeout": 60.0}
+SQLITE_WAIT_ASYNC = {"timeout": 60.0}
 HEALTHY = "healthy"
 # In a container, whose published port is on the loopback address of its host.
 ANY_ADDRESS = "0.0.0.0"
@@ -114,7 +117,8 @@ def airflow_database(settings: Settings) -> dict[str, str]:
     """Return Airflow's database settings; only psycopg serves synchronous and asynchronous connections."""
     url = database_url(settings, settings.airflow_database)
     if not url:
-        return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}"}
+        waits = {f"sql_alchemy_connect_args{kind}": f"{__name__}.SQLITE_WAIT{kind.upper()}" for kind in ("", "_async")}
+        return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}", **waits}
     return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
 
 
@@ -142,6 +146,7 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
             "secret_key": keys.secret_key,
             "expose_config": False,
         },
+        "logging": {"logging_config_class": "include.operators.local_task_logs.LOGGING_CONFIG"},
         "api_auth": {"jwt_secret": keys.jwt_secret},
         "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},

@@ -65,7 +65,10 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
     try:
         checks = validate_tables(tables_with_rules(contract, rows), new_site)
         found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, site)
-        (new_site / docs_page(settings, dataset).name).write_text(_overview(found, new_site), "utf-8")
+        overview = _overview(found, new_site)
+        # The second is the Home of Great Expectations' own pages, whose index is empty without scripts from elsewhere.
+        for page in (docs_page(settings, dataset).name, "index.html"):
+            (new_site / page).write_text(overview, "utf-8")
         _replace_site(site, new_site)
         stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
         store_validation(settings, dataset, stored)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import traceback
 from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
-from deltalake import write_deltalake
-from plan_samples import advanced, plan_at
+from plan_samples import SLICE, advanced, plan_at, publication
 
 from include.catalog.rule_results import RuleResult
 from include.errors import Terminal, Transient
@@ -24,20 +24,20 @@ from include.operators import (
     stage_operators,
 )
 from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import asset
+from include.operators.dag_defaults import asset, plans_asset
 from include.operators.day_completion import ReportCompleteDays, complete_days, last_reported_before
 from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
 from include.operators.quality_operator import ValidateTables
-from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack
-from include.paths import log_path, silver_path
-from include.planning import backfill_plan, plan_stages, replay_plan
+from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
+from include.paths import log_path
+from include.planning import backfill_plan, plan_stages, replay_plan, slice_plan
 from include.planning.confirm_applied import NotConfirmed
 from include.planning.plan_kind import Confirmation
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
-from include.plans.plan import BACKFILL, REPLAY, PlanRecord
-from include.plans.plan_journal import find_plan, load_plan
+from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
+from include.plans.plan_journal import find_plan, load_plan, plan_ids
 from include.plans.stage_results import Stage
 from include.quality import published_quality
 from include.quality.published_quality import PublishedChecks
@@ -127,19 +127,55 @@ def test_planner_gets_parameters_author_and_origin(own_settings: Settings, monke
     assert (settings, dataset, parameters, by, run) == (own_settings, "flights", expected, "ann", ORIGIN)
 
 
-def test_dry_run_leaves_no_open_plan(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = planned(own_settings)
-    write_deltalake(silver_path(own_settings, "flights", "aaa"), pa.table({"x": [1]}))
-    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: record)
-    dry_run = context(FORM | {"dry_run": True})
-    operator = PlanReplay(task_id="plan", dataset="flights")
+def test_dry_run_stores_no_plan_and_ignores_open_ones(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a plan open, a dry run was refused or waited, and left a cancelled plan in the list."""
+    planned(own_settings, origin="another/run")
+    view = Mock(settings=own_settings, publication=publication("aaa"))
+    monkeypatch.setattr(replay_plan, "published_view", lambda *_: view)
+    monkeypatch.setattr(replay_plan, "_split_by_retention", lambda *_: SLICE.spans)
+    monkeypatch.setattr(replay_plan, "_requested_spans", lambda *_: SLICE.spans)
+    monkeypatch.setattr(replay_plan, "refuse_not_ingested", lambda *_: None)
+    monkeypatch.setattr(slice_plan, "_predicted", lambda *_: Prediction(1, 2, 3, 4, 5.0, 6.0))
+    view.reference.return_value = None
+    before = plan_ids(own_settings)
+    dry_run, operator = context(FORM | {"dry_run": True}), PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
         with pytest.raises(AirflowException) as skipped:
             operator.execute(dry_run)
         assert type(skipped.value).__name__ == "DownstreamTasksSkipped"
-        record = load_plan(own_settings, record.plan.id)
-        assert record.stage is Stage.CANCELLED
-    assert dry_run["ti"].pushed["return_value"]["plan"] == record.plan.id
+        assert plan_ids(own_settings) == before
+    assert dry_run["ti"].pushed["return_value"]["plan"] == "dry-run"
+    with pytest.raises(AirflowFailException, match="replay-flights-1"):
+        operator.execute(context(FORM))
+
+
+def test_progress_is_a_sentence() -> None:
+    assert progress_line({"at": "silver and rejected", "done": 0, "of": 5}) == "silver and rejected: 0 of 5 done"
+    assert progress_line({"comparing": "gold.carrier_hours"}) == "comparing gold.carrier_hours"
+    assert progress_line({"failed": "out of memory", "remedy": "x"}) == "the job failed: out of memory"
+    assert progress_line({"built": {"batch": 3}}) == "the job has finished"
+
+
+def test_refusal_is_one_sentence_without_the_errors_that_led_to_it() -> None:
+    with pytest.raises(AirflowFailException) as raised:
+        PlanReplay(task_id="plan", dataset="flights").execute(context(FORM | {"last_batch": "many"}))
+    assert str(raised.value).startswith("param 'last_batch': ")
+    assert "".join(traceback.format_exception(raised.value)).count("Traceback (most recent call last)") == 1
+
+
+def test_partition_of_a_backfill_is_no_partition_of_the_plans_so_that_quality_is_asked(
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event with a partition reaches only DAGs with partitions: quality was not asked after backfilled days."""
+    planned(own_settings, *WAY, kind=BACKFILL)
+    monkeypatch.setattr(stage_operators, "confirmed", lambda *_: {"result": "patched"})
+    tables, plans = asset("flights", "silver.flights"), plans_asset("flights")
+    events = {tables: Mock(), plans: Mock()}
+    run = context(partition_key="2013-01-02") | {"outlet_events": events}
+    ApplyPlan(task_id="apply", dataset="flights", outlets=[tables, plans]).execute(run)
+    events[tables].add_partitions.assert_called_once_with("2013-01-02")
+    events[plans].add_partitions.assert_not_called()
+    assert events[plans].extra["result"] == "patched"
 
 
 BACKFILL_FORM = {"start": None, "end": None, "reference": "as-of", "threshold": 0, "dry_run": False}

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import ParamValidationError
 
 from include.operators import dag_forms
 from include.operators.run_parameters import (
@@ -13,7 +14,6 @@ from include.operators.run_parameters import (
     BackfillRun,
     ParamsRefused,
     ReleaseRun,
-    ReplayRun,
     RollbackParameters,
     StreamParameters,
     validated_params,
@@ -25,7 +25,7 @@ FORMS: dict[type[Parameters], dag_forms.Form] = {
     StreamParameters: dag_forms.stream_form(),
     ReleaseRun: dag_forms.release_form(),
     BackfillRun: dag_forms.backfill_form(),
-    ReplayRun: dag_forms.replay_form(),
+    ReplayParameters: dag_forms.replay_form(),
     RollbackParameters: dag_forms.rollback_form(),
     AuditParameters: dag_forms.audit_form(["flights"]),
 }
@@ -48,25 +48,27 @@ def test_form_has_exactly_the_fields_of_its_model(model: type[Parameters]) -> No
     assert set(FORMS[model]) == set(model.model_fields)
 
 
-@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayRun])
+@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayParameters])
 def test_default_values_of_the_form_are_valid(model: type[Parameters]) -> None:
     validated_params(model, form_values(model))
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
 def test_time_without_a_zone_is_refused(start: object) -> None:
-    assert refusal(ReplayRun, by="time", **{**DAY, "start": start}).param == "start"
+    assert refusal(ReplayParameters, by="time", **{**DAY, "start": start}).param == "start"
 
 
 def test_replay_range_is_given_by_time_batches_or_offsets() -> None:
-    times = validated_params(ReplayRun, form_values(ReplayRun, by="time", **DAY))
-    assert times.plan == ReplayParameters(
+    times = validated_params(ReplayParameters, form_values(ReplayParameters, by="time", **DAY))
+    assert times == ReplayParameters(
         by="time", start=datetime(2013, 1, 2, tzinfo=UTC), end=datetime(2013, 1, 3, tzinfo=UTC)
     )
-    batches = validated_params(ReplayRun, form_values(ReplayRun, by="batches", first_batch=0, last_batch=0))
-    assert batches.plan == ReplayParameters(by="batches", first_batch=0, last_batch=0)
-    offsets = validated_params(ReplayRun, form_values(ReplayRun, by="offsets", offsets={"0": [100, 200]}))
-    assert offsets.plan == ReplayParameters(by="offsets", offsets={0: (100, 200)})
+    batches = validated_params(
+        ReplayParameters, form_values(ReplayParameters, by="batches", first_batch=0, last_batch=0)
+    )
+    assert batches == ReplayParameters(by="batches", first_batch=0, last_batch=0)
+    offsets = validated_params(ReplayParameters, form_values(ReplayParameters, by="offsets", offsets={"0": [100, 200]}))
+    assert offsets == ReplayParameters(by="offsets", offsets={0: (100, 200)})
 
 
 @pytest.mark.parametrize(
@@ -87,12 +89,14 @@ def test_replay_range_is_given_by_time_batches_or_offsets() -> None:
         ("offsets", {"0": ["a", 2]}),
         ("offsets", [[0, 1]]),
         ("first_batch", -1),
+        ("last_batch", 99999999999999999999),
+        ("offsets", {"0": [0, 99999999999999999999]}),
         ("first_batch", 1.5),
         ("predicate", "1=1"),
     ],
 )
 def test_wrong_value_is_refused_with_its_parameter(param: str, value: Any) -> None:
-    refused = refusal(ReplayRun, **{param: value})
+    refused = refusal(ReplayParameters, **{param: value})
     assert refused.param.split(".")[0] == param
     assert "nothing was done" in str(refused)
 
@@ -115,7 +119,7 @@ def test_wrong_value_is_refused_with_its_parameter(param: str, value: Any) -> No
     ],
 )
 def test_contradictory_parameters_are_refused(given: dict[str, Any], why: str) -> None:
-    assert why in refusal(ReplayRun, **given).why
+    assert why in refusal(ReplayParameters, **given).why
 
 
 @pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
@@ -129,3 +133,33 @@ def test_long_value_is_truncated_in_the_message() -> None:
 
 def test_unknown_parameter_is_named() -> None:
     assert refusal(AuditParameters, dataset="flights").param == "dataset"
+
+
+FORM_VALUES = [
+    (dag_forms.replay_form(), "last_batch", 2**63 - 1, 2**63),
+    (dag_forms.replay_form(), "first_batch", 0, -1),
+    (dag_forms.replay_form(), "offsets", {"0": [0, 2**63 - 1]}, {"0": [0, 2**63]}),
+    (dag_forms.replay_form(), "offsets", None, {"0": [1, 2, 3]}),
+    (dag_forms.replay_form(), "offsets", {"1": [0, 1]}, {"one": [0, 1]}),
+    (dag_forms.replay_form(), "start", "2013-01-02T00:00:00.000Z", "2013-01-02"),
+    (dag_forms.backfill_form(), "end", "2013-01-02 00:00+01:00", "tomorrow"),
+    (dag_forms.backfill_form(), "end", None, "{{ ds }}"),
+    (dag_forms.stream_form(), "lag_seconds", 300, 1e12),
+    (dag_forms.stream_form(), "grace_seconds", 0, 1e12),
+]
+
+
+@pytest.mark.parametrize(("form", "field", "right", "wrong"), FORM_VALUES)
+def test_form_itself_refuses_numbers_and_times_out_of_bounds(
+    form: dag_forms.Form, field: str, right: object, wrong: object
+) -> None:
+    """Airflow answers the trigger with 400: a number of more than 64 bits in a run ended the DAG processor."""
+    param = form[field]
+    assert param.resolve(right) == right
+    with pytest.raises(ParamValidationError):
+        param.resolve(wrong)
+
+
+def test_descriptions_of_forms_are_plain_text() -> None:
+    for form in FORMS.values():
+        assert not [name for name, param in form.items() if "*" in (param.description or "")]
