@@ -16,7 +16,7 @@ from typer.main import get_command, get_group
 class LazyCommand:
     """Where a command is, `module:attribute` (a function or a Typer app), and its line in the list of commands.
 
-    `passes_on`: all its arguments, also `--help`, are those of another program.
+    `passes_on`: its arguments are those of another program, from the first word on.
     """
 
     target: str
@@ -32,7 +32,7 @@ class LazyCommand:
             group.name = name
             return group
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        options = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+        options = {"ignore_unknown_options": True, "allow_interspersed_args": False}
         app.command(name, context_settings=options if self.passes_on else None)(found)
         return get_command(app)
 

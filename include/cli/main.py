@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "airflow": LazyCommand(
         "include.cli.airflow_command:airflow",
-        "Run a command of Airflow (`backfill create …`, `dags list`) with the settings of this state folder.",
+        "Run a command of Airflow, such as `backfill create …` or `dags list`, with the settings of this state folder.",
         passes_on=True,
     ),
     "bench": LazyCommand(

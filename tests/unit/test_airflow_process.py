@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import logging.config
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import psutil
 import pytest
+from airflow.config_templates.airflow_local_settings import DEFAULT_LOGGING_CONFIG
 from typer.testing import CliRunner
 
+from include.cli import airflow_command
 from include.cli.main import app
+from include.cli.up_command import NEXT_IN_AIRFLOW
 from include.host.ports import PortInUse
+from include.operators.local_task_logs import LOGGING_CONFIG, LocalTaskLogs
 from include.process_control import airflow_parts, airflow_process
 from include.process_control.airflow_process import (
     AirflowMissing,
@@ -73,6 +82,67 @@ def test_environment_sets_every_airflow_setting(settings: Settings) -> None:
     assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{settings.state / 'airflow' / 'airflow.db'}"
 
 
+def test_sqlite_database_waits_for_its_writer_and_readers_do_not(settings: Settings) -> None:
+    """Two of 36 triggers in sequence failed: "database is locked"."""
+    given = airflow_environment(settings, load_or_create_keys(settings))
+    for key in ("SQL_ALCHEMY_CONNECT_ARGS", "SQL_ALCHEMY_CONNECT_ARGS_ASYNC"):
+        module, _, name = given[f"AIRFLOW__DATABASE__{key}"].rpartition(".")
+        assert getattr(import_module(module), name)["timeout"] == 60
+    database = given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+    path = database.removeprefix("sqlite:///")
+    airflow_parts.use_write_ahead_log(database)
+    with closing(sqlite3.connect(path)) as writer, closing(sqlite3.connect(path, timeout=0)) as reader:
+        writer.execute("create table runs (id)")
+        writer.commit()
+        writer.execute("begin exclusive")
+        writer.execute("insert into runs values (1)")
+        assert reader.execute("select count(*) from runs").fetchone() == (0,)
+    airflow_parts.use_write_ahead_log("postgresql+psycopg://headrace@db.example/airflow")
+
+
+def test_log_of_a_running_task_is_read_from_its_file_alone(settings: Settings, tmp_path: Path) -> None:
+    """Every log of a running task said "Could not read served logs": there is no log server to ask."""
+    given = airflow_environment(settings, load_or_create_keys(settings))
+    assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "include.operators.local_task_logs.LOGGING_CONFIG"
+    handler = logging.config.DictConfigurator(LOGGING_CONFIG).configure_handler(  # type: ignore[attr-defined]
+        {**LOGGING_CONFIG["handlers"]["task"], "base_log_folder": str(tmp_path), "filters": [], "formatter": None}
+    )
+    assert isinstance(handler, LocalTaskLogs)
+    assert handler._read_from_logs_server(None, "any.log") == ([], [])
+    assert DEFAULT_LOGGING_CONFIG["handlers"]["task"]["class"].endswith(".FileTaskHandler"), "Airflow's own stays"
+
+
+@pytest.mark.parametrize(
+    "words", [["dags", "list", "--output", "json"], ["--version"], ["backfill", "create", "--help"]]
+)
+def test_airflow_command_gets_words_and_environment(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """A plain `airflow` found another database, and what the page of the DAG says did not work."""
+    keys = load_or_create_keys(settings)
+    started = list[tuple[list[str], dict[str, str]]]()
+    monkeypatch.setattr(airflow_command, "load_settings", lambda: settings)
+    monkeypatch.setattr(airflow_command.os, "execve", lambda _, argv, given: started.append((argv, given)))
+    monkeypatch.setattr(airflow_command.os, "chdir", lambda _: None)
+    CliRunner().invoke(app, ["airflow", *words], catch_exceptions=False)
+    ((argv, given),) = started
+    assert argv[1:] == ["-m", "airflow", *words]
+    assert given["AIRFLOW_HOME"] == airflow_environment(settings, keys)["AIRFLOW_HOME"]
+
+
+def test_airflow_command_without_airflow_names_the_command_that_starts_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_command, "load_settings", lambda: settings)
+    refused = CliRunner().invoke(app, ["airflow", "dags", "list"]).exception
+    assert isinstance(refused, airflow_command.AirflowNeverStarted)
+    assert "headrace up --airflow" in str(refused)
+
+
+def test_up_says_what_to_do_next_in_airflow() -> None:
+    assert "Unpause stream__<dataset>" in NEXT_IN_AIRFLOW
+
+
 def test_database_url_selects_another_database(tmp_path: Path) -> None:
     url = "postgresql+psycopg://headrace@db.example/airflow"
     settings = Settings(state=tmp_path, airflow_database=url)
@@ -99,20 +169,24 @@ import sys, include.process_control.airflow_parts as parts
 part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
 parts.TERMINATE_WITHIN = 2
+parts.ORPHAN_GRACE = 2
 sys.exit(parts.main())
 """
 PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
+def log_of(folder: Path) -> Path:
+    return folder / "parts.log"
+
+
 @pytest.fixture
-def keeper(settings: Settings, request: pytest.FixtureRequest) -> Iterator[RunFile]:
+def keeper(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunFile]:
     """The process that keeps the parts, with sleepers for parts, as Airflow's run file names it."""
     first = getattr(request, "param", "pass")
     script = SLEEPER.format(part=f"import signal, time; {first}; time.sleep(600)")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=CLONE, start_new_session=True, stdout=subprocess.DEVNULL
-    )
+    with log_of(tmp_path).open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", script], cwd=CLONE, start_new_session=True, stdout=log)
     run = RunFile(AIRFLOW, process.pid, started_at(process.pid), ["-"], {"port": 1, "page": "-"})
     write_run_file(settings, run)
     reaper = threading.Thread(target=process.wait, daemon=True)
@@ -160,6 +234,26 @@ def test_children_of_a_dead_part_are_ended(keeper: RunFile) -> None:
     child.wait(15)
     after = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
     assert {process.pid for process in parts[1:]} <= {process.pid for process in after}
+
+
+DEAF_PARENT = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', "
+    "'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'])"
+)
+
+
+@pytest.mark.parametrize("keeper", [DEAF_PARENT], indirect=True)
+def test_orphan_that_ignores_sigterm_is_killed_and_logged_twice(keeper: RunFile, tmp_path: Path) -> None:
+    """Idle workers of a killed scheduler ignore SIGTERM: they got one each second, with a line in the log, for ever."""
+    before = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
+    parts = [process for process in before if process.ppid() == keeper.pid]
+    (child,) = parts[0].children()
+    # It ignores the signal from the moment that its interpreter runs.
+    time.sleep(1.0)
+    parts[0].kill()
+    child.wait(30)
+    lines = [line for line in log_of(tmp_path).read_text().splitlines() if f"pid {child.pid}: orphan" in line]
+    assert [line.partition("orphan, ")[2].partition(":")[0].split()[0] for line in lines] == ["terminated", "still"]
 
 
 def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
