@@ -16,7 +16,7 @@ from sqlglot import exp
 from include.catalog.sql_checks import parsed_statements
 
 MOST_BRANCHES = 32
-"""Combinations of the branches of unions that are followed; beyond, nothing is said."""
+"""Combinations of the branches of unions that are followed; beyond, no origin is known."""
 Origins = Mapping[str, frozenset[str]]
 """By source the SQL of expressions over its columns alone."""
 

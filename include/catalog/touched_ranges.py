@@ -43,7 +43,7 @@ class Shift:
     def source_range(self, low: Any, high: Any) -> tuple[Any, Any] | None:
         """Return the least and the greatest value of the column whose rows can have a value in [low, high].
 
-        None when that cannot be said of these values.
+        None when these values have no such range.
         """
         if self.least == self.most == NOTHING:
             return low, high

@@ -150,7 +150,7 @@ def test_a_derived_dataset_is_requested_released_and_maintained_like_a_stream(ba
     release = bag["dags"]["release__weather_delays"]["tasks"]
     assert [*release] == [*bag["dags"]["release__flights"]["tasks"]]
     assert release["approve"]["type"] == "ApprovePlan"
-    assert release["apply"]["outlets"] == ["gold.weather_delays"]
+    assert release["apply"]["outlets"] == ["gold.weather_delays", "plans.weather_delays"]
     assert "tables__weather_delays" in bag["dags"]["maintain"]["tasks"]
     assert "days__weather_delays" not in bag["dags"]["audit"]["tasks"], "it has no watermark"
 
