@@ -116,6 +116,7 @@ def approve(plan: Annotated[str, ID]) -> None:
     with _work(plan) as (console, settings, record):
         record = plan_stages.approve(settings, record, current_user()[0])
         _print_stage(console, record)
+        console.print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -155,9 +156,10 @@ class LiveObserver:
             # Otherwise the first page that reads a table would wait for it.
             import_module(name)
         while not self._stop.is_set():
-            # An error of one observation, such as a full disk, must not end all later ones.
-            with suppress(HeadraceError, OSError, ValueError):
+            try:
                 self.observe()
+            except Exception:  # noqa: BLE001  (an error of one observation must not end all later ones)
+                traceback.print_exc()
             idle = self.clock() - self._looked_at > IDLE_AFTER
             self._stop.wait(0.0 if self._behind else IDLE_PAUSE if idle else PAUSE)
 

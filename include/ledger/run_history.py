@@ -117,7 +117,7 @@ def _with_counts(connection: Connection, dataset: str, release: str, found: Sequ
         _counts(connection, table, column, amount, (dataset, release), bounds)
         for table, column, amount in (
             (reasons, "reason", "rows"),
-            (warnings, "rule", "broken"),
+            (warnings, "rule", "violations"),
             (gold_commits, "gold", "rows"),
         )
     ]

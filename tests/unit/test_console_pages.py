@@ -9,9 +9,14 @@ import pytest
 from console_client import HOSTILE, console_client, published_state
 from fastapi.testclient import TestClient
 from ledgered_stream import Stream
-from plan_samples import plan_at
+from plan_samples import NOON, plan_at
 
+from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.catalog.rule_results import RuleResult
+from include.plans.comparison import Comparison, Sample, TableComparison
+from include.plans.plan_journal import save_comparison
 from include.plans.stage_results import Stage
+from include.quality.validation_history import StoredValidation, store_validation
 from include.settings import Settings
 
 PAGES = [
@@ -132,3 +137,34 @@ def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
     console = client.app.state.console  # type: ignore[attr-defined]
     template, view = dataset_part(console, "flights", "hour")
     assert '<h2 id="journey">' in part(template, view=view)
+
+
+def test_plan_shows_changed_columns_before_and_after(settings: Settings, client: TestClient) -> None:
+    plan_at(settings, Stage.BUILT, Stage.COMPARED)
+    row = {"carrier": "EV", "delayed": 7, "note": HOSTILE}
+    sample = Sample({"carrier": "EV"}, [row], [row | {"delayed": 3}])
+    table = TableComparison(
+        "gold.carrier_hours", "both", ("carrier",), 9, 9, 9, changed=1, samples={"changed": [sample]}
+    )
+    save_comparison(settings, "release-flights-1", Comparison("flights", "aaa", "bbb", 3, 0.0, [table]), "")
+    text = client.get("/plans/release-flights-1").text
+    assert re.search(r'<td class="rows old">delayed=7</td>\s*<td class="rows new">delayed=3</td>', text)
+    assert "1 keys changed, the first 1" in text
+    assert "needs approval" in text
+
+
+def test_quality_shows_each_validation(settings: Settings, client: TestClient) -> None:
+    for number, passed in enumerate((True, False)):
+        check = RuleResult("gold.route_days", "few_rows", "expect_x", "hold", "critical", passed, f"{number} rows")
+        store_validation(settings, "flights", StoredValidation("aaa", number, NOON, [check]))
+    text = client.get("/datasets/flights/quality").text
+    assert [each in text for each in ("few_rows", ">passed</span>", ">failed</span>", "1 rows")] == [True] * 4
+
+
+def test_last_audit_is_shown_with_its_first_finding(settings: Settings, client: TestClient) -> None:
+    outcome = AuditOutcome("flights", NOON, "aaa", 2, False, 3, 0, "gold.route_days: 1 row differs")
+    outcome_file(settings, "flights").write(outcome)
+    client.app.state.console.observer.observe()  # type: ignore[attr-defined]
+    text = client.get("/").text
+    assert "not balanced," in text
+    assert "gold.route_days: 1 row differs" in text

@@ -24,13 +24,24 @@ function show(text, lost) {
   state?.classList.toggle("lost", lost);
 }
 
-if (main) {
+function connect(target) {
   const source = new EventSource(main.dataset.live);
-  const target = document.getElementById("live");
   source.addEventListener("part", (event) => { replace(target, JSON.parse(event.data)); show("live", false); });
   source.addEventListener("open", () => show("live", false));
   source.addEventListener("error", () => show("not connected, trying again", true));
-  addEventListener("pagehide", () => source.close());
+  return source;
+}
+
+// A browser allows six connections to a server: a tab that nobody sees must not keep one.
+if (main) {
+  const target = document.getElementById("live");
+  let source = document.hidden ? null : connect(target);
+  const disconnect = () => { source?.close(); source = null; };
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", () => { source ??= document.hidden ? null : connect(target); });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) disconnect(); else source ??= connect(target);
+  });
 }
 
 // A text area sends its form by Ctrl+Enter.
