@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SECRETS=${STACK_SECRETS:-.stack}
 FILES=(-f docker-compose.yml)
 [ -z "${STAND_INS:-}" ] || FILES+=(-f infra/stand-ins/compose.yaml)
+[ -z "${STACK_OVERRIDE:-}" ] || FILES+=(-f "$STACK_OVERRIDE")
 
 compose() { docker compose "${FILES[@]}" "$@"; }
 

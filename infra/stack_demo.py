@@ -40,10 +40,13 @@ def main() -> int:
     site = StackSite({"STACK_DATASETS": COPY, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
     steps: list[tuple[str, Callable[[], str]]] = [
         ("the stack starts", lambda: last_line(site.script("up"), "healthy")),
-        ("flights from Kafka to gold", lambda: last_line(site.headrace("demo", *(("--to", until) if until else ())))),
+        (
+            "flights from Kafka to gold",
+            lambda: last_line(site.headrace("demo", *(("--to", until) if until else ())), "balanced"),
+        ),
         ("Airflow keeps the stream", lambda: keep_stream(site)),
         ("backfill of two days", lambda: backfill(site)),
-        ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1})),
+        ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 0, "last_batch": 0})),
         ("release of a changed folder", lambda: release(site)),
         ("status from another container", lambda: f"stream {site.stream_state('airflow-triggerer')}"),
         ("the ledger on PostgreSQL, rebuilt", lambda: last_line(site.headrace("ledger", "rebuild"))),
