@@ -24,6 +24,7 @@ from include.reading.publication import find_publication, publish, published_tab
 from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
+from spark_jobs.engine.interval_refresh import refresh_due
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
@@ -111,15 +112,21 @@ class SmallRelease:
             ends[record.partition] = offset + 1
         return self._source(rows), ends
 
-    def refine(self, first: int, last: int) -> RunReport:
-        """Refine bronze batches [first, last] and publish."""
-        return refine(self.settings, self.release, first, last, self.epoch)
+    def refine(self, first: int, last: int, now: float | None = None) -> RunReport:
+        """Refine bronze batches [first, last] and publish; `now` is the time for gold with an interval."""
+        return refine(self.settings, self.release, first, last, self.epoch, now=now)
 
-    def take(self, records: Sequence[Record]) -> int:
+    def take(self, records: Sequence[Record], now: float | None = None) -> int:
         """Ingest one batch and refine it."""
         number = self.ingest(records)
-        self.refine(number, number)
+        self.refine(number, number, now)
         return number
+
+    def refresh(self, now: float) -> bool:
+        """Bring gold up to date whose interval is over, and publish, as a driver does between two runs."""
+        done = refresh_due(self.release, self.epoch, now)
+        publish(self.settings, publication_of(self.settings, self.release, self.refined()))
+        return done
 
     def begun(self) -> tuple[int, int] | None:
         """Return the bounds of an unfinished run, None if there is none."""

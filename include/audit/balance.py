@@ -8,10 +8,12 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
+import pyarrow.compute as pc
 
 from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
@@ -37,9 +39,11 @@ from include.audit.silver_findings import (
     split_findings,
 )
 from include.catalog.dataset import Dataset
-from include.catalog.pipeline import Gold
+from include.catalog.gold_refresh import HOLDS, Held, held_of
+from include.catalog.pipeline import Gold, refresh_interval
+from include.clients.delta_log import newest_metadata
 from include.reading.memory_database import memory_database
-from include.reading.publication import Publication
+from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import PinnedTables
 
 Progress = Callable[[str], None]
@@ -257,14 +261,42 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold)
 
     def findings() -> list[Finding]:
         database.register("published", audited.tables.arrow(name))
-        check, wrong = gold_check(database, gold)
+        held = _held(audited.tables, name)
+        with _held_silver(database, audited.tables.arrow(silver), gold, held):
+            check, wrong = gold_check(database, gold, held)
         if isinstance(check, GoldCheck):
-            audited.gold.append(check)
+            behind = refresh_interval(gold) is not None and held.batch < audited.tables.table(silver).batch
+            audited.gold.append(replace(check, batch=held.batch if behind else None))
         else:
             audited.unchecked[name] = check
-        return wrong
+        return [*wrong, *_batch_findings(audited.tables.table(name), gold, held)]
 
     audited.check(name, [silver, name], findings)
+
+
+def _batch_findings(table: PublishedTable, gold: Gold, held: Held) -> Iterator[Finding]:
+    if refresh_interval(gold) is not None and held.batch != table.batch:
+        detail = f"is published as of batch {table.batch}, and its commit says {held.batch}"
+        yield Finding(FindingKind.different, table.name, 0, detail)
+
+
+def _held(tables: PinnedTables, name: str) -> Held:
+    """Return what a table holds, by its own commits: a publication could say less than it has."""
+    table = tables.table(name)
+    return held_of(newest_metadata(table.path, table.version, HOLDS))
+
+
+@contextmanager
+def _held_silver(database: Any, silver: Any, gold: Gold, held: Held) -> Iterator[None]:
+    """Let the view `silver` have only the batches that a table with an interval holds."""
+    if refresh_interval(gold) is None:
+        yield
+        return
+    database.register("silver", silver.filter(pc.field("_batch_id") <= held.batch))
+    try:
+        yield
+    finally:
+        database.register("silver", silver)
 
 
 def _balances(

@@ -16,16 +16,19 @@ import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
+from include.catalog.gold_refresh import Held, closing
 from include.catalog.measures import Measure, measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
     QueryGold,
+    closes,
     gold_window,
     grain_columns,
     row_columns,
     row_condition,
+    timed_by,
 )
 from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.errors import Terminal
@@ -51,11 +54,15 @@ EVALUATION_ERRORS = (
 
 @dataclass(frozen=True)
 class GoldCheck:
-    """One gold table compared: rows published, grains recomputed from silver."""
+    """One gold table compared: rows published, grains recomputed from silver.
+
+    `batch`: the last one that it has, if its refresh leaves it behind the publication.
+    """
 
     table: str
     rows: int
     grains: int
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,16 +86,18 @@ class ExpressionNotEvaluable(Terminal):
         self.dataset, self.unchecked = dataset, unchecked
 
 
-def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
+def gold_check(database: Any, gold: Gold, held: Held | None = None) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
-    `database` is a DuckDB connection in UTC. Only declared columns are compared. Returns UncheckedTable, and no
+    `database` is a DuckDB connection in UTC. Of a table on close the closed rows are expected, by what is `held`. Only
+    declared columns are compared. Returns UncheckedTable, and no
     findings, when DuckDB cannot evaluate the declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
     try:
-        database.execute(f"create or replace temp table recomputed as {recompute_sql(gold, silver)}")
+        recomputed = f"select * from ({recompute_sql(gold, silver)}) where {_expected(gold, held)}"
+        database.execute(f"create or replace temp table recomputed as {recomputed}")
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
         return UncheckedTable(table, _failing_expression(database, gold, silver), reason), []
@@ -103,6 +112,12 @@ def gold_check(database: Any, gold: Gold) -> tuple[GoldCheck | UncheckedTable, l
         reason = f"Spark and DuckDB, which recomputes it, may evaluate {', '.join(constructs)} differently"
         return UncheckedTable(table, expression, reason), findings
     return GoldCheck(table, rows, grains), findings
+
+
+def _expected(gold: Gold, held: Held | None) -> str:
+    """Return the condition of the rows that a table has by its refresh."""
+    timed = timed_by(gold)
+    return closing(timed, held.watermark).sql if held and timed and closes(gold) else "true"
 
 
 def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]]]:

@@ -29,6 +29,8 @@ def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Me
         return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
     if function in PLACED:
         return _placed(measure, expression, duckdb_expression(measure.by, silver))
+    if function == "top_k" and measure.weight:
+        return _heaviest(measure, expression, duckdb_expression(measure.weight, silver))
     if function == "top_k":
         return _top(measure, expression)
     if function == "approx_quantile":
@@ -66,6 +68,14 @@ def _top(measure: Measure, expression: str) -> str:
     ranked = f"list_sort(list_transform({counted}, lambda _each: {pair}))"
     named = "struct_pack(value := _each.v, count := -_each.n)"
     return f"coalesce(list_transform({ranked}, lambda _each: {named})[1:{measure.k}], [])"
+
+
+def _heaviest(measure: Measure, expression: str, weight: str) -> str:
+    pairs = f"select unnest(list(struct_pack(v := {expression}, w := {weight}))) as _each"
+    known = f"select * from ({pairs}) where _each.v is not null and _each.w is not null"
+    summed = f"select _each.v as _v, cast(sum(_each.w) as bigint) as _w from ({known}) group by all"
+    ranked = "list(struct_pack(value := _v, weight := _w) order by _w desc, _v)"
+    return f"coalesce((select {ranked}[1:{measure.k}] from ({summed})), [])"
 
 
 def _bins(measure: Measure, expression: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+import pyarrow.compute as pc
 
 from include.audit.gold_findings import columns_of, grained_sql
 from include.catalog.dataset import released_dataset
@@ -76,7 +77,7 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     database = memory_database()
     try:
         database.register("published", reading.arrow(table))
-        database.register("silver", reading.arrow(f"silver.{published.dataset}"))
+        database.register("silver", _silver_of(reading, published))
         rows = rows_with_keys(database, gold, table, keys)
         conditions = _origin_conditions(gold, rows[0], columns_of(database, "silver"))
         _create_origin(database, gold, conditions)
@@ -88,6 +89,13 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     finally:
         database.close()
     return RowOrigin(published, pipeline.topic, tuple(rows), tuple(ranges), tuple(records))
+
+
+def _silver_of(reading: PinnedTables, table: PublishedTable) -> Any:
+    """Return silver up to the batch that a table of gold has."""
+    silver = f"silver.{table.dataset}"
+    rows = reading.arrow(silver)
+    return rows if reading.table(silver).batch == table.batch else rows.filter(pc.field("_batch_id") <= table.batch)
 
 
 def refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:

@@ -29,6 +29,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "ratio": ("of", "to"),
 }
 """Functions with parameters; `value` is the expression."""
+OPTIONAL = {"top_k": ("weight",)}
+"""Parameters that may be left out."""
 EARLIEST = ("first", "min_by")
 """Functions that take the row with the least `by`."""
 PLACED = (*EARLIEST, "last", "max_by")
@@ -45,13 +47,15 @@ class Measure:
     """One measure: a function over an SQL expression of silver columns (`*`: any row; empty: a ratio).
 
     `by` orders the rows of first, last, min_by and max_by; `k` is how many values a top_k keeps; `at` is the quantile,
-    0.5 for the median; `bounds` separate the bins of a histogram; `of` and `to` are the measures of a ratio.
+    0.5 for the median; `weight` is an integer that a top_k adds up instead of counting rows; `bounds` separate the bins
+    of a histogram; `of` and `to` are the measures of a ratio.
     """
 
     name: str
     function: MeasureFunction
     expression: str = ""
     by: str = ""
+    weight: str = ""
     k: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
     at: Annotated[float, Field(ge=0, le=1)] = 0.5
     bounds: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(max_length=100)] = ()
@@ -73,7 +77,7 @@ def _parsed(name: str, function: str, given: Any) -> dict[str, Any]:
     expected = PARAMETERS.get(function)
     if expected is None:
         return {"name": name, "function": function, "expression": given}
-    if not isinstance(given, dict) or set(given) != set(expected):
+    if not isinstance(given, dict) or set(given) - set(OPTIONAL.get(function, ())) != set(expected):
         raise Unfit(f"must have {' and '.join(expected)}, is {shown(given)}", name, function)
     renamed = {"expression" if key == "value" else key: item for key, item in given.items()}
     return {"name": name, "function": function, **renamed}
@@ -94,6 +98,8 @@ def measure_expressions(measure: Measure) -> Iterator[Finding]:
         yield (measure.function, "value"), measure.expression
     if parameters is not None and "by" in parameters:
         yield (measure.function, "by"), measure.by
+    if measure.weight:
+        yield (measure.function, "weight"), measure.weight
 
 
 def measures_findings(measures: Sequence[Measure]) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from include.catalog.gold_refresh import EVERY_RUN, ON_CLOSE, Refresh
 from include.catalog.measures import Measure, ordered_by_time, parsed_measures
 from include.catalog.windows import Session, Window
 from include.catalog.yaml_declarations import Document, Duration, raise_problems
@@ -71,6 +72,7 @@ class AdditiveGold:
     measures: Annotated[tuple[Measure, ...], BeforeValidator(parsed_measures)] = ()
     session: Session | None = None
     where: str = "true"
+    refresh: Refresh = EVERY_RUN
     kind: Literal["additive"] = "additive"
 
 
@@ -84,6 +86,7 @@ class LatestGold:
     order_by: tuple[str, ...] = ()
     columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
     where: str = "true"
+    refresh: Refresh = EVERY_RUN
     kind: Literal["latest"] = "latest"
 
 
@@ -101,6 +104,7 @@ class QueryGold:
     window: Window | None = None
     keys: tuple[str, ...] = ()
     touched_by: str = "true"
+    refresh: Refresh = EVERY_RUN
     kind: Literal["query"] = "query"
 
 
@@ -212,6 +216,21 @@ def grain_columns(gold: Gold) -> tuple[str, ...]:
 def gold_session(gold: Gold) -> Session | None:
     """Return the sessions of a gold table; None when it has none."""
     return gold.session if isinstance(gold, AdditiveGold) else None
+
+
+def refresh_interval(gold: Gold) -> timedelta | None:
+    """Return how long a gold table may be behind; None when each run brings it up to date."""
+    return gold.refresh if isinstance(gold.refresh, timedelta) else None
+
+
+def timed_by(gold: Gold) -> Window | Session | None:
+    """Return what gives the rows of a gold table their time."""
+    return gold_window(gold) or gold_session(gold)
+
+
+def closes(gold: Gold) -> bool:
+    """Whether rows appear when the watermark has passed them."""
+    return gold.refresh == ON_CLOSE
 
 
 def row_condition(gold: Gold) -> str:

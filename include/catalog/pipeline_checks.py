@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from include.catalog.contract import Contract
+from include.catalog.gold_refresh import refresh_findings
 from include.catalog.measures import measures_findings
 from include.catalog.pipeline import (
     AdditiveGold,
@@ -19,6 +20,7 @@ from include.catalog.pipeline import (
     latest_keys,
     row_columns,
     time_columns,
+    timed_by,
 )
 from include.catalog.windows import session_findings, window_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
@@ -47,6 +49,8 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
         yield from _gold_findings(gold)
+        found = refresh_findings(gold.refresh, timed_by(gold), pipeline.event_time)
+        yield from ((("gold", gold.name, *key), why) for key, why in found)
     for table in pipeline.reference:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])

@@ -120,7 +120,9 @@ def print_audits(audits: list[DatasetAudit]) -> None:
         for check in each.gold:
             wrong = any(finding.table == check.table for finding in each.findings)
             verdict = f"[red]differs from {origin}[/]" if wrong else f"equal to its recomputation from {origin}"
-            console.print(f"  {check.table}: {check.rows:,} rows, {check.grains:,} grains, {verdict}", highlight=False)
+            behind = "" if check.batch is None else f", up to batch {check.batch} by its refresh"
+            counts = f"{check.rows:,} rows, {check.grains:,} grains"
+            console.print(f"  {check.table}: {counts}, {verdict}{behind}", highlight=False)
         for skipped in each.unchecked:
             expression = f" (in {skipped.expression!r})" if skipped.expression else ""
             text = f"  {skipped.table}: not checked, {skipped.reason}{expression}"

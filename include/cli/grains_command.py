@@ -13,26 +13,31 @@ from rich.console import Console
 from rich.table import Table
 
 from include.cli.option_types import AsJson
-from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states
+from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
 from include.settings import load_settings
 
 STATES = tuple(map(str, GrainState))
+SHOWN = ("_state", "_first_batch", "_last_batch", "_revision")
 
 
 def grains(
     dataset: Annotated[str, typer.Option("--dataset", help="The dataset.")],
     table: Annotated[str | None, typer.Option("--table", help="Only this gold table, window by window.")] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="With --table: each row with its state, as JSON lines.")] = False,
     state: Annotated[str | None, typer.Option("--state", help="Only open, closed, corrected or verified.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 20,
     json_: AsJson = False,
 ) -> None:
-    """Show which windows of gold are open, closed, corrected or verified.
+    """Show which windows and sessions of gold are open (early), closed (on time), corrected or verified.
 
     A grain is verified when a backfill has recomputed it since its last change and found it equal.
     """
 
     if state is not None and state not in STATES:
         raise typer.BadParameter(f"{state!r} is not one of {', '.join(STATES)}", param_hint="--state")
+    if rows:
+        _print_rows(dataset, table, state, limit)
+        return
     found = grain_states(load_settings(), dataset)
     known = sorted({window.table for window in found.windows})
     if table is not None and table not in known:
@@ -47,6 +52,21 @@ def grains(
     console.print(_listed(chosen, limit) if table else _counted(found, state))
     if table and len(chosen) > limit:
         console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)
+
+
+def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) -> None:
+    """Print rows of a table, one JSON object a line, with `_state`."""
+    if table is None:
+        raise typer.BadParameter("--rows needs --table", param_hint="--rows")
+    for batch in row_states(load_settings(), dataset, table.removeprefix("gold.")).to_batches():
+        for row in batch.to_pylist():
+            if state not in (None, row["_state"]):
+                continue
+            if limit == 0:
+                return
+            limit -= 1
+            shown = {name: value for name, value in row.items() if not name.startswith("_") or name in SHOWN}
+            typer.echo(json.dumps(shown, default=str))
 
 
 def _counted(found: GrainStates, state: str | None) -> Table:

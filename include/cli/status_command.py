@@ -306,6 +306,9 @@ def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
     for derived, sources in observed.unfollowed.items():
         parts = ", ".join(f"{source}: {number(count, 'all')}" for source, count in sources.items())
         console.print(f"  {derived}: batches of its sources not used yet: {parts}", highlight=False)
+    for dataset, tables in observed.unrefreshed.items():
+        parts = ", ".join(f"{table} has batch {batch:,}" for table, batch in tables.items())
+        console.print(f"  {dataset}: not refreshed yet: {parts}", highlight=False)
     for note in observed.unknown:
         console.print(f"  not known: {escape(note)}", highlight=False)
     console.print(f"  → {remedy}", highlight=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,12 @@ def commits_descending(table: Path, last: int | None = None) -> Iterator[Commit]
     while version >= 0 and has_commit(table, version):
         yield read_commit(table, version)
         version -= 1
+
+
+def newest_metadata(table: Path, version: int, key: str) -> Mapping[str, Any]:
+    """Return the metadata of the newest commit up to `version` whose metadata has `key`; empty when none has."""
+    found = (commit.metadata for commit in commits_descending(table, version))
+    return next((metadata for metadata in found if metadata is not None and key in metadata), {})
 
 
 def commits_following(table: Path, after: int) -> Iterator[Commit]:

@@ -17,9 +17,9 @@ from importlib import import_module
 
 from include.audit.audit_outcome import AuditOutcome, last_outcome
 from include.catalog.dataset import released_dataset
+from include.catalog.watermark import WatermarkProgress
 from include.errors import HeadraceError, Transient
 from include.ledger.ledger_reader import LedgerReader, open_reader
-from include.ledger.watermark import WatermarkProgress
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import open_plans
 from include.reading.publication import Publication, publications

@@ -15,6 +15,7 @@ from include.ledger.ledger_schema import (
     batches,
     corrections,
     open_engine,
+    publications,
     ranges,
     runs,
     sqlite_file,
@@ -131,6 +132,14 @@ class LedgerReader:
             ours &= c.last_batch > after
             found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
+
+    def publication_times(self, dataset: str, release: str) -> list[tuple[int, int]]:
+        """Return each published batch of a release, ascending, and when it was published, in milliseconds."""
+        with self._question() as connection:
+            c = publications.c
+            ours = (c.dataset == dataset) & (c.release == release)
+            found = connection.execute(select(c.batch, c.published_at_ms).where(ours).order_by(c.batch))
+            return [(int(batch), int(at)) for batch, at in found.tuples()]
 
     def run_counts(self, dataset: str, since: datetime | None = None, until: datetime | None = None) -> list[RunCounts]:
         """Return what rules have counted in each run of a dataset that was validated in [since, until)."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import getpid
+from typing import Any
 from uuid import uuid4
 
-from include.catalog.dataset import released_dataset
+from include.catalog.dataset import Dataset, released_dataset
+from include.catalog.gold_refresh import HOLDS, Closing, closing, held_of
+from include.catalog.pipeline import closes, timed_by
+from include.clients.delta_log import newest_metadata
 from include.paths import patch_path
 from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows
 from include.plans.plan import Plan
@@ -21,13 +26,42 @@ LAYERS = ("bronze", "silver", "rejected", "gold")
 
 
 def release_sides(settings: Settings, published: Publication, built: Publication) -> tuple[Side, Side]:
-    """Return what was published and what was built, at one bronze batch."""
+    """Return what was published and what was built, at one bronze batch; of tables on close what both have closed."""
 
     def side(publication: Publication) -> Side:
         tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
         return Side(released_dataset(settings, publication.dataset, publication.release), tables)
 
-    return side(published), side(built)
+    sides = side(published), side(built)
+    closed = [_closed(settings, s.dataset, p) for s, p in zip(sides, (published, built), strict=True)]
+    return _closed_on_both(sides[0], closed), _closed_on_both(sides[1], closed)
+
+
+def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> dict[str, Closing]:
+    """Return which rows are closed, for each table that has no others."""
+    tables, found = tables_of(settings, publication), {}
+    for gold in dataset.pipeline.gold:
+        table, timed = tables.get(f"gold.{gold.name}"), timed_by(gold)
+        if closes(gold) and table is not None and timed is not None:
+            held = held_of(newest_metadata(table.path, table.version, HOLDS))
+            found[table.name] = closing(timed, held.watermark)
+    return found
+
+
+def _closed_on_both(side: Side, closed: Sequence[Mapping[str, Closing]]) -> Side:
+    """Return a side without the rows that are open on a side that waits for them to close."""
+    tables = dict(side.tables)
+    for name, bound in ((name, bound) for each in closed for name, bound in each.items() if name in tables):
+        if bound.column in tables[name].schema.names:
+            tables[name] = tables[name].filter(closed_rows(bound))
+    return replace(side, tables=tables)
+
+
+def closed_rows(closed: Closing) -> Any:
+    """Return Arrow's condition of the rows that are closed."""
+    import pyarrow.compute as pc
+
+    return pc.scalar(False) if closed.bound is None else pc.field(closed.column) < closed.bound
 
 
 def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:

@@ -1,24 +1,32 @@
-"""State of each grain of gold, from watermark and backfills: open, closed, corrected or verified.
+"""State of each grain and row of gold, from watermark and backfills: open, closed, corrected or verified.
 
-Reads: published gold, the ledger's runs and verifications. Tables without a window (latest) have no such states.
+A row of an open grain is early, one of a closed grain is on time, and one of a corrected grain was so once. A session
+is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone (latest)
+have no such states.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from include.catalog.dataset import released_dataset
-from include.catalog.pipeline import Gold, gold_window, grain_columns
+from include.catalog.gold_refresh import HOLDS, held_of
+from include.catalog.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
+from include.catalog.watermark import Watermark, watermarks
 from include.catalog.window_sql import begin_sql, end_sql
+from include.catalog.windows import MICROSECOND
+from include.clients.delta_log import commits_descending
 from include.ledger.ledger_reader import Verification, open_reader
-from include.ledger.watermark import Watermark, watermarks
 from include.planning.plan_preconditions import refuse_unknown_dataset
 from include.reading.memory_database import memory_database
-from include.reading.publication import read_publication, tables_of
-from include.reading.published_tables import open_dataset
+from include.reading.publication import PublishedTable, read_publication, tables_of
+from include.reading.published_tables import TableUnknown, open_dataset
 from include.settings import Settings
 from include.sql_quoting import sql_identifier
 
@@ -26,8 +34,8 @@ LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class GrainState(StrEnum):
-    """OPEN: its window is not behind the watermark; CLOSED: it is; CORRECTED: it changed after that; VERIFIED: a
-    backfill recomputed it since its last change and found it equal."""
+    """OPEN: its window is not behind the watermark, or a later row may join its session; CLOSED: it is, or none may;
+    CORRECTED: it changed after that; VERIFIED: a backfill recomputed it since its last change and found it equal."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -55,26 +63,84 @@ class GrainStates:
     windows: tuple[GrainWindow, ...]
 
 
-def grain_states(settings: Settings, dataset: str) -> GrainStates:
-    """Return the states of a dataset's published gold. Raises NothingPublished and the ledger's errors."""
+@dataclass(frozen=True)
+class _PublishedGold:
+    """What decides on the states of a dataset's published gold."""
+
+    tables: Mapping[str, PublishedTable]
+    gold: Sequence[Gold]
+    known: list[Watermark]
+    verified: list[Verification]
+
+    def runs(self, gold: Gold) -> list[Watermark]:
+        """Return the watermarks before and after each change of a table: those of its refreshes, not of all runs."""
+        table = self.tables[f"gold.{gold.name}"]
+        return self.known if refresh_interval(gold) is None else as_refreshed(self.known, refreshes(table))
+
+
+def _published_gold(settings: Settings, dataset: str) -> _PublishedGold:
     refuse_unknown_dataset(settings, dataset)
     publication = read_publication(settings, dataset)
     declared = released_dataset(settings, dataset, publication.release)
     runs, verified = open_reader(settings).event_times(dataset, publication.release)
     known = list(watermarks(runs, declared.pipeline.lateness))
-    tables = tables_of(settings, publication)
+    gold = [gold for gold in declared.pipeline.gold if timed_by(gold) is not None]
+    return _PublishedGold(tables_of(settings, publication), gold, known, list(verified))
+
+
+def grain_states(settings: Settings, dataset: str) -> GrainStates:
+    """Return the states of a dataset's published gold. Raises NothingPublished and the ledger's errors."""
+    published = _published_gold(settings, dataset)
     windows: list[GrainWindow] = []
-    for gold in declared.pipeline.gold:
-        if gold_window(gold) is not None:
-            rows = open_dataset(tables[f"gold.{gold.name}"])
-            windows += windows_of(gold, rows, known, verified)
-    return GrainStates(dataset, known[-1].after if known else None, tuple(windows))
+    for gold in published.gold:
+        rows = open_dataset(published.tables[f"gold.{gold.name}"])
+        windows += windows_of(gold, rows, published.runs(gold), published.verified)
+    return GrainStates(dataset, published.known[-1].after if published.known else None, tuple(windows))
+
+
+def row_states(settings: Settings, dataset: str, table: str) -> Any:
+    """Return the rows of one gold table with `_state` as an Arrow table: early rows are open, those on time closed.
+
+    Raises NothingPublished, TableUnknown, and the ledger's errors.
+    """
+    published = _published_gold(settings, dataset)
+    gold = next((gold for gold in published.gold if gold.name == table), None)
+    if gold is None:
+        raise TableUnknown(f"gold.{table}", [f"gold.{each.name}" for each in published.gold])
+    rows = open_dataset(published.tables[f"gold.{table}"])
+    return rows_with_states(gold, rows, published.runs(gold), published.verified)
+
+
+def refreshes(table: PublishedTable) -> list[int]:
+    """Return the batches that a table with an interval held after each refresh, ascending."""
+    commits = (commit.metadata or {} for commit in commits_descending(table.path, table.version))
+    return sorted({held_of(metadata).batch for metadata in commits if HOLDS in metadata} - {-1})
+
+
+def as_refreshed(known: Sequence[Watermark], batches: Sequence[int]) -> list[Watermark]:
+    """Return the watermarks before and after refreshes up to these batches, from those of all runs."""
+    ends = [each.batch for each in known]
+
+    def after(batch: int) -> datetime | None:
+        place = bisect_right(ends, batch)
+        return known[place - 1].after if place else None
+
+    return [Watermark(batch, after(before), after(batch)) for before, batch in pairwise([-1, *batches])]
 
 
 def windows_of(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> list[GrainWindow]:
     """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
-    window = gold_window(gold)
-    assert window is not None, f"gold.{gold.name} has no window"
+    found = _classified(gold, rows, known, verified, WINDOWS).fetchall()
+    return [GrainWindow(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
+
+
+def rows_with_states(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> Any:
+    """Return the rows of a table (Arrow) with the state of their grain as `_state`, by the grain's columns."""
+    return _classified(gold, rows, known, verified, ROWS).to_arrow_table()
+
+
+def _classified(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification], sql: str) -> Any:
+    """Return the result of a query over `classified`, which has each grain with its state, and `gold`."""
     database = memory_database()
     database.register("gold", rows)
     before = [(b.batch, b.before or LONG_AGO) for b in known]
@@ -84,12 +150,23 @@ def windows_of(gold: Gold, rows: Any, known: list[Watermark], verified: list[Ver
         [(v.since, v.until, v.batch) for v in verified],
     )  # fmt: skip
     now = (known[-1].after if known else None) or LONG_AGO
-    start = sql_identifier(window.name)
-    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
-    sql = STATES.format(begin=begin_sql(window, start), end=end_sql(window, start), grain=grain)
-    found = database.execute(sql, [now]).fetchall()
-    database.close()
-    return [GrainWindow(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
+    names = [sql_identifier(name) for name in row_columns(gold)]
+    begin, end = _bounds_sql(gold)
+    same = " and ".join(f"gold.{name} is not distinct from classified.{name}" for name in names)
+    grain = ", ".join(names)
+    return database.sql((CLASSIFIED + sql).format(begin=begin, end=end, grain=grain, same=same), params=[now])
+
+
+def _bounds_sql(gold: Gold) -> tuple[str, str]:
+    """Return the first moment of a row's window or session, and the first at which the watermark has closed it."""
+    window, session = gold_window(gold), gold_session(gold)
+    if window is not None:
+        start = sql_identifier(window.name)
+        return begin_sql(window, start), end_sql(window, start)
+    assert session is not None, f"gold.{gold.name} has no time"
+    # A row exactly the gap after the last one still joins the session.
+    gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"
+    return f"{sql_identifier(session.start)}::timestamptz", f"{sql_identifier(session.end)}::timestamptz + {gap}"
 
 
 def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
@@ -98,27 +175,30 @@ def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) 
         database.executemany(f"insert into {name} values ({', '.join('?' * len(rows[0]))})", rows)
 
 
-STATES = """
+CLASSIFIED = """
 with grains as (
     select
-        {begin} as start,
-        {end} as stop,
-        max(_last_batch) as batch
+        {grain},
+        {begin} as _start,
+        {end} as _stop,
+        max(_last_batch) as _batch
     from gold group by {grain}
 ),
 classified as (
     select
-        g.start,
-        g.batch,
+        {grain},
+        _start,
+        _batch,
         case
             when exists (
-                from verified v where v.since <= g.start and g.stop <= v.until and v.batch >= g.batch
+                from verified v where v.since <= g._start and g._stop <= v.until and v.batch >= g._batch
             ) then 'verified'
-            when g.stop > ? then 'open'
-            when r.watermark >= g.stop then 'corrected'
+            when g._stop > ? then 'open'
+            when r.watermark >= g._stop then 'corrected'
             else 'closed'
-        end as state
-    from grains g asof left join runs r on g.batch >= r.batch
+        end as _state
+    from grains g asof left join runs r on g._batch >= r.batch
 )
-select start, state, count(*), max(batch) from classified group by all order by start, state
 """
+WINDOWS = "select _start, _state, count(*), max(_batch) from classified group by all order by _start, _state"
+ROWS = "select gold.*, classified._state from gold join classified on {same} order by {grain}"

@@ -52,10 +52,14 @@ class PublicationAhead(Terminal):
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of one Delta table; `path` is relative to the warehouse."""
+    """One version of one Delta table; `path` is relative to the warehouse.
+
+    `batch`: the last batch that it has, of a gold table that is behind the publication by its `refresh`; else None.
+    """
 
     path: str
     version: int
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class SourceVersion:
 class Publication:
     """What readers see of a dataset.
 
-    All tables together hold exactly the batches up to `batch` (inclusive), that is the records below
+    All tables together hold exactly the batches up to `batch` (inclusive), or their own one, that is the records below
     `offsets[partition]` (exclusive end offsets of Kafka). `tables` is keyed by full name: `silver.flights`. Of a
     derived dataset `batch` is the number of its last run, and `sources` has the tables that it used, by full name.
     """
@@ -172,10 +176,16 @@ def published_tables(settings: Settings) -> dict[str, PublishedTable]:
 def tables_of(settings: Settings, publication: Publication) -> dict[str, PublishedTable]:
     """Return the tables that one publication pins, by full name."""
     p, root = publication, warehouse(settings)
+    batches = {name: p.batch if table.batch is None else table.batch for name, table in p.tables.items()}
     return {
-        name: PublishedTable(name, root / table.path, table.version, p.dataset, p.release, p.batch)
+        name: PublishedTable(name, root / table.path, table.version, p.dataset, p.release, batches[name])
         for name, table in p.tables.items()
     }
+
+
+def batches_behind(publication: Publication) -> dict[str, int]:
+    """Return the last batch of each table that its refresh leaves behind the publication."""
+    return {name: table.batch for name, table in publication.tables.items() if table.batch is not None}
 
 
 def publish(settings: Settings, publication: Publication) -> None:
@@ -207,9 +217,13 @@ def publication_json(publication: Publication) -> dict[str, Any]:
         "batch": publication.batch,
         "published_at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "offsets": {str(partition): end for partition, end in sorted(publication.offsets.items())},
-        "tables": {name: {"path": t.path, "version": t.version} for name, t in publication.tables.items()},
+        "tables": {name: _without_nulls(asdict(table)) for name, table in publication.tables.items()},
         **({"sources": sources} if sources else {}),
     }
+
+
+def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def publication_from_json(data: Mapping[str, Any]) -> Publication:
@@ -220,6 +234,8 @@ def publication_from_json(data: Mapping[str, Any]) -> Publication:
         batch=int(data["batch"]),
         published_at=datetime.fromisoformat(data["published_at"]),
         offsets={int(partition): int(end) for partition, end in data["offsets"].items()},
-        tables={name: TableVersion(str(t["path"]), int(t["version"])) for name, t in data["tables"].items()},
+        tables={
+            name: TableVersion(str(t["path"]), int(t["version"]), t.get("batch")) for name, t in data["tables"].items()
+        },
         sources={name: SourceVersion(**source) for name, source in data.get("sources", {}).items()},
     )

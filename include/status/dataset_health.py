@@ -9,8 +9,8 @@ from typing import Protocol
 
 from include.catalog.dataset import DatasetUnknown, released_dataset
 from include.catalog.derived_dataset import all_dataset_names, derived_names
+from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import DatasetTotals, open_reader
-from include.ledger.watermark import WatermarkProgress
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import desired_stream

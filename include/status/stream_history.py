@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import LedgerReader
 from include.ledger.run_history import BatchTimes, RecordedRun
-from include.ledger.watermark import WatermarkProgress
 
 MINUTE_MS = 60_000
 HOUR = 60

@@ -21,7 +21,7 @@ from include.clients.kafka import TopicMissing, log_end_offsets, log_start_offse
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
-from include.reading.publication import Publication, find_publication, published_tables, tables_of
+from include.reading.publication import Publication, batches_behind, find_publication, published_tables, tables_of
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import desired_stream
@@ -272,11 +272,14 @@ class CatchUpProgress:
     held: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unfollowed: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     """By derived dataset the sources of which it has not used all batches, with how many."""
+    unrefreshed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By dataset the gold tables that their refresh leaves behind, with the batch that they have."""
 
     @property
     def caught_up(self) -> bool:
         """Whether everything in Kafka is published and can be read, in derived datasets too."""
-        return not self.behind and not self.unknown and not self.held and not self.unfollowed
+        waiting = self.behind or self.held or self.unfollowed or self.unrefreshed
+        return not waiting and not self.unknown
 
 
 def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress:
@@ -302,8 +305,9 @@ def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress
     ends = {name: extent.end for name, extent in known.items()}
     held = {name: extent.held for name, extent in known.items() if extent.held}
     unfollowed = {name: unused for name in derived if (unused := sources_behind(settings, name))}
-    blocked_by = blocking_process(observe_processes(settings, sorted({*behind, *unfollowed})))
-    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held, unfollowed)
+    unrefreshed = {name: found for name, each in published.items() if each and (found := batches_behind(each))}
+    blocked_by = blocking_process(observe_processes(settings, sorted({*behind, *unfollowed, *unrefreshed})))
+    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held, unfollowed, unrefreshed)
 
 
 def requested_derived(settings: Settings) -> list[str]:

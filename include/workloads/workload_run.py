@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.status.stream_progress import observe_catch_up
 from include.workloads.oracle_rows import Expected, differing_rows
+from include.workloads.workload_checks import bytes_of_gold, freshness, permuted, replayed
 from include.workloads.workload_registry import DERIVED, WORKLOADS, Workload, declared_lines
 
 FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
@@ -66,6 +67,9 @@ class WorkloadResult:
     """A workload's events, the published rows of its gold tables, and the tables whose rows differ from the oracle's.
 
     `seconds` is from the first record sent to the publication of all; None when an earlier run had sent them.
+    `freshness`: seconds from its Kafka timestamp to its publication, which 95 % of the records did not exceed.
+    `replay`: rows that a replay of everything changes. `orders`: of so many other orders of arrival, how many gave the
+    same bytes. None: not checked.
     """
 
     name: str
@@ -75,9 +79,20 @@ class WorkloadResult:
     differing: dict[str, int]
     seconds: float | None
     audit: DatasetAudit
+    freshness: float | None = None
+    replay: int | None = None
+    orders: tuple[int, int] | None = None
 
 
-def run_workload(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:
+@dataclass(frozen=True)
+class Checks:
+    """What to check in addition to the oracle: a `replay` of everything, and this many other orders of arrival."""
+
+    replay: bool = False
+    permutations: int = 0
+
+
+def run_workload(settings: Settings, name: str, events: int, report: Reporter, checks: Checks) -> WorkloadResult:
     """Run a workload with its first `events` events (0: all of them). Raises NotPublished."""
     workload = WORKLOADS[name]
     frame = first_events(workload.feed, events)
@@ -86,8 +101,23 @@ def run_workload(settings: Settings, name: str, events: int, report: Reporter) -
     seconds = _sent_and_published(settings, workload, frame, bootstrap)
     tables, differing = _compared(settings, workload.expected(frame["value"]))
     audit = audit_dataset(settings, name, partial(open_topic, bootstrap), lambda _: None)
+    replay = replayed(settings, name) if checks.replay else None
     down(settings, report, [name])
-    return WorkloadResult(name, declared_lines(name), frame.height, tables, differing, seconds, audit)
+    orders = _permuted(settings, workload, frame, report, checks.permutations) if checks.permutations else None
+    found = WorkloadResult(name, declared_lines(name), frame.height, tables, differing, seconds, audit)
+    return replace(found, freshness=freshness(settings, name), replay=replay, orders=orders)
+
+
+def _permuted(
+    settings: Settings, workload: Workload, frame: pl.DataFrame, report: Reporter, count: int
+) -> tuple[int, int]:
+    """Return how many of `count` orders of arrival gave the bytes that are published, and `count`."""
+    expected, equal = bytes_of_gold(settings, workload.feed.name), 0
+    for seed in range(1, count + 1):
+        found = permuted(settings, workload.feed, frame, seed, _await_published, lambda _: None)
+        equal += found == expected
+        report(f"order {seed} of {count}: {'equal' if found == expected else 'other bytes'}")
+    return equal, count
 
 
 def run_derived(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:

@@ -24,6 +24,7 @@ from include.reading.publication import publish
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import active_releases_file
+from spark_jobs.engine.interval_refresh import refresh_due, refresh_up_to
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
@@ -35,6 +36,7 @@ from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.lease import Lease, take_lease
 
 SHADOW_RETRY_SECONDS = 30.0
+LOOK_SECONDS = 0.2
 
 
 class ShadowBehind(Terminal):
@@ -74,6 +76,10 @@ class ActiveRelease:
     release: Release
     lease: Lease
     not_before: float = 0.0
+    look_at: float = 0.0
+    """When (monotonic seconds) gold tables with an interval are looked at again."""
+    is_unpublished: bool = False
+    """Whether such a table was refreshed, and the publication did not follow."""
 
     @property
     def name(self) -> str:
@@ -81,13 +87,35 @@ class ActiveRelease:
         return self.release.dataset.release
 
     def refine_next(
-        self, settings: Settings, last: int, *, publishing: bool, most_rows: int | None = None
+        self,
+        settings: Settings,
+        last: int,
+        *,
+        publishing: bool,
+        most_rows: int | None = None,
+        refreshing: bool = True,
     ) -> RunReport | None:
-        """Execute the next run up to bronze batch `last`; return None when there is none."""
+        """Execute the next run up to bronze batch `last`; return None when there is none.
+
+        Without `refreshing` gold tables with an interval stay as they are.
+        """
         bounds = next_run(self.release, last, most_rows or settings.refine_records)
         if bounds is None:
             return None
-        return refine(settings, self.release, *bounds, self.lease.epoch, publishing=publishing)
+        now = time.time() if refreshing else None
+        return refine(settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now)
+
+    def refresh(self, settings: Settings, *, publishing: bool) -> bool:
+        """Bring gold tables up to date whose interval is over, and publish them; return whether there was one."""
+        if time.monotonic() < self.look_at:
+            return False
+        self.look_at = time.monotonic() + LOOK_SECONDS
+        done = refresh_due(self.release, self.lease.epoch, time.time())
+        self.is_unpublished |= done
+        if self.is_unpublished and publishing:
+            publish(settings, publication_of(settings, self.release, refined_batch(self.release)))
+            self.is_unpublished = False
+        return done
 
 
 @dataclass
@@ -136,7 +164,8 @@ class ActiveReleases:
             if time.monotonic() < shadow.not_before:
                 continue
             try:
-                if shadow.refine_next(self.settings, last, publishing=False) is not None:
+                ran = shadow.refine_next(self.settings, last, publishing=False) is not None
+                if ran or shadow.refresh(self.settings, publishing=False):
                     return True
             except OwnershipLost as error:
                 self.shadows.remove(shadow)
@@ -197,13 +226,14 @@ class ActiveReleases:
 
 
 def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Release) -> None:
-    """Refine `shadow` up to the published batch. Raises ShadowBehind, ReleaseIncomplete."""
+    """Refine `shadow` up to the published batch, all of its gold tables. Raises ShadowBehind, ReleaseIncomplete."""
     last = refined_batch(published)
     while shadow.refine_next(settings, last, publishing=False) is not None:
         pass
     if refined_batch(shadow.release) < last:
         raise ShadowBehind(shadow.name, refined_batch(shadow.release), last)
     refuse_incomplete(shadow.release, last)
+    refresh_up_to(shadow.release, shadow.lease.epoch, {}, time.time())
 
 
 def refuse_incomplete(release: Release, last: int) -> None:

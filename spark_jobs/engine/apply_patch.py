@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from include.app_ids import plan_app_id
+from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
 from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
@@ -24,6 +25,7 @@ from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
+from spark_jobs.layers.gold_update import GoldUpdate, held_by
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_tables import MONTH_IN_SQL
@@ -221,6 +223,9 @@ def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str,
     rows, old = patched_rows(target, silver, grains, parquet_files(place), facts["batch"])
     added, _ = write_gold(target, rows, f"{patch.plan}-{patch.way}", old, facts["batch"])
     metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
+    if target.gold.refresh != EVERY_RUN:
+        # A row of the patch may have moved the beginning of an open session.
+        metadata |= GoldUpdate(holds=replace(held_by(target), since=None)).metadata
     table.commit(facts["app_id"], patch.way, metadata, added, old)
 
 

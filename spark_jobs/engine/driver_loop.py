@@ -66,7 +66,7 @@ class DriverLoop:
                 raise LeaseLost(self.dataset, self.lease.path)
             self.supervisor.restart_ended()
             self._execute_request()
-            worked = self._refine_next() or self._advance_shadow()
+            worked = self._refine_next() or self._refresh() or self._advance_shadow()
             if worked:
                 self.compaction.note_run()
             if not self._compact() and not self._clean_up() and not worked:
@@ -92,6 +92,18 @@ class DriverLoop:
             return False
         self._note_run(run)
         return True
+
+    def _refresh(self) -> bool:
+        """Bring gold tables up to date whose interval is over; return whether there was one."""
+        if self.pause or self.active.is_patching:
+            return False
+        try:
+            return self.active.published.refresh(self.settings, publishing=True)
+        except (OwnershipLost, PublicationAhead):
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
+            self._halt(error)
+            return False
 
     def _advance_shadow(self) -> bool:
         worked = not self.active.is_patching and self.active.advance_shadow()

@@ -2,39 +2,102 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 from pyspark.ml.clustering import KMeans
 from pyspark.ml.evaluation import ClusteringEvaluator, RegressionEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.functions import vector_to_array
 from pyspark.ml.recommendation import ALS
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.catalog import analyses
+from include.durable_files import write_atomically
 
 HELD_OUT = 5
 """One in so many ratings is left out of the training, to measure the error on it."""
 Figures = dict[str, float]
+Centres = list[list[float]]
+POINT = "_point"
+TOLERANCE = 1e-4
+"""Centres that moved less are final; MLlib's default."""
 
 
-def clustered(declared: analyses.KMeans, rows: DataFrame) -> tuple[DataFrame, Figures]:
+def clustered(declared: analyses.KMeans, rows: DataFrame, centres_file: Path) -> tuple[DataFrame, Figures]:
     """Return key, features and cluster of each row without nulls, and the silhouette of the clusters (-1 to 1).
 
-    Clusters are numbered by their size, the largest is 0.
+    Clusters are numbered by their size, the largest is 0. After each iteration the centres are written to a file, and
+    read there when the process died meanwhile: MLlib's own loop cannot start from given centres.
     """
     known = rows.select(declared.key, *(F.col(name).cast("double") for name in declared.features)).dropna()
     known = known.orderBy(declared.key).coalesce(1)
     assembled = VectorAssembler(inputCols=declared.features, outputCol="_raw").transform(known)
     scaled = StandardScaler(inputCol="_raw", outputCol="features", withMean=True).fit(assembled).transform(assembled)
-    model = KMeans(k=declared.clusters, seed=declared.seed, maxIter=declared.iterations, predictionCol="_cluster")
-    found = model.fit(scaled).transform(scaled).cache()
+    scaled = scaled.withColumn(POINT, vector_to_array(F.col("features"))).cache()
+    iteration, centres = _final_centres(declared, scaled, centres_file)
+    found = scaled.withColumn("_cluster", _nearest(centres)).cache()
     sizes = found.groupBy("_cluster").agg(F.count("*").alias("_rows"), F.min(declared.key).alias("_first"))
     order = Window.orderBy(F.desc("_rows"), "_first")
     numbered = sizes.withColumn("cluster", F.row_number().over(order) - 1).select("_cluster", "cluster")
     silhouette = ClusteringEvaluator(predictionCol="_cluster").evaluate(found) if sizes.count() > 1 else 0.0
     result = found.join(numbered, "_cluster").select(declared.key, *declared.features, "cluster")
-    return result.orderBy("cluster", declared.key), {"silhouette": float(silhouette)}
+    return result.orderBy("cluster", declared.key), {"silhouette": float(silhouette), "iterations": float(iteration)}
+
+
+def _final_centres(declared: analyses.KMeans, scaled: DataFrame, file: Path) -> tuple[int, Centres]:
+    """Return the number of iterations (Lloyd's) and the centres after them, from the first or the written ones on."""
+    iteration, centres = _read_centres(file) or (1, _first_centres(declared, scaled))
+    _write_centres(file, iteration, centres)
+    while iteration < declared.iterations:
+        following = next_centres(scaled, centres)
+        moved = max(math.dist(old, new) for old, new in zip(centres, following, strict=True))
+        iteration, centres = iteration + 1, following
+        _write_centres(file, iteration, centres)
+        if moved <= TOLERANCE:
+            break
+    return iteration, centres
+
+
+def _first_centres(declared: analyses.KMeans, scaled: DataFrame) -> Centres:
+    model = KMeans(k=declared.clusters, seed=declared.seed, maxIter=1).fit(scaled)
+    return sorted([float(value) for value in centre] for centre in model.clusterCenters())
+
+
+def next_centres(points: DataFrame, centres: Centres) -> Centres:
+    """Return the mean of the points nearest to each centre; a centre without points stays."""
+    means = F.array(*(F.avg(F.col(POINT)[place]) for place in range(len(centres[0]))))
+    found = points.groupBy(_nearest(centres).alias("_cluster")).agg(means.alias("_mean")).collect()
+    moved = {int(row["_cluster"]): [float(value) for value in row["_mean"]] for row in found}
+    return [moved.get(number, centre) for number, centre in enumerate(centres)]
+
+
+def _nearest(centres: Centres) -> Column:
+    """Return the number of the centre that is nearest to a point; of equal ones the first."""
+    distances = F.array(*(_distance(centre) for centre in centres))
+    return (F.array_position(distances, F.array_min(distances)) - 1).cast("int")
+
+
+def _distance(centre: Sequence[float]) -> Column:
+    squares = ((F.col(POINT)[place] - F.lit(value)) ** 2 for place, value in enumerate(centre))
+    return reduce(add, squares)
+
+
+def _read_centres(file: Path) -> tuple[int, Centres] | None:
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return int(found["iteration"]), found["centres"]
+
+
+def _write_centres(file: Path, iteration: int, centres: Centres) -> None:
+    write_atomically(file, json.dumps({"iteration": iteration, "centres": centres}))
 
 
 def recommended(declared: analyses.Recommendations, rows: DataFrame, checkpoints: Path) -> tuple[DataFrame, Figures]:

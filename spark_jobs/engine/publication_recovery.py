@@ -16,6 +16,7 @@ from include.reading.publication import Publication, find_publication, publish, 
 from include.settings import Settings
 from include.state.release_files import active_releases_file
 from spark_jobs.engine.active_releases import recorded_releases
+from spark_jobs.engine.interval_refresh import interval_tables
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release
@@ -79,13 +80,24 @@ def republish(settings: Settings, release: Release) -> str | None:
         # It is not synced either, and is derived again.
         index_file(identities_path(settings, name, release.dataset.release)).remove()
         replace_publication(settings, publication_of(settings, release, done))
-    elif done >= 0 and (published is None or published.batch < done) and unfinished is None:
+    elif done >= 0 and unfinished is None and _is_behind(settings, release, published, done):
         publish(settings, publication_of(settings, release, done))
     record = active_releases_file(settings, name)
     if published is not None and not record.path.exists():
         # Names the release if publication.json is deleted while another release has tables.
         record.write([release.dataset.release])
     return event
+
+
+def _is_behind(settings: Settings, release: Release, published: Publication | None, done: int) -> bool:
+    """Whether a crash left the publication behind batch `done`, or behind a refresh of gold tables with an interval."""
+    if published is None or published.batch < done:
+        return True
+    names = [target.table.spec.name for target in interval_tables(release)]
+    if not names or published.release != release.dataset.release:
+        return False
+    current = publication_of(settings, release, done).tables
+    return any(current[name] != published.tables.get(name) for name in names)
 
 
 def _loss(release: Release, published: Publication, done: int) -> str | None:

@@ -19,6 +19,7 @@ from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
 from spark_jobs.layers.gold_rows import rows_of_grains, touched_grains
+from spark_jobs.layers.gold_update import held_by, held_rows, held_silver
 from spark_jobs.layers.row_provenance import with_grains_replaced
 from spark_jobs.storage.data_files import Bound, DataFile
 from spark_jobs.storage.delta_table import Table
@@ -52,7 +53,8 @@ def visible(schema: StructType) -> StructType:
 def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
-    `silver` and the target are pinned at `batch`; the slice's silver is in `folder`. Returns how many grains differ.
+    Only from the rows that the table holds by its `refresh`. `silver` and the target are pinned at `batch`; the slice's
+    silver is in `folder`. Returns how many grains differ.
     """
     spark, gold, table, name = target.spark, target.gold, target.table, target.table.spec.name
     rows = {s: read_folder(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
@@ -62,7 +64,9 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     places = rows["before"].select(*PLACE).unionByName(rows["after"].select(*PLACE)).distinct()
     outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, list(PLACE), "left_anti")
     shown = visible(table.spec.data_schema)
-    fresh = rows_of_grains(gold, outside.unionByName(rows["after"]), grains, batch)
+    held = held_by(target)
+    whole = held_silver(gold, held, outside.unionByName(rows["after"]))
+    fresh = held_rows(gold, held, rows_of_grains(gold, whole, grains, batch))
     write_folder(fresh.select(*shown.fieldNames()), folder.rows("after", name))
     moved = rows["removed"].unionByName(rows["added"])
     write_folder(touched_grains(gold, moved), folder.staging("moved") / name)
@@ -97,12 +101,13 @@ from (
 def patched_rows(
     target: GoldTable, silver: Table, grains: DataFrame, written: Sequence[Path], batch: int
 ) -> tuple[DataFrame, list[DataFile]]:
-    """Return the rows with which `grains`, which stand in the files `written`, are computed again from all of silver.
+    """Return the rows with which `grains`, which stand in the files `written`, are computed again.
 
-    Also return the files of the table that they replace.
+    From all of silver that the table holds. Also return the files of the table that they replace.
     """
     spark, gold, table = target.spark, target.gold, target.table
     old = touched_files(target, grains_in(gold, written))
+    held = held_by(target)
     whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
-    fresh = rows_of_grains(gold, whole, grains, batch)
+    fresh = held_rows(gold, held, rows_of_grains(gold, held_silver(gold, held, whole), grains, batch))
     return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch), old

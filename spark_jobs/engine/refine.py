@@ -42,19 +42,27 @@ class RunReport:
 
 
 def refine(
-    settings: Settings, release: Release, first: int, last: int, epoch: int, *, publishing: bool = True
+    settings: Settings,
+    release: Release,
+    first: int,
+    last: int,
+    epoch: int,
+    *,
+    publishing: bool = True,
+    now: float | None = None,
 ) -> RunReport:
     """Advance all tables of a release from batch `first - 1` to `last`, publish, and return the report.
 
-    A shadow release is advanced without `publishing`. Raises RowsUnaccounted or OwnershipLost with nothing published;
+    A shadow release is advanced without `publishing`. `now`: seconds since 1970, by which tables with an interval are
+    refreshed; None refreshes none. Raises RowsUnaccounted or OwnershipLost with nothing published;
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
     report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
     with report.step("silver"):
-        silver = commit_silver(release.writer, run)
+        commit_silver(release.writer, run)
     with report.step("gold"):
-        commit_gold(release.gold, release.writer, silver, run)
+        commit_gold(release.gold, release.writer, run, now)
     if publishing:
         with report.step("publish"):
             publish(settings, publication_of(settings, release, last))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
+from include.catalog.gold_refresh import held_of
+from include.catalog.pipeline import refresh_interval
 from include.paths import warehouse
 from include.reading.publication import Publication, TableVersion
 from include.settings import Settings
@@ -19,6 +23,7 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
     own |= {target.table: target.app_id for target in release.gold}
     commits = {writer.bronze: latest_patch(writer.bronze, in_bronze)}
     commits |= {table: latest_patch(table, commit_of(table, app_id, batch)) for table, app_id in own.items()}
+    behind = _behind(release, {table.spec.name: metadata_of(commit) for table, commit in commits.items()}, batch)
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
         dataset=release.dataset.name,
@@ -27,7 +32,16 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
         published_at=datetime.fromtimestamp(latest / 1000, UTC),
         offsets={int(p): span[1] for p, span in metadata_of(in_bronze)["offsets"].items()},
         tables={
-            table.spec.name: TableVersion(str(table.spec.path.relative_to(root)), commit.version)
+            table.spec.name: TableVersion(
+                str(table.spec.path.relative_to(root)), commit.version, behind.get(table.spec.name)
+            )
             for table, commit in commits.items()
         },
     )
+
+
+def _behind(release: Release, commits: Mapping[str, Mapping[str, Any]], batch: int) -> dict[str, int]:
+    """Return the last batch of each gold table that is behind `batch` by its refresh, given the tables' commits."""
+    names = [target.table.spec.name for target in release.gold if refresh_interval(target.gold) is not None]
+    held = {name: held_of(commits[name]).batch for name in names}
+    return {name: last for name, last in held.items() if last < batch}

@@ -1,7 +1,8 @@
 """Learning job: fits a model of MLlib to the rows of an analysis.
 
 Reads: `rows.parquet` and `declared.json` of the run's folder. Writes: `result/` there. Guarantee: the same rows and
-seed give the same result. After a crash: it starts again; the result is replaced whole. Does not: publish.
+seed give the same result. After a crash: k-means continues after its last iteration, ALS (MLlib cannot start from
+factors) from the start; the result is replaced whole. Does not: publish.
 
 Usage: python -m spark_jobs.jobs.learning_job FOLDER. Prints one JSON object: the model's figures.
 """
@@ -28,7 +29,7 @@ def learn(settings: Settings, folder: Path) -> None:
     declared = model.validate_json((folder / "declared.json").read_bytes())
     rows = open_session(settings, f"headrace analysis {folder.parent.name}").read.parquet(str(folder / "rows.parquet"))
     if isinstance(declared, KMeans):
-        found, figures = clustered(declared, rows)
+        found, figures = clustered(declared, rows, folder / "centres.json")
     else:
         found, figures = recommended(declared, rows, folder / "checkpoints")
     found.coalesce(1).write.mode("overwrite").parquet(str(folder / "result"))

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
 from include.paths import reading_lock_path
-from include.reading.publication import Publication, publication_json, read_publication
+from include.reading.publication import Publication, batches_behind, publication_json, read_publication
 from include.settings import Settings
 from include.state.file_locks import shared_lock
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
+from spark_jobs.engine.interval_refresh import is_ahead, refresh_up_to
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
@@ -46,11 +47,14 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
             if stop.is_set():
                 return None
             rows = RUN_FACTOR * settings.refine_records
-            run = shadow.refine_next(settings, published.batch, publishing=False, most_rows=rows)
+            run = shadow.refine_next(settings, published.batch, publishing=False, most_rows=rows, refreshing=False)
             if run is not None:
                 report(at="batches", done=run.batches[1] + 1, of=published.batch + 1)
-        ahead = refined_batch(shadow.release) > published.batch
+        # Both sides of the comparison hold the same batches, also in tables that are behind.
+        behind = batches_behind(published)
+        ahead = refined_batch(shadow.release) > published.batch or is_ahead(shadow.release, behind)
         if not ahead and time.monotonic() - began < CAUGHT_UP_SECONDS:
+            refresh_up_to(shadow.release, shadow.lease.epoch, behind, time.time())
             return published
         if stop.wait(0.2):
             return None

@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import Dataset
+from include.catalog.event_times import FIRST, LAST
 from include.catalog.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
     QueryGold,
+    gold_session,
     partition_expression,
     pruning_column,
     row_columns,
@@ -46,14 +49,17 @@ from spark_jobs.layers.gold_files import (
     window_bounds,
 )
 from spark_jobs.layers.gold_rows import gold_rows, touched_grains
+from spark_jobs.layers.gold_update import GoldUpdate, held_by, refresh_update, update_of_run
 from spark_jobs.layers.latest_gold import merged_latest
 from spark_jobs.layers.query_gold import merged_query
-from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.refine_run import RefineRun, facts_of
+from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.table_commits import REFRESH
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
@@ -78,35 +84,66 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
-def commit_gold(targets: Sequence[GoldTable], writer: SilverTables, silver: Sequence[DataFile], run: RefineRun) -> None:
-    """Commit a run to every gold table; `silver` are silver's files of the run as committed.
+def commit_gold(targets: Sequence[GoldTable], writer: SilverTables, run: RefineRun, now: float | None = None) -> None:
+    """Commit a run, which silver has, to every gold table; tables with an interval that is over at `now` catch up.
 
     Raises OwnershipLost, GoldBroken.
     """
-    facts = run.facts(writer.dataset)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        for _ in pool.map(lambda target: _commit_table(target, writer.silver, silver, run.last, facts), targets):
+        for _ in pool.map(lambda target: _commit_run(target, writer, run, now), targets):
             pass
     pass_step(Step.ALL_GOLD_COMMITTED, run.last)
 
 
-def _commit_table(
-    target: GoldTable, silver: Table, fresh: Sequence[DataFile], batch: int, facts: Mapping[str, Any]
-) -> None:
-    """Merge the silver files `fresh`, which are those of the run that ends with `batch`, into one table."""
-    table = target.table
-    if table.committed(target.app_id) >= batch:
+def _commit_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> None:
+    if target.table.committed(target.app_id) >= run.last:
         return
+    update = update_of_run(target, writer, run, now)
+    _commit_update(target, writer, update, (target.app_id, run.last), run.facts(writer.dataset))
+
+
+def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int, now: float) -> None:
+    """Bring a table with an interval up to batch `upto` between two runs; the commit belongs to no run.
+
+    Raises OwnershipLost, GoldBroken.
+    """
+    update = refresh_update(writer.silver, held_by(target), upto, now)
+    _commit_update(target, writer, update, (f"{target.app_id}{REFRESH}", upto), facts_of(writer.dataset, epoch))
+
+
+def _commit_update(
+    target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: tuple[str, int], facts: Mapping[str, Any]
+) -> None:
+    """Merge the rows of an update into one table; the transaction's version is the last batch."""
+    table, batch = target.table, transaction[1]
     old, added, grains = list[DataFile](), list[DataFile](), 0
-    if fresh:
+    if update.parts:
         with failure_named(facts["dataset"], table):
-            old = near_sessions(target.gold, fresh, touched_files(target, grains_of_silver(target.gold, silver, fresh)))
-            new = silver.read(target.spark, fresh)
-            rows = _merged(target, silver, new, table.read(target.spark, old), fresh, batch)
-            added, grains = write_gold(target, rows, f"b{batch:08d}-{facts['epoch']}", old, batch)
+            old = _replaced_files(target, writer.silver, update)
+            rows = _merged(target, writer.silver, update, table.read(target.spark, old), batch)
+            opened, session = Observation(), gold_session(target.gold)
+            if session is not None and update.sessions is not None:
+                rows = closed_sessions(session, update.sessions, rows, opened)
+            # Never the folder of a run, whose files are committed.
+            kind = "b" if transaction[0] == target.app_id else "refresh-"
+            added, grains = write_gold(target, rows, f"{kind}{batch:08d}-{facts['epoch']}", old, batch)
+            if update.sessions is not None:
+                update = update.with_open_sessions(opened.get[OPEN_SINCE])
     pass_step(Step.GOLD_WRITTEN, batch)
-    table.commit(target.app_id, batch, gold_metadata(target, added, old, grains, facts), added, old)
+    metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": transaction[0]} | update.metadata
+    table.commit(*transaction, metadata, added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
+
+
+def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> list[DataFile]:
+    """Return the table's files that may have the grains of the update's late rows; closed windows are new to it."""
+    gold, late, session = target.gold, update.late.files if update.late else (), gold_session(target.gold)
+    found = near_sessions(gold, late, touched_files(target, grains_of_silver(gold, silver, late))) if late else []
+    if session is None or update.sessions is None:
+        return found
+    open_since = update.holds.since if update.holds else None
+    recent = files_within(target.table, session.end, [(open_since or FIRST, LAST)])
+    return list({file.path: file for file in (*found, *recent)}.values())
 
 
 @contextmanager
@@ -130,17 +167,25 @@ def write_gold(
     return cut_files(target, added, old, changed, batch), changed
 
 
-def _merged(
-    target: GoldTable, silver: Table, rows: DataFrame, old: DataFrame, fresh: Sequence[DataFile], batch: int
-) -> DataFrame:
-    gold = target.gold
+def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame, batch: int) -> DataFrame:
+    gold, parts = target.gold, update.parts
+    sources = [(part.rows(target, silver), part.within) for part in parts]
+    session = gold_session(gold)
+    if session is not None and update.sessions is not None and update.closed in parts:
+        earlier, within = sources[-1]
+        sources[-1] = rows_outside(session, gold.keys, earlier, old), within
     if isinstance(gold, AdditiveGold):
-        return merged_additive(gold, old, gold_rows(gold, rows, batch))
+        return merged_additive(gold, old, _union([gold_rows(gold, rows, batch, within) for rows, within in sources]))
     if isinstance(gold, LatestGold):
-        return merged_latest(gold, old, rows.where(gold.where), batch)
-    sources = files_within(silver, pruning_column(gold), _spans(gold, fresh))
-    whole = silver.read_batches(target.spark, sources, 0, batch)
-    return merged_query(gold, old, whole, touched_grains(gold, rows), batch)
+        return merged_latest(gold, old, _union([rows.where(gold.where) for rows, _ in sources]), batch)
+    files = files_within(silver, pruning_column(gold), _spans(gold, [file for part in parts for file in part.files]))
+    whole = silver.read_batches(target.spark, files, 0, batch)
+    grains = _union([touched_grains(gold, rows, within) for rows, within in sources])
+    return merged_query(gold, old, whole, grains, batch)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
 
 
 def _spans(gold: QueryGold, fresh: Sequence[DataFile]) -> Spans:

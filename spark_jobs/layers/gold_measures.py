@@ -12,7 +12,7 @@ neither batches nor their order change a value:
 | approx_distinct | HLL sketch | union |
 | count_distinct | its values, sorted | union |
 | first, last, min_by, max_by | the value and its place: (by, partition, offset) | that of the least or greatest place |
-| top_k | the count of each value, sorted | sum of counts |
+| top_k | the count of each value, or the sum of its weights, sorted | sum of counts |
 | approx_quantile | the count of each bucket of numbers within 1 % of its middle (DDSketch), sorted | sum of counts |
 | histogram | the count of each bin | sums |
 | ratio | that of its measures | – |
@@ -65,8 +65,10 @@ def state_of_rows(measure: Measure) -> list[Column]:
         return [_at(measure, expression, known).alias(name), _outermost(measure, known).alias(kept[0])]
     if function in COUNTED:
         value = _bucket(expression.cast("double")) if function == "approx_quantile" else expression
-        one = F.struct(value.alias("value"), F.lit(1).cast("long").alias("count"))
-        return [_counts(F.collect_list(F.when(value.isNotNull(), one))).alias(kept[0])]
+        count = (F.expr(measure.weight) if measure.weight else F.lit(1)).cast("long")
+        one = F.struct(value.alias("value"), count.alias("count"))
+        is_known = value.isNotNull() & count.isNotNull()
+        return [_counts(F.collect_list(F.when(is_known, one))).alias(kept[0])]
     if function == "histogram":
         return [F.count_if(chosen).alias(k) for chosen, k in zip(_bins(measure, expression), kept, strict=True)]
     plain = {"count": F.count, "count_if": F.count_if, "sum": F.sum, "min": F.min, "max": F.max}
@@ -103,7 +105,8 @@ def value_of_state(measure: Measure) -> Column:
         return F.size(kept[0]).cast("long")
     if function == "top_k":
         ranked = F.array_sort(F.transform(kept[0], lambda each: F.struct(-each["count"], each["value"])))
-        named = F.transform(ranked, lambda each: F.struct(each["value"].alias("value"), (-each["col1"]).alias("count")))
+        total = "weight" if measure.weight else "count"
+        named = F.transform(ranked, lambda each: F.struct(each["value"].alias("value"), (-each["col1"]).alias(total)))
         return F.slice(named, 1, measure.k)
     if function == "approx_quantile":
         return _quantile(F.col(kept[0]), measure.at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 
 from include.catalog.pipeline import (
@@ -19,15 +21,23 @@ from spark_jobs.layers.latest_gold import latest_rows
 from spark_jobs.layers.query_gold import query_rows
 from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains
 
+Within = Callable[[DataFrame], DataFrame]
+"""Which rows with their windows count."""
 
-def gold_rows(gold: Gold, silver: DataFrame, batch: int) -> DataFrame:
+
+def all_windows(windowed: DataFrame) -> DataFrame:
+    """Return all rows."""
+    return windowed
+
+
+def gold_rows(gold: Gold, silver: DataFrame, batch: int, within: Within = all_windows) -> DataFrame:
     """Return the table's rows over these silver rows alone, as `batch` computes them."""
-    return _rows(gold, windowed(gold_window(gold), _counted(gold, silver)), batch)
+    return _rows(gold, within(windowed(gold_window(gold), _counted(gold, silver))), batch)
 
 
-def touched_grains(gold: Gold, silver: DataFrame) -> DataFrame:
+def touched_grains(gold: Gold, silver: DataFrame, within: Within = all_windows) -> DataFrame:
     """Return the grains that these silver rows touch, once each."""
-    return _touched(gold, windowed(gold_window(gold), silver))
+    return _touched(gold, within(windowed(gold_window(gold), silver)))
 
 
 def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:

@@ -28,10 +28,9 @@ class RefineRun:
 
     def facts(self, dataset: Dataset) -> dict[str, Any]:
         """Return the metadata that each commit of the run carries."""
-        return {
-            "dataset": dataset.name,
-            "release": dataset.release,
-            "code": dataset.release,
-            "epoch": self.epoch,
-            "batches": [self.first, self.last],
-        }
+        return {**facts_of(dataset, self.epoch), "batches": [self.first, self.last]}
+
+
+def facts_of(dataset: Dataset, epoch: int) -> dict[str, Any]:
+    """Return the metadata that each commit of the owner with this epoch carries."""
+    return {"dataset": dataset.name, "release": dataset.release, "code": dataset.release, "epoch": epoch}

@@ -13,13 +13,18 @@ PROVENANCE = ("_first_batch", "_last_batch", "_revision")
 
 
 def batch_number(batch: int, anchor: str) -> Column:
-    """Return `batch` (long) for every row; `anchor` is any column of the rows.
+    """Return `batch` (long) for every row; `anchor` is any column of the rows."""
+    return unfolded(F.lit(batch).cast("long"), anchor)
+
+
+def unfolded(value: Column, anchor: str) -> Column:
+    """Return a constant for every row; `anchor` is any column of the rows.
 
     A literal would be part of the code that Spark generates: each batch would compile its classes again (170 of them,
     two thirds of a new driver's work). An array is passed as an object, and an index that depends on a column keeps the
     optimizer from folding it into a literal.
     """
-    return F.get(F.array(F.lit(batch).cast("long")), F.hash(anchor).bitwiseAND(F.lit(0)))
+    return F.get(F.array(value), F.hash(anchor).bitwiseAND(F.lit(0)))
 
 
 def first_provenance(batch: int, anchor: str) -> list[Column]:

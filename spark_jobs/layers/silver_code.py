@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, NullType, NumericType, TimestampType
+from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, TimestampType
 
 from include.catalog.dataset import Dataset
 from include.catalog.measures import OF_NUMBERS, measure_expressions
@@ -183,13 +183,18 @@ def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> It
 
 
 def _not_numbers(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
-    """Yield the quantiles and histograms of what is no number."""
+    """Yield the quantiles and histograms of what is no number, and weights that are no integer."""
     for measure in gold.measures:
+        key = ("gold", gold.name, "measures", measure.name, measure.function)
         if measure.function in OF_NUMBERS:
             kind = rows.select(F.expr(measure.expression)).schema[0].dataType
             if not isinstance(kind, NumericType):
-                key = ("gold", gold.name, "measures", measure.name, measure.function, "value")
-                yield _at(pipeline, key, f"must be a number, is {kind.simpleString()}")
+                yield _at(pipeline, (*key, "value"), f"must be a number, is {kind.simpleString()}")
+        if measure.weight:
+            kind = rows.select(F.expr(measure.weight)).schema[0].dataType
+            if not isinstance(kind, IntegralType):
+                why = f"must be an integer, whose sum is exact, is {kind.simpleString()}; as in cast(x * 100 as bigint)"
+                yield _at(pipeline, (*key, "weight"), why)
 
 
 def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:

@@ -10,6 +10,9 @@ from include.clients.delta_log import Commit, commits_descending, commits_follow
 from include.errors import Terminal
 from spark_jobs.storage.delta_table import Table
 
+REFRESH = "/refresh"
+"""How the app ids of commits end that bring a gold table up to date between two runs."""
+
 
 class CommitMissing(Terminal):
     """The log has no commit of a batch, although the table's transaction version includes it."""
@@ -78,10 +81,10 @@ def _batch_at(path: Path, version: int) -> tuple[int, Commit | None]:
 
 
 def latest_patch(table: Table, own: Commit) -> Commit:
-    """Return the last patch commit between a batch's commit `own` and the next batch's; `own` if there is none."""
+    """Return the last patch or refresh between a batch's commit `own` and the next batch's; `own` if there is none."""
     newest = own
     for commit in commits_following(table.spec.path, own.version):
-        if "plan" in metadata_of(commit):
+        if "plan" in metadata_of(commit) or (commit.app_id or "").endswith(REFRESH):
             newest = commit
         elif commit.app_id is not None:
             break

@@ -105,7 +105,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.workloads": (
         (*LOW, *READERS, "include.audit", "include.cli", "include.process_control", "include.producers")
-        + ("include.rendering", "include.status"),
+        + ("include.planning", "include.rendering", "include.status"),
         "known workloads and their oracles; an oracle imports nothing of the platform",
     ),
     "include.bench": (

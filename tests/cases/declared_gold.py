@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.gold_findings import GoldCheck, gold_check
+from include.catalog.gold_refresh import HOLDS, held_of
+from include.catalog.pipeline import refresh_interval
+from include.clients.delta_log import newest_metadata
+from include.reading.publication import published_tables
 from include.settings import Settings
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
@@ -42,8 +47,12 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     gold = next(gold for gold in release.dataset.pipeline.gold if gold.name == table)
     database = duckdb.connect()
     database.execute("set TimeZone = 'UTC'")
-    database.register("silver", release.silver().to_arrow())
+    published = published_tables(release.settings)[f"gold.{table}"]
+    held = held_of(newest_metadata(published.path, published.version, HOLDS))
+    silver = release.silver()
+    rows = silver if refresh_interval(gold) is None else silver.filter(pl.col("_batch_id") <= held.batch)
+    database.register("silver", rows.to_arrow())
     database.register("published", release.read(f"gold.{table}").to_arrow())
-    check, findings = gold_check(database, gold)
+    check, findings = gold_check(database, gold, held)
     assert isinstance(check, GoldCheck), check
     return [str(finding) for finding in findings]

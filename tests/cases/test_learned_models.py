@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.analyses import KMeans, Recommendations
+from include.producers.ad_events import CAMPAIGNS, TASTES, USERS, ad_frame, ads, ids
+from spark_jobs.engine import learned_models
 from spark_jobs.engine.learned_models import clustered, recommended
 
 
-def test_clusters_that_lie_apart_are_found_again(spark: SparkSession) -> None:
+def test_clusters_that_lie_apart_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(1)
     centres = {"a": (0.0, 0.0, 6), "b": (50.0, 5000.0, 4), "c": (-50.0, 5000.0, 2)}
     rows = [
@@ -21,11 +26,51 @@ def test_clusters_that_lie_apart_are_found_again(spark: SparkSession) -> None:
     ]
     frame = spark.createDataFrame([*rows, ("nothing", None, 1.0)], "id string, x double, y double")
     declared = KMeans(algorithm="kmeans", query="select 1", key="id", features=["x", "y"], clusters=3)
-    found, figures = clustered(declared, frame)
-    again, _ = clustered(declared, frame)
+    found, figures = clustered(declared, frame, tmp_path / "centres")
+    again, _ = clustered(declared, frame, tmp_path / "others")
     assert {row.id: row.cluster for row in found.collect()} == {row[0]: "abc".index(row[0][0]) for row in rows}
     assert found.collect() == again.collect()
     assert figures["silhouette"] > 0.9
+
+
+def test_killed_clustering_continues_after_its_last_iteration(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = random.Random(4)
+    rows = [(n, numbers.random(), numbers.random()) for n in range(300)]
+    frame = spark.createDataFrame(rows, "id int, x double, y double")
+    declared = KMeans(algorithm="kmeans", query="select 1", key="id", features=["x", "y"], clusters=5, iterations=6)
+    whole, figures = clustered(declared, frame, tmp_path / "whole")
+    assert figures["iterations"] == 6
+    step, steps = learned_models.next_centres, list[int]()
+
+    def dying(points: DataFrame, centres: list[list[float]]) -> list[list[float]]:
+        steps.append(len(steps))
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return step(points, centres)
+
+    monkeypatch.setattr(learned_models, "next_centres", dying)
+    with pytest.raises(KeyboardInterrupt):
+        clustered(declared, frame, tmp_path / "killed")
+    found, again = clustered(declared, frame, tmp_path / "killed")
+    assert len(steps) == 6, "two iterations before, the one that died, three after"
+    assert (found.collect(), again) == (whole.collect(), figures)
+
+
+def test_users_of_the_ad_events_get_campaigns_that_they_like(spark: SparkSession, tmp_path: Path) -> None:
+    counts, campaign_of = Counter[tuple[str, str, str]](), dict(ads())
+    for value in ad_frame()["value"]:
+        event = json.loads(value)
+        counts[event["user_id"], campaign_of[event["ad_id"]], event["event_type"]] += 1
+    pairs = {(user, campaign) for user, campaign, kind in counts if kind != "purchase"}
+    ratings = [(u, c, counts[u, c, "click"] / (counts[u, c, "click"] + counts[u, c, "view"])) for u, c in sorted(pairs)]
+    frame = spark.createDataFrame(ratings, "user string, item string, rating double")
+    found, figures = recommended(Recommendations(algorithm="als", query="select 1", top=3), frame, tmp_path)
+    assert figures["rmse"] < 0.7 * figures["rmse of the mean"], figures
+    users, campaigns = ids("user", USERS), ids("campaign", CAMPAIGNS)
+    liked = [users.index(row.user) % TASTES == campaigns.index(row.item) % TASTES for row in found.collect()]
+    assert sum(liked) > 0.95 * len(liked)
 
 
 def test_recommended_items_are_those_of_the_user_s_taste(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ MEASURES = (
     Measure("kind_of_most", "max_by", "kind", by="amount"),
     Measure("kinds", "count_distinct", "kind"),
     Measure("top_kinds", "top_k", "kind", k=2),
+    Measure("heaviest_kinds", "top_k", "kind", k=2, weight="nullif(at, 3) - 15"),
     Measure("median", "approx_quantile", "amount", at=0.5),
     Measure("p95", "approx_quantile", "amount", at=0.95),
     Measure("bins", "histogram", "amount", bounds=(-10.0, 0.0, 50.0)),
@@ -63,6 +64,10 @@ def events() -> list[Event]:
 def by_python(rows: list[Event]) -> dict[str, Any]:
     """Return the exact values over the rows of one shop; quantiles by rank."""
     kinds = Counter(row.kind for row in rows if row.kind is not None)
+    weights = Counter[str]()
+    for row in rows:
+        if row.kind is not None and row.at != 3:
+            weights[row.kind] += row.at - 15
     amounts = sorted(row.amount for row in rows if row.amount is not None)
     timed = sorted(rows, key=lambda row: (row.at, row._partition, row._offset))
     known = [(row.amount, row._partition, row._offset, row.kind) for row in rows if row.amount is not None]
@@ -76,6 +81,7 @@ def by_python(rows: list[Event]) -> dict[str, Any]:
         "kind_of_least": valued[0][3] if valued else None,
         "kind_of_most": valued[-1][3] if valued else None,
         "kinds": len(kinds),
+        "heaviest_kinds": sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:2],
         "top_kinds": [(kind, count) for kind, count in ranked],
         "median": amounts[math.ceil(0.5 * len(amounts)) - 1] if amounts else None,
         "p95": amounts[math.ceil(0.95 * len(amounts)) - 1] if amounts else None,
@@ -104,7 +110,8 @@ def found(spark: SparkSession) -> dict[tuple[int, str], dict[str, Any]]:
 @pytest.mark.parametrize("shop", ["x", "y", "nothing"])
 def test_measures_equal_those_of_plain_python(found: dict[tuple[int, str], dict[str, Any]], shop: str) -> None:
     row, expected = dict(found[0, shop]), by_python([event for event in events() if event.shop == shop])
-    row["top_kinds"] = [tuple(each) for each in row["top_kinds"]]
+    for name in ("top_kinds", "heaviest_kinds"):
+        row[name] = [tuple(each) for each in row[name]]
     for name in ("median", "p95"):
         exact = expected.pop(name)
         assert row[name] == (None if exact is None else pytest.approx(exact, rel=QUANTILE_ERROR))
@@ -129,6 +136,7 @@ GOLD_YAML = """
       wettest: {max_by: {value: device, by: litres}}
       devices: {count_distinct: device}
       busiest: {top_k: {value: device, k: 2}}
+      largest: {top_k: {value: device, k: 2, weight: litres}}
       median: {approx_quantile: {value: litres, at: 0.5}}
       sizes: {histogram: {value: litres, bounds: [5, 50]}}
       readings: {count: "*"}
@@ -152,6 +160,7 @@ def test_late_reading_changes_every_measure(release: SmallRelease) -> None:
     assert (row["opened"], row["closed"], row["driest"], row["wettest"]) == ("d3", "d3", "d3", "d3")
     assert (row["devices"], row["readings"], row["share"]) == (3, 6, 2 / 6)
     assert row["busiest"] == [{"value": "d2", "count": 3}, {"value": "d3", "count": 2}]
+    assert row["largest"] == [{"value": "d3", "weight": 70}, {"value": "d1", "weight": 60}]
     assert row["sizes"] == [2, 2, 2]
     assert row["median"] == pytest.approx(7, rel=QUANTILE_ERROR)
 

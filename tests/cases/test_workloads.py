@@ -48,6 +48,7 @@ def taken(spark: SparkSession, folder: Path, name: str, batches: Sequence[Sequen
     release = small_release(spark, Settings(state=folder, datasets=DATASETS), name)
     for records in batches:
         release.take(records)
+    release.refresh(now=1e10)
     return release
 
 

@@ -113,7 +113,7 @@ def commit(target: GoldTable, silver: Table, batch: int, sql: str) -> float:
     silver.commit("bench/silver", batch, {}, fresh)
     writer = SimpleNamespace(dataset=SimpleNamespace(name="bench", release="r1"), silver=silver)
     began = time.monotonic()
-    commit_gold([target], cast("SilverTables", writer), fresh, RefineRun(batch, batch, 1))
+    commit_gold([target], cast("SilverTables", writer), RefineRun(batch, batch, 1))
     return time.monotonic() - began
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import networkx as nx
 import polars as pl
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
@@ -111,6 +112,31 @@ def test_components_and_closure_equal_plain_python(
         parts.setdefault(component, set()).add(node)
     assert parts == {"a": set("abcdefghz") & {n for a, b, _ in graph() for n in (a, b)}, "x": {"x", "y"}}
     assert {(a, b): hops for a, b, hops in run(settings, "ways").rows()} == reached(graph())
+
+
+def test_graphs_of_routes_equal_networkx(settings: Settings, declare: Declare) -> None:
+    numbers = random.Random(11)
+    edges = {(numbers.randrange(60), numbers.randrange(60)): numbers.randrange(1, 5) for _ in range(110)}
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from((f"n{a}", f"n{b}", weight) for (a, b), weight in edges.items())
+    made = SmallWarehouse(settings)
+    rows = [(a, b) for a, b, weight in graph.edges(data="weight") for _ in range(weight)]
+    made.write("silver", [silver_row(n, str(n), kind=a, shop=b) for n, (a, b) in enumerate(rows)])
+    made.move()
+    declare("ranks", f"algorithm: pagerank\n{QUERY}")
+    declare("parts", f"algorithm: components\n{QUERY}")
+    declare("ways", f"algorithm: closure\n{QUERY}")
+    expected = nx.pagerank(graph, alpha=0.85, tol=1e-12, max_iter=1000)
+    assert dict(run(settings, "ranks").rows()) == pytest.approx(expected, abs=1e-8)
+    parts = {min(part): part for part in nx.weakly_connected_components(graph)}
+    assert run(settings, "parts").sort("node").rows() == sorted(
+        (n, least) for least, part in parts.items() for n in part
+    )
+    hops = {(a, b): n for a, found in nx.all_pairs_shortest_path_length(graph) for b, n in found.items() if a != b}
+    ways = {(a, b): n for a, b, n in run(settings, "ways").rows()}
+    assert {pair: n for pair, n in ways.items() if pair[0] != pair[1]} == hops
+    around = {node for cycle in nx.strongly_connected_components(graph) for node in cycle if len(cycle) > 1}
+    assert {a for a, b in ways if a == b} == around | {node for node in graph if graph.has_edge(node, node)}
 
 
 def test_killed_run_continues_with_the_rows_that_it_read(

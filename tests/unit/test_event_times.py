@@ -9,8 +9,8 @@ import pytest
 
 from include.catalog.dataset import declared_dataset
 from include.catalog.event_times import FIRST, LAST, after, before
+from include.catalog.watermark import watermarks
 from include.catalog.windows import Window, parsed_size, window_end, window_starts
-from include.ledger.watermark import watermarks
 from include.operators.day_completion import complete_days
 from include.settings import Settings
 from spark_jobs.layers.identity_lookup import _may_share

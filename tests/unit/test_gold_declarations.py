@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ REFUSED = {
     "tails: {top_k: tailnum}": ("tails.top_k", "must have value and k"),
     "tails: {top_k: {value: tailnum, k: 0}}": ("tails", "greater than or equal to 1"),
     "tails: {top_k: {value: tailnum, k: 3, by: x}}": ("tails.top_k", "must have value and k"),
+    "tails: {top_k: {value: tailnum, k: 3, weight: mass}}": ("tails.top_k.weight", "'mass' is not a column"),
     "tails: {top_k: {value: tail_num, k: 3}}": ("tails.top_k.value", "'tail_num' is not a column"),
     "tails: {min_by: {value: tailnum, by: distanc}}": ("tails.min_by.by", "'distanc' is not a column"),
     "tails: {max_by: {value: tailnum}}": ("tails.max_by", "must have value and by"),
@@ -92,3 +94,41 @@ def test_wrong_session_is_refused_with_its_key(settings: Settings, flights: Path
     )
     problems = dataset_problems(settings, "flights")
     assert [problem.key for problem in problems if words in problem.why] == [f"gold.carrier_hours.{key}"], problems
+
+
+CLOSING = "refresh: on_close"
+REFRESHES = {
+    "refresh: hourly": ("refresh", "must be every_run, on_close or like 'every 1 minute'"),
+    "refresh: every minute": ("refresh", "must be a count and second"),
+    "refresh: every 0 seconds": ("refresh", "at least 'every 1 second'"),
+    "refresh: [every_run]": ("refresh", "must be every_run"),
+    CLOSING: (
+        "refresh",
+        "its windows are of scheduled_departure, and the watermark that closes them is of occurred_at",
+    ),
+}
+
+
+@pytest.mark.parametrize("refresh", REFRESHES)
+def test_wrong_refresh_is_refused_with_line_and_key(settings: Settings, flights: Path, refresh: str) -> None:
+    path, (key, words) = flights / "pipeline.yaml", REFRESHES[refresh]
+    path.write_text(path.read_text().replace(HOUR, f"{HOUR}\n    {refresh}"))
+    (problem,) = dataset_problems(settings, "flights")
+    line = path.read_text().splitlines().index(f"    {refresh}") + 1
+    assert (problem.line, problem.key) == (line, f"gold.carrier_hours.{key}")
+    assert words in problem.why
+
+
+def test_table_of_keys_alone_never_closes(settings: Settings, flights: Path) -> None:
+    path, keys = flights / "pipeline.yaml", "    keys: [flight_id]\n"
+    path.write_text(path.read_text().replace(keys, f"{keys}    {CLOSING}\n"))
+    (problem,) = dataset_problems(settings, "flights")
+    assert problem.key == "gold.flight_status.refresh"
+    assert "only a window or a session closes" in problem.why
+
+
+def test_interval_is_read_as_a_duration(settings: Settings, flights: Path) -> None:
+    path = flights / "pipeline.yaml"
+    path.write_text(path.read_text().replace(HOUR, f"{HOUR}\n    refresh: every 90 seconds"))
+    assert dataset_problems(settings, "flights") == []
+    assert declared_dataset(settings, "flights").pipeline.gold[0].refresh == timedelta(seconds=90)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.catalog.pipeline import AdditiveGold
-from include.catalog.windows import Window, parsed_size
+from include.catalog.watermark import Watermark, watermarks
+from include.catalog.windows import Session, Window, parsed_size
 from include.ledger.ledger_reader import Verification
-from include.ledger.watermark import Watermark, watermarks
-from include.planning.grain_states import windows_of
+from include.planning.grain_states import as_refreshed, rows_with_states, windows_of
 
 HOURS = AdditiveGold("sales_hours", "", Window("sold_at", parsed_size("1 hour"), "hour"), ("shop",), ())
 
@@ -69,3 +69,43 @@ def test_grain_states_follow_watermark_changes_and_verifications(
     known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]
     found = windows_of(HOURS, pl.DataFrame(rows).to_arrow(), known, verified)
     assert [(w.start.hour, w.state.value, w.grains) for w in found] == states
+
+
+SESSIONS = AdditiveGold("visits", "", None, ("shop",), (), Session("sold_at", timedelta(hours=1), "since", "until"))
+
+
+def test_session_is_open_while_a_row_at_the_watermark_could_join_it() -> None:
+    rows = [
+        {"shop": shop, "since": at(since), "until": until, "_last_batch": batch, "sales": 1}
+        for shop, since, until, batch in (
+            ("joined", 7, at(8), 0), ("closed", 6, at(7, 59), 0), ("corrected", 2, at(3), 2), ("late", 1, at(4, 1), 2)
+        )
+    ]  # fmt: skip
+    known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]
+    found = rows_with_states(SESSIONS, pl.DataFrame(rows).to_arrow(), known, [])
+    states = {row["shop"]: row["_state"] for row in found.to_pylist()}
+    assert states == {"joined": "open", "closed": "closed", "corrected": "corrected", "late": "closed"}
+
+
+def test_rows_of_an_open_window_are_early_and_those_of_a_closed_one_on_time() -> None:
+    rows = [row(9, 2), row(9, 0, "south"), row(8, 2), row(4, 2)]
+    known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]
+    found = rows_with_states(HOURS, pl.DataFrame(rows).to_arrow(), known, []).to_pylist()
+    assert [(each["hour"].hour, each["shop"], each["_state"]) for each in found] == [
+        (4, "north", "corrected"),
+        (8, "north", "closed"),
+        (9, "north", "open"),
+        (9, "south", "open"),
+    ]
+
+
+def test_rows_that_waited_for_a_refresh_are_on_time_when_they_are_the_first_after_closing() -> None:
+    known = [Watermark(n, at(n), at(n + 1)) for n in range(10)]
+    # The refresh of batch 7 brought batches 3 to 7, the one of batch 2 those before: the watermark was at three then.
+    runs = as_refreshed(known, [2, 7])
+    assert runs == [Watermark(2, None, at(3)), Watermark(7, at(3), at(8))]
+    rows = [row(1, 7), row(4, 7), row(7, 7), row(8, 7)]
+    found = windows_of(HOURS, pl.DataFrame(rows).to_arrow(), runs, [])
+    assert [(w.start.hour, w.state.value) for w in found] == [
+        (1, "corrected"), (4, "closed"), (7, "closed"), (8, "open"),
+    ]  # fmt: skip
