@@ -11,6 +11,8 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -138,7 +140,7 @@ def _expression_findings(key: Key, expression: str, known: set[str] | None) -> I
         return
     if "measures" in key and (nested := next(trees[0].find_all(exp.AggFunc, exp.Window), None)):
         yield key, f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
-    yield from ((key, why) for why in _unknown_columns(trees[0], known))
+    yield from ((key, why) for why in (*_unknown_columns(trees[0], known), *_unknown_functions(trees[0])))
 
 
 def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[int, str]]:
@@ -164,7 +166,7 @@ def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[
     aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
     aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
     known = None if silver is None else silver | set(grain) | aliases
-    yield from ((1, why) for why in _unknown_columns(query, known))
+    yield from ((1, why) for why in (*_unknown_columns(query, known), *_unknown_functions(query)))
     yield from grain_problems(query, grain)
 
 
@@ -197,6 +199,20 @@ def _unknown_columns(tree: Any, known: set[str] | None) -> Iterator[str]:
     for name in dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)):
         if name.lower() not in usable:
             yield f"{name!r} is not a column; columns: {', '.join(sorted(known))}"
+
+
+@cache
+def other_spark_functions() -> frozenset[str]:
+    """Return the names of Spark's functions that sqlglot has no class for."""
+    return frozenset((Path(__file__).parent / "spark_functions.txt").read_text("utf-8").split())
+
+
+def _unknown_functions(tree: Any) -> Iterator[str]:
+    known = other_spark_functions()
+    for name in dict.fromkeys(node.name.lower() for node in tree.find_all(exp.Anonymous)):
+        if name not in known:
+            near = get_close_matches(name, [*known, *(each.lower() for each in exp.FUNCTION_BY_NAME)])
+            yield f"{name!r} is not a function of Spark" + (f"; do you mean {', '.join(near)}?" if near else "")
 
 
 def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> set[str] | None:

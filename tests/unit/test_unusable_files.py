@@ -51,6 +51,22 @@ def test_whole_file_that_cannot_be_used_is_a_problem(
     assert any(words in str(found) for found in dataset_problems(settings, "flights"))
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        (PIPELINE, "partition: substring(flight_id, 1, 7)", "partition: substrin(flight_id, 1, 7)"),
+        (PIPELINE, "{sum: departure_delay}", "{sum: absolute(departure_delay)}"),
+        (QUERY, "select day, origin,", "select day, origin, uppr(dest) as x,"),
+    ],
+)
+def test_function_that_spark_does_not_have_is_a_problem(settings: Settings, file: str, old: str, new: str) -> None:
+    path = settings.datasets / "flights" / file
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    assert any("is not a function of Spark" in found.why for found in dataset_problems(settings, "flights"))
+
+
 @pytest.mark.parametrize("kind", ["folder", "link to nothing"])
 def test_silver_code_that_is_no_file_is_a_problem(settings: Settings, kind: str) -> None:
     path = settings.datasets / "flights" / SILVER
