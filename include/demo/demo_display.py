@@ -15,7 +15,7 @@ from include.demo.demo_watch import Rates, Snapshot, is_published
 from include.producers.fault_score import KindScore, Score
 from include.settings import Settings
 from include.state.process_states import ProcessState
-from include.status.process_status import observe_stream
+from include.status.process_status import observe_console, observe_stream
 from include.status.stream_progress import DatasetProgress
 
 LINE_SECONDS = 5.0
@@ -188,7 +188,10 @@ def verdict(feed: str, score: Score) -> str:
 def suggestions(settings: Settings) -> list[tuple[str, str]]:
     """Return commands to try next, each with a description."""
     driver = observe_stream(settings, "flights").pid
+    console = observe_console(settings)
+    page = [(console.detail, "the same in a browser: the console")] if console.state is ProcessState.RUNNING else []
     return [
+        *page,
         (f"{HEADRACE} status", "processes, batches, rates, lag; --watch refreshes every second"),
         (f'{HEADRACE} query "SELECT * FROM gold.worst_delays ORDER BY departure_delay DESC LIMIT 3"', "any SELECT"),
         (f"{HEADRACE} rejected list --limit 5", "rejected records, with their reasons and payloads"),

@@ -30,6 +30,8 @@ STATE_FOLDERS = (
     "orders",
     "airflow",
     "quality",
+    "audits",
+    "console",
     "analyses",
     "removed",
     "spill",
