@@ -36,8 +36,9 @@ from include.planning.plan_kind import Confirmation
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
+from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
-from include.plans.plan_journal import find_plan, load_plan, plan_ids
+from include.plans.plan_journal import find_plan, load_plan, plan_ids, save_comparison
 from include.plans.stage_results import Stage
 from include.quality import published_quality
 from include.quality.published_quality import PublishedChecks
@@ -302,6 +303,23 @@ def test_policy_approves_an_equal_plan(own_settings: Settings) -> None:
     assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == result, (
         "a second run changes nothing"
     )
+
+
+def test_question_names_new_columns_and_values_before_and_after_and_links_the_comparison(
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = planned(own_settings, *WAY[:2], verdict="needs approval")
+    sample = Sample({"day": "2013-01-02"}, [{"delay": 3, "n": 1}], [{"delay": 4, "n": 1}])
+    table = TableComparison(
+        "gold.route_days", "both", keys=["day"], old_rows=1, new_rows=1, old_keys=1, changed=1,
+        columns_added=["plane_age"], samples={"changed": [sample]},
+    )  # fmt: skip
+    save_comparison(own_settings, record.plan.id, Comparison("flights", "a", "b", 3, 0.0, [table]), "")
+    body = ApprovePlan(task_id="approve", dataset="flights")._body(own_settings, record)
+    assert "`plane_age` `new column`" in body
+    assert "before: `delay=3`" in body
+    assert "after: `delay=4`" in body
+    assert f"[the whole comparison](/headrace/plans/{record.plan.id})" in body
 
 
 def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:
