@@ -22,12 +22,13 @@ from include.audit.row_origin import (
 from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import as_query, released_derived
 from include.catalog.pipeline import row_columns
+from include.catalog.sql_checks import duckdb_translation
 from include.reading.memory_database import memory_database
 from include.reading.plain_values import text_value
 from include.reading.publication import PublishedTable, find_publication
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
-from include.sql_quoting import duckdb_expression, sql_identifier
+from include.sql_quoting import sql_identifier
 
 SHOWN_ROWS = 10
 RANGES = """
@@ -123,7 +124,7 @@ def _source_origin(
 ) -> SourceOrigin:
     database.register("source", reading.arrow(table))
     columns = columns_of(database, "source")
-    named = {column: duckdb_expression(text, columns) for column, text in touched_by.items()}
+    named = {column: duckdb_translation(text) for column, text in touched_by.items()}
     texts = ", ".join(f"({sql}) as {sql_identifier(column)}" for column, sql in named.items())
     kinds = dict(database.sql(f"select column_name, column_type from (describe select {texts} from source)").fetchall())
     conditions = " and ".join(_touches(sql, kinds[column]) for column, sql in named.items())

@@ -179,6 +179,11 @@ def unproven_constructs(sql: str) -> list[str]:
     return sorted(unproven | {name for mark, name in (("\\", "backslash"), ('"', "double quotes")) if mark in sql})
 
 
+def duckdb_translation(expression: str) -> str:
+    """Return an expression of Spark in DuckDB's SQL, its columns quoted; raises SqlglotError."""
+    return str(parsed_statements(expression)[0].sql(dialect="duckdb", identify=True))
+
+
 def parsed_statements(sql: str) -> list[Any]:
     """Return the statements of a text; raises SqlglotError."""
     kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
