@@ -105,25 +105,23 @@ def cluster_id(bootstrap: str, timeout: float = TIMEOUT) -> str:
         raise translate_error(error, "reading the metadata", bootstrap) from error
 
 
-def ensure_topic(
-    bootstrap: str, name: str, partitions: int, timeout: float = TIMEOUT, *, may_create: bool = True
-) -> None:
+def ensure_topic(bootstrap: str, name: str, partitions: int, *, may_create: bool = True) -> None:
     """Create the topic unless it exists: log-append timestamps, no retention limit. An existing one is not changed.
 
     Returns when every partition answers. Raises TopicMissing for a missing one that this may not create.
     """
     if may_create:
-        _create_topic(bootstrap, name, partitions, timeout)
+        _create_topic(bootstrap, name, partitions)
     else:
-        describe_topic(bootstrap, name, timeout)
-    wait_until_usable(bootstrap, name, timeout)
+        describe_topic(bootstrap, name)
+    wait_until_usable(bootstrap, name)
 
 
-def _create_topic(bootstrap: str, name: str, partitions: int, timeout: float) -> None:
+def _create_topic(bootstrap: str, name: str, partitions: int) -> None:
     topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(UNLIMITED_RETENTION))
-    future = admin(bootstrap).create_topics([topic], operation_timeout=timeout, request_timeout=timeout)[name]
+    future = admin(bootstrap).create_topics([topic], operation_timeout=TIMEOUT, request_timeout=TIMEOUT)[name]
     try:
-        result_of(future, f"creating topic {name}", bootstrap, timeout)
+        result_of(future, f"creating topic {name}", bootstrap, TIMEOUT)
     except KafkaRefused as error:
         if error.code != "TOPIC_ALREADY_EXISTS":
             raise
@@ -149,28 +147,30 @@ def describe_topic(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> Topi
     return found
 
 
-def topic_id(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> str:
+def topic_id(bootstrap: str, topic: str) -> str:
     """Return Kafka's id of the topic, which changes when it is deleted and created again. Raises TopicMissing."""
-    return str(describe_topic(bootstrap, topic, timeout).topic_id)
+    return str(describe_topic(bootstrap, topic).topic_id)
 
 
-def is_compacted(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> bool:
+def is_compacted(bootstrap: str, topic: str) -> bool:
     """Return whether Kafka may remove single records (`cleanup.policy` has `compact`). Raises TopicMissing."""
+    return "compact" in str(_topic_settings(bootstrap, topic)["cleanup.policy"].value)
+
+
+def _topic_settings(bootstrap: str, topic: str) -> Mapping[str, Any]:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
-    policy = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)["cleanup.policy"].value
-    return "compact" in str(policy)
+    future = admin(bootstrap).describe_configs([resource], request_timeout=TIMEOUT)[resource]
+    found: Mapping[str, Any] = result_of(future, f"settings of topic {topic}", bootstrap, TIMEOUT, topic)
+    return found
 
 
-def topic_concerns(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> list[str]:
+def topic_concerns(bootstrap: str, topic: str) -> list[str]:
     """Return what the settings of a topic mean for its records, in words; nothing when they are as Headrace sets them.
 
     Raises TopicMissing.
     """
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    future = admin(bootstrap).describe_configs([resource], request_timeout=timeout)[resource]
-    found = result_of(future, f"settings of topic {topic}", bootstrap, timeout, topic)
-    copies = min(len(part.replicas) for part in describe_topic(bootstrap, topic, timeout).partitions)
+    found = _topic_settings(bootstrap, topic)
+    copies = min(len(part.replicas) for part in describe_topic(bootstrap, topic).partitions)
     concerns = []
     if (kept := int(found["retention.ms"].value)) >= 0:
         hours = kept / 3_600_000
@@ -211,11 +211,11 @@ def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIME
     }
 
 
-def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int], timeout: float = TIMEOUT) -> None:
+def delete_records_before(bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
     """Delete the records below an offset of each partition, as retention does; irreversible. Raises TopicMissing."""
     requested = [TopicPartition(topic, part, end) for part, end in ends.items()]
-    for future in admin(bootstrap).delete_records(requested, request_timeout=timeout).values():
-        result_of(future, f"deleting records of {topic}", bootstrap, timeout, topic)
+    for future in admin(bootstrap).delete_records(requested, request_timeout=TIMEOUT).values():
+        result_of(future, f"deleting records of {topic}", bootstrap, TIMEOUT, topic)
 
 
 def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float, topic: str = "") -> Result:

@@ -214,9 +214,9 @@ def watch(
     raise RuntimeError("snapshots ended before everything was published")
 
 
-def poll_snapshots(read: Callable[[], Snapshot], seconds: float = POLL_SECONDS) -> Iterable[Snapshot]:
-    """Yield snapshots without end, at most one every `seconds`."""
+def poll_snapshots(read: Callable[[], Snapshot]) -> Iterable[Snapshot]:
+    """Yield snapshots without end, at most one every POLL_SECONDS."""
     while True:
         snapshot = read()
         yield snapshot
-        time.sleep(max(0.0, seconds - (time.monotonic() - snapshot.at)))
+        time.sleep(max(0.0, POLL_SECONDS - (time.monotonic() - snapshot.at)))

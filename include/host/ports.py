@@ -46,10 +46,10 @@ def is_free(port: int) -> bool:
     return True
 
 
-def is_open(port: int, timeout: float = 1.0, host: str = LOOPBACK) -> bool:
+def is_open(port: int, host: str = LOOPBACK) -> bool:
     """Return whether something listens on the port."""
     try:
-        socket.create_connection((host, port), timeout).close()
+        socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
         return False
     return True

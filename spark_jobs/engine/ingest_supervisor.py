@@ -18,6 +18,7 @@ from spark_jobs.engine.status_reporter import StatusReporter
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_FAILURES = 5
+DRAIN_SECONDS = 50.0
 """Failures in a row after the same batch."""
 
 
@@ -63,12 +64,12 @@ class IngestSupervisor:
         if self.has_ended and time.monotonic() >= self.restart_at and self._topic_answers():
             self.start(bootstrap_servers(self.ingest.settings))
 
-    def drain(self, timeout: float = 50.0) -> None:
+    def drain(self) -> None:
         """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""
         if self.has_ended:
             return
         self.ingest.mute()
-        end = time.monotonic() + timeout
+        end = time.monotonic() + DRAIN_SECONDS
         while self.query.isActive and time.monotonic() < end:
             status = self.query.status
             if not status["isTriggerActive"] and not status["isDataAvailable"]:
