@@ -113,7 +113,7 @@ COMMANDS = {
     "plan": LazyCommand("include.cli.plan_command:app", "Plans: change history, from planning to rollback."),
     "grains": LazyCommand(
         "include.cli.grains_command:grains",
-        "Show which windows of gold are open, closed, corrected or verified.",
+        "Show which windows and sessions of gold are open (early), closed (on time), corrected or verified.",
     ),
     "reference": LazyCommand(
         "include.cli.reference_command:app", "Reference tables that events are joined with: list, load."
