@@ -32,7 +32,7 @@ class WatermarkProgress:
     max_event_times: dict[str, datetime] = field(default_factory=dict)
 
     def advance(self, batch: int, text: str) -> Watermark:
-        """Advance by a run: its last batch, its greatest event times as JSON by partition."""
+        """Return the watermark after a run: its last batch, its greatest event times as JSON by partition."""
         before = self.watermark
         for partition, latest in json.loads(text or "{}").items():
             event_time = datetime.fromisoformat(latest)

@@ -38,7 +38,7 @@ from include.status.process_status import observe_broker
 
 
 def run_checks() -> list[CheckResult]:
-    """Run every check; those that need valid settings are left out when the settings are not."""
+    """Return the results of every check; those that need valid settings are left out when the settings are not."""
     findings = installation_findings()
     finding, settings = check_settings(load_settings)
     findings.append(finding)

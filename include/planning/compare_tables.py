@@ -48,7 +48,7 @@ def parquet_rows(folder: Path) -> Rows:
 
 
 def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progress) -> Comparison:
-    """Compare all tables except bronze, which does not depend on the code; `progress` gets each table's name."""
+    """Return how two sides differ in all tables but bronze, which no code changes; `progress` gets each name."""
     names = [name for name in dict.fromkeys([*old.tables, *new.tables]) if not name.startswith("bronze.")]
     found = []
     for name in names:

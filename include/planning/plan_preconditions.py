@@ -75,7 +75,7 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
 
 
 def predict(settings: Settings, publication: Publication) -> Prediction:
-    """Predict the cost of a rebuild from the logs of the published tables and the stream's last reported rate."""
+    """Return the predicted cost of a rebuild, from the published tables' logs and the stream's last reported rate."""
     reading = PinnedTables(tables_of(settings, publication))
     bronze = reading.facts(f"bronze.{publication.dataset}")
     gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))

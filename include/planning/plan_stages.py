@@ -166,7 +166,7 @@ def run_plan(
 
 
 def rebuild(settings: Settings, record: PlanRecord, reporter: PlanReporter, by: str) -> PlanRecord:
-    """Build and compare again, up to what is published now."""
+    """Build and compare again, up to what is published now; return the plan."""
     stages = [stage for stage in stages_of(record.plan) if stage.reaches in (Stage.BUILT, Stage.COMPARED)]
     return _execute(PlanRun(settings, by, reporter, lambda _: None), record, stages)
 
@@ -217,7 +217,7 @@ def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter
 def compare_built(
     settings: Settings, record: PlanRecord, by: str, report: FactsReporter
 ) -> tuple[PlanRecord, Comparison]:
-    """Compare the build with what was published at the same batch; write the comparison as JSON and as a page."""
+    """Compare the build with what was published at the same batch; write and return the comparison, with the plan."""
     validate_stage(record, Stage.COMPARED)
     plan, kind = record.plan, kind_of(record.plan)
     sides, batch = kind.sides(settings, record), record.last(Built).batch
@@ -287,7 +287,7 @@ def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Record the rejection of the change; the build stays, unpublished."""
+    """Record the rejection of the change and return the plan; the build stays, unpublished."""
     validate_stage(record, Stage.REJECTED)
     kind_of(record.plan).undo_decisions(settings, record.plan, by)
     return record_result(settings, record.plan.id, Rejected(), by)

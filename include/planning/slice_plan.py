@@ -271,7 +271,7 @@ def slice_kind(name: str, parameters: type[PlanParameters], **overrides: Any) ->
 
 
 def apply_slice(settings: Settings, record: PlanRecord) -> Applied:
-    """Have the owner of the tables apply the patch; an equal slice needs no request."""
+    """Have the owner apply the patch; return how many rows changed. An equal slice needs no request."""
     if record.last(SliceBuilt).is_equal:
         drop_rows(settings, record.plan)
         return Applied(batch=record.last(SliceBuilt).batch, changed=0)
@@ -287,7 +287,7 @@ def refuse_revert(settings: Settings, record: PlanRecord) -> None:
 
 
 def revert_slice(settings: Settings, record: PlanRecord) -> RolledBack:
-    """Have the owner of the tables revert the patch."""
+    """Have the owner revert the patch; return at which batch, and how long it took."""
     built = record.last(SliceBuilt)
     if built.is_equal:
         drop_rows(settings, record.plan)

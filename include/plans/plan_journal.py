@@ -95,7 +95,7 @@ def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
 
 
 def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
-    """Write a new plan."""
+    """Write a new plan; return it as recorded."""
     _ensure_index(settings)
     add_plan(settings, Entry(plan.id, is_open=True, origin=plan.origin))
     write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))

@@ -59,7 +59,7 @@ class JobRunning(Transient):
 def start_job(
     settings: Settings, name: str, module: Sequence[str], dataset: str, **streams: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a job (module and arguments) under a guard and write its run file; errors go to its log.
+    """Start a job (module and arguments) under a guard, write its run file, return its process; errors go to its log.
 
     What a dead command left of the same job is ended first.
     """

@@ -119,7 +119,7 @@ def new_cluster_id() -> str:
 
 
 def assign_ports(node: BrokerNode, requested: int) -> BrokerNode:
-    """Choose ports: the requested one (PortInUse), else those of the last start if free, else new ones."""
+    """Return the node with ports: the requested (PortInUse), else those of the last start if free, else new ones."""
     if requested and not is_free(requested):
         raise PortInUse(requested, holder_of(requested))
     fresh = iter(free_ports(2))

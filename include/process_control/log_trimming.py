@@ -37,7 +37,7 @@ class TrimResult:
 
 
 def trim_logs(settings: Settings, now: datetime) -> TrimResult:
-    """Trim logs of more than TRIM_ABOVE bytes; remove those without a write for `retention.logs`.
+    """Trim logs of more than TRIM_ABOVE bytes, remove those without a write for `retention.logs`; return what went.
 
     The log of a process that may write again is emptied instead. A log of no single dataset stays for the longest of
     the retentions.

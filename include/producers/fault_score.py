@@ -60,7 +60,7 @@ class Score:
 
 
 def score(manifest: Path, rejected: pl.DataFrame) -> Score:
-    """Compare a manifest with rejected records by (topic, partition, offset).
+    """Return how rejected records match a manifest, by (topic, partition, offset).
 
     `rejected` has `_topic, _partition, _offset, disposition` and `reasons` (a list of rule names, or of structs with
     `rule` as in the table); only its records of the manifest's topic count. Duplicates have disposition

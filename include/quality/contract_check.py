@@ -42,7 +42,7 @@ class ContractCheck:
 
 
 def check_contracts(settings: Settings, only: str | None = None) -> list[ContractCheck]:
-    """Check every declared dataset, or just one; raises DatasetUnknown.
+    """Return a check of every declared dataset, or of one; raises DatasetUnknown.
 
     Without the packages of the group `quality`, the standard's schema and Great Expectations' own checks are left out.
     """

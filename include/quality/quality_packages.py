@@ -25,7 +25,7 @@ class QualityNotInstalled(Terminal):
 
 
 def import_optional(package: str) -> ModuleType:
-    """Import a module of the group; QualityNotInstalled when it is not there."""
+    """Import and return a module of the group; QualityNotInstalled when it is not there."""
     # Read at import; the version in the lock has no telemetry left, and an older one must not have any either.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     try:

@@ -55,7 +55,7 @@ class DriftWarning:
 
 
 def drift_warnings(reading: PinnedTables, contract: Contract, since_batch: int) -> list[DriftWarning]:
-    """Compare silver's batches from `since_batch` on with all before; NothingToCompare when one side is empty."""
+    """Return how silver from batch `since_batch` on differs from all before; NothingToCompare when a side is empty."""
     name = contract.dataset
     with _database(reading, name, since_batch) as database:
         sizes = dict(database.execute("select fresh, count(*) from rows group by fresh").fetchall())

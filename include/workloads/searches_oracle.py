@@ -81,6 +81,6 @@ class FlagScore:
 
 
 def flag_score(hours: Iterable[dict[str, Any]], injected: Collection[Flag]) -> FlagScore:
-    """Score the rows of `term_hours` against the injected anomalies."""
+    """Return precision and recall of the flags in `term_hours` against the injected anomalies."""
     flags = {(row["term"], row["hour"], row["kind"]) for row in hours if row["kind"]}
     return FlagScore(len(flags), len(injected), len(flags & set(injected)))

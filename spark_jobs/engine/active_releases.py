@@ -264,7 +264,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
 
 
 def open_active_releases(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveReleases:
-    """Open the published release, finish its patch if one was begun, and open the recorded shadow releases."""
+    """Open and return the published release, its patch finished if one was begun, and the recorded shadow releases."""
     active = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
     _resume_patch(active)
     for name in recorded_releases(settings, dataset.name):

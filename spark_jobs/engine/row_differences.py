@@ -47,7 +47,7 @@ def row_differences(
     shown: Sequence[str],
     doubles: Sequence[str] = (),
 ) -> Differences:
-    """Pair the rows of views `removed` (published) and `added` (recomputed) by `keys`.
+    """Return how the rows of views `removed` (published) and `added` (recomputed) differ, paired by `keys`.
 
     The columns `shown` name a row. Columns `doubles` are equal within SUM_ERROR.
     """

@@ -46,7 +46,7 @@ def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
 
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
-    """Open the tables of a release, creating those that are missing; nothing else is written."""
+    """Open and return the tables of a release, creating those that are missing; nothing else is written."""
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
     release = _opened(spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
@@ -77,7 +77,7 @@ def pinned_release(
     versions: Mapping[str, int],
     reference: Mapping[str, int] | None = None,
 ) -> Release:
-    """Open the tables of a release, only to read, at these versions by full name (`silver.flights`).
+    """Open and return the tables of a release, only to read, at these versions by full name (`silver.flights`).
 
     With `reference`, all batches are joined with these versions of the reference tables instead of their own.
     """
