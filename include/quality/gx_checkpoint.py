@@ -1,7 +1,7 @@
 """Evaluates table rules with Great Expectations: one in-memory context per process, on pandas.
 
-Reads: of each table the columns that its rules refer to. Writes: Data Docs, when a folder is given.
-Does not: keep anything else of a run; send telemetry.
+Reads: of each table the columns of one rule at a time, as `table_frames.py` says. Writes: Data Docs, when a folder is
+given. Does not: keep anything else of a run; send telemetry.
 """
 
 from __future__ import annotations
@@ -9,33 +9,23 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from include.catalog.contract_rules import Rule, referenced_columns
+from include.catalog.contract_rules import Rule
 from include.catalog.rule_results import RuleResult
 from include.quality.odcs_standard import expectation
 from include.quality.quality_packages import import_optional
+from include.quality.table_frames import frames_of
 
 SITE = "headrace"
 # Great Expectations names the page of a table `<source>-<table>`.
 SOURCE = "tables"
-EXACT_IN_DOUBLE = 2**53
-# Decimals of 15 digits are distinct as doubles.
-EXACT_DIGITS = 10**15
-
-
-class ExactDecimal(Decimal):
-    """A decimal that equals the float of its shortest text: 0.1 of a rule's set is a float, and no decimal's value."""
-
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(Decimal(repr(other)) if isinstance(other, float) else other)
-
-    def __hash__(self) -> int:
-        return hash(float(self))
+SAMPLES = 20
+"""Values that break a rule and are kept, as Great Expectations does."""
 
 
 def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[RuleResult]:
@@ -77,29 +67,76 @@ def _build_site_in(folder: Path) -> None:
 
 
 def _validate(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[RuleResult]:
-    gx, context = import_optional("great_expectations"), _context()
-    frame = to_pandas(rows, {column for rule in rules for column in referenced_columns(rule)})
-    source = context.data_sources.add_or_update_pandas(SOURCE)
+    source = _context().data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
-    suite = context.suites.add_or_update(gx.ExpectationSuite(name, expectations=[expectation(rule) for rule in rules]))
-    definition = gx.ValidationDefinition(name=name, data=data, suite=suite)
-    definition = context.validation_definitions.add_or_update(definition)
-    actions = [import_optional("great_expectations.checkpoint").UpdateDataDocsAction(name="docs", site_names=[SITE])]
-    checkpoint = gx.Checkpoint(
-        name=name, validation_definitions=[definition], actions=actions if documented else [], result_format="BASIC"
-    )
-    done = context.checkpoints.add_or_update(checkpoint).run(batch_parameters={"dataframe": frame})
-    (result,) = done.run_results.values()
-    by_rule = {
-        (each.expectation_config.meta["name"], _columns(each.expectation_config.kwargs)): each
-        for each in result.results
+    results = [_evaluated(data, rows, rule) for rule in rules]
+    if documented:
+        _document(name, results)
+    return [_rule_result(name, rule, result) for rule, result in zip(rules, results, strict=True)]
+
+
+def _evaluated(data: Any, rows: Any, rule: Rule) -> Any:
+    """Return Great Expectations' result of a rule for a whole table."""
+    parts, others, nulls = [], 0, 0
+    for frame in frames_of(rows, rule):
+        batch = data.get_batch(batch_parameters={"dataframe": frame.rows})
+        parts.append(batch.validate(expectation(rule), result_format="BASIC"))
+        others, nulls = others + frame.others, nulls + frame.nulls
+    failed = next((part for part in parts if _errors(part)), None)
+    if failed is not None:
+        return failed
+    return parts[0] if len(parts) == 1 and not others else _merged(parts, rule, others, nulls)
+
+
+def _merged(parts: Sequence[Any], rule: Rule, others: int, nulls: int) -> Any:
+    """Return the result of a rule about rows from those of parts of a table, as `_format_map_output` computes it.
+
+    `others`: further rows, which satisfy the rule; `nulls` of them have no value.
+    """
+    whole, counted = parts[0], ("element_count", "missing_count", "unexpected_count")
+    rows, missing, wrong = (sum(part.result.get(key) or 0 for part in parts) for key in counted)
+    rows, missing = rows + others, missing + nulls
+    judged = rows - missing
+    whole.success = wrong == 0 or not judged or (judged - wrong) / judged >= rule.mostly
+    samples = [value for part in parts for value in part.result.get("partial_unexpected_list", ())]
+    whole.result |= {
+        "element_count": rows,
+        "unexpected_count": wrong,
+        "unexpected_percent": wrong / judged * 100 if judged else None,
+        "partial_unexpected_list": samples[:SAMPLES],
     }
-    return [_rule_result(name, rule, by_rule[rule.name, _columns(rule.written)]) for rule in rules]
+    if "missing_count" in whole.result:
+        whole.result |= {
+            "missing_count": missing,
+            "missing_percent": missing / rows * 100 if rows else None,
+            "unexpected_percent_total": wrong / rows * 100 if rows else None,
+            "unexpected_percent_nonmissing": wrong / judged * 100 if judged else None,
+        }
+    return whole
 
 
-def _columns(kwargs: Mapping[str, Any]) -> str:
-    """Return the columns of a rule: rules of different columns may have the same name."""
-    return str(kwargs.get("column", kwargs.get("column_A", kwargs.get("column_list", ""))))
+def _document(name: str, results: Sequence[Any]) -> None:
+    """Write the results of a table's rules into the site."""
+    core, context = import_optional("great_expectations.core"), _context()
+    types = import_optional("great_expectations.data_context.types.resource_identifiers")
+    run = import_optional("great_expectations.core.run_identifier").RunIdentifier(run_time=datetime.now(UTC))
+    passed = sum(bool(result.success) for result in results)
+    statistics = {
+        "evaluated_expectations": len(results),
+        "successful_expectations": passed,
+        "unsuccessful_expectations": len(results) - passed,
+        "success_percent": passed / len(results) * 100,
+    }
+    meta = {"run_id": run, "validation_time": run.run_time, "active_batch_definition": {"batch_identifiers": {}}}
+    found = core.ExpectationSuiteValidationResult(
+        success=passed == len(results), results=list(results), suite_name=name, statistics=statistics, meta=meta
+    )
+    suite = types.ExpectationSuiteIdentifier(name=name)
+    key = types.ValidationResultIdentifier(
+        expectation_suite_identifier=suite, run_id=run, batch_identifier=f"{SOURCE}-{name}"
+    )
+    context.validation_results_store.set(key, found)
+    context.build_data_docs(site_names=[SITE], resource_identifiers=[key])
 
 
 def _rule_result(table: str, rule: Rule, result: Any) -> RuleResult:
@@ -107,9 +144,12 @@ def _rule_result(table: str, rule: Rule, result: Any) -> RuleResult:
     return RuleResult(*facts, passed=bool(result.success), observed=_observed(result))
 
 
+def _errors(result: Any) -> list[str]:
+    return [error["exception_message"] for error in result.exception_info.values() if isinstance(error, dict)]
+
+
 def _observed(result: Any) -> str:
-    errors = [error["exception_message"] for error in result.exception_info.values() if isinstance(error, dict)]
-    if errors:
+    if errors := _errors(result):
         return str(errors[0])
     details = result.result
     if details.get("unexpected_count") is not None:
@@ -118,36 +158,3 @@ def _observed(result: Any) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{float(value):,.10g}"
     return "" if value is None else f"{value}"
-
-
-def to_pandas(rows: Any, columns: Iterable[str]) -> Any:
-    """Return these columns of a pyarrow Dataset as a pandas frame; the first column when it has none of them.
-
-    Integers and decimals become floats if each of them is exact as a float, because pandas has no null for them (NaN
-    here). Columns with larger ones stay as they are, with None. Strings and booleans keep None; times are in UTC.
-    """
-    import pyarrow as pa
-
-    names = rows.schema.names
-    selected = [name for name in names if name in set(columns)] or names[:1]
-    table = rows.to_table(columns=selected)
-    for place, field in enumerate(table.schema):
-        if _exact_as_floats(table[place], EXACT_DIGITS if pa.types.is_decimal(field.type) else EXACT_IN_DOUBLE):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))
-    frame = table.to_pandas(integer_object_nulls=True)
-    for field in table.schema:
-        if pa.types.is_decimal(field.type):
-            frame[field.name] = frame[field.name].map(ExactDecimal, na_action="ignore")
-    return frame
-
-
-def _exact_as_floats(numbers: Any, limit: int) -> bool:
-    """Return whether a column is of integers or decimals that are all, as integers of its scale, within ±`limit`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not (pa.types.is_integer(numbers.type) or pa.types.is_decimal(numbers.type)):
-        return False
-    least, most = pc.min_max(numbers).as_py().values()
-    scale = numbers.type.scale if pa.types.is_decimal(numbers.type) else 0
-    return least is None or bool(max(-least, most).scaleb(scale) < limit if scale else max(-least, most) < limit)

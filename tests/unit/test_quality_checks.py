@@ -18,10 +18,11 @@ from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
 from include.paths import docs_path
 from include.quality import published_quality
-from include.quality.gx_checkpoint import to_pandas, validate_tables
+from include.quality.gx_checkpoint import validate_tables
 from include.quality.published_quality import validate_published
 from include.quality.quality_packages import QualityNotInstalled
 from include.quality.quality_pages import checks_page
+from include.quality.table_frames import to_pandas
 from include.reading.publication import Publication, publish
 from include.settings import Settings
 
@@ -114,7 +115,7 @@ def test_table_without_rules_is_not_validated() -> None:
 
 
 def test_numbers_become_floats_and_strings_keep_none() -> None:
-    frame = to_pandas(pd.dataset(ROWS), ["rows", "litres", "day"])
+    frame = to_pandas(ROWS, ["rows", "litres", "day"])
     assert [str(kind) for kind in frame.dtypes] == ["object", "float64", "float64"]
     assert frame["day"].tolist() == ["mon", "tue", "wed", None]
     assert frame["litres"].tolist()[:2] == [1.5, 2.5]

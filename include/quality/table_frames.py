@@ -1,0 +1,181 @@
+"""The pandas frames on which a table rule is evaluated: in bounded memory, with the counts of the whole table.
+
+Pandas keeps a text in some 100 bytes, and Great Expectations copies columns, so no frame has all rows of a text column
+unless a rule needs them. A rule about each row by itself sees `CHUNK` rows at a time. Uniqueness needs only the rows
+whose values are there more than once, which DuckDB finds; a rule about distinct values needs these alone.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from include.catalog.contract_rules import Rule, referenced_columns
+from include.catalog.row_expectations import ROW_EXPECTATIONS
+from include.reading.memory_database import memory_database
+from include.sql_quoting import sql_identifier
+
+CHUNK = 200_000
+"""Rows of a frame for rules about single rows."""
+BATCH = 20_000
+"""Rows that are read at once."""
+MEMORY = "150MB"
+"""Of DuckDB; it spills what does not fit."""
+EXACT_IN_DOUBLE = 2**53
+# Decimals of 15 digits are distinct as doubles.
+EXACT_DIGITS = 10**15
+UNIQUE = ("expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique")
+DISTINCT = (
+    "expect_column_distinct_values_to_be_in_set",
+    "expect_column_distinct_values_to_contain_set",
+    "expect_column_distinct_values_to_equal_set",
+    "expect_column_unique_value_count_to_be_between",
+)
+"""Rules whose verdict is the same for a table with each value once."""
+ROW_COUNT = ("expect_table_row_count_to_be_between", "expect_table_row_count_to_equal")
+
+
+class ExactDecimal(Decimal):
+    """A decimal that equals the float of its shortest text: 0.1 of a rule's set is a float, and no decimal's value."""
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(Decimal(repr(other)) if isinstance(other, float) else other)
+
+    def __hash__(self) -> int:
+        return hash(float(self))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame; and how many `others` the table has, which satisfy the rule, and how many of these are `nulls`."""
+
+    rows: Any
+    others: int = 0
+    nulls: int = 0
+
+
+def frames_of(rows: Any, rule: Rule) -> Iterator[Frame]:
+    """Yield the frames whose results together are the rule's result for a pyarrow Dataset; at least one."""
+    columns = [name for name in rows.schema.names if name in referenced_columns(rule)]
+    is_complete = set(columns) == set(referenced_columns(rule))
+    if is_complete and rule.expectation in ROW_EXPECTATIONS:
+        yield from _chunks(rows, columns)
+    elif is_complete and _is_unconditional(rule, UNIQUE) and _has_texts(rows, columns):
+        yield _repeated(rows, list(rule.columns))
+    elif is_complete and _is_unconditional(rule, DISTINCT) and _has_texts(rows, columns):
+        yield _distinct(rows, columns)
+    elif not columns and rule.expectation in ROW_COUNT:
+        yield Frame(_counted(rows))
+    else:
+        yield Frame(to_pandas(rows.to_table(columns=columns or rows.schema.names[:1]), columns))
+
+
+def _is_unconditional(rule: Rule, expectations: Sequence[str]) -> bool:
+    return rule.expectation in expectations and rule.condition is None and "ignore_row_if" not in rule.written
+
+
+def _chunks(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
+    import pyarrow as pa
+
+    pending: list[Any] = []
+    is_empty = True
+    for batch in _reader(rows, columns):
+        pending.append(batch)
+        if sum(each.num_rows for each in pending) >= CHUNK:
+            yield Frame(to_pandas(pa.Table.from_batches(pending), columns))
+            pending, is_empty = [], False
+            # Great Expectations' objects are cycles: without this, the frames of many chunks stay.
+            gc.collect()
+    if pending or is_empty:
+        schema = pa.schema([rows.schema.field(name) for name in columns])
+        yield Frame(to_pandas(pa.Table.from_batches(pending, schema), columns))
+
+
+def _repeated(rows: Any, columns: Sequence[str]) -> Frame:
+    """Return the rows whose values are there more than once; a null is no value, unless other columns have one."""
+    import pyarrow.compute as pc
+
+    names, is_null = _names(columns), reduce(and_, (pc.field(name).is_null() for name in columns))
+    nulls = " and ".join(f"{sql_identifier(name)} is null" for name in columns)
+    same = " and ".join(f"r.{name} is not distinct from t.{name}" for name in map(sql_identifier, columns))
+    with closing(memory_database(MEMORY)) as database:
+        database.register("rows", _reader(rows, columns))
+        twice = f"select {names} from rows where not ({nulls}) group by {names} having count(*) > 1"
+        database.execute(f"create temp table twice as {twice}")
+        database.unregister("rows")
+        database.register("rows", _reader(rows, columns))
+        found = database.sql(f"select r.* from rows as r semi join twice as t on {same}").to_arrow_table()
+    others, without = rows.count_rows() - found.num_rows, rows.count_rows(filter=is_null)
+    return Frame(to_pandas(found, columns), others, without)
+
+
+def _distinct(rows: Any, columns: Sequence[str]) -> Frame:
+    """Return the distinct rows."""
+    with closing(memory_database(MEMORY)) as database:
+        database.register("rows", _reader(rows, columns))
+        return Frame(to_pandas(database.sql("select distinct * from rows").to_arrow_table(), columns))
+
+
+def _reader(rows: Any, columns: Sequence[str]) -> Any:
+    """Return a reader of some columns that holds a few batches at a time; a Dataset would be read far ahead."""
+    scanner = rows.scanner(
+        columns=list(columns), batch_size=BATCH, batch_readahead=1, fragment_readahead=1, use_threads=False
+    )
+    return scanner.to_reader()
+
+
+def _counted(rows: Any) -> Any:
+    """Return a frame with as many rows, whose values nobody looks at."""
+    import numpy as np
+    import pandas as pd
+
+    return pd.DataFrame({name: np.zeros(rows.count_rows(), np.int8) for name in rows.schema.names[:1]})
+
+
+def _has_texts(rows: Any, columns: Sequence[str]) -> bool:
+    import pyarrow as pa
+
+    kinds = [rows.schema.field(name).type for name in columns]
+    return any(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
+
+
+def _names(columns: Iterable[str]) -> str:
+    return ", ".join(map(sql_identifier, columns))
+
+
+def to_pandas(table: Any, columns: Iterable[str]) -> Any:
+    """Return these columns of a pyarrow table as a pandas frame; the first column when it has none of them.
+
+    Integers and decimals become floats if each of them is exact as a float, because pandas has no null for them (NaN
+    here). Columns with larger ones stay as they are, with None. Strings and booleans keep None; times are in UTC.
+    """
+    import pyarrow as pa
+
+    names = table.schema.names
+    table = table.select([name for name in names if name in set(columns)] or names[:1])
+    for place, field in enumerate(table.schema):
+        if _exact_as_floats(table[place], EXACT_DIGITS if pa.types.is_decimal(field.type) else EXACT_IN_DOUBLE):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))
+    frame = table.to_pandas(integer_object_nulls=True)
+    for field in table.schema:
+        if pa.types.is_decimal(field.type):
+            frame[field.name] = frame[field.name].map(ExactDecimal, na_action="ignore")
+    return frame
+
+
+def _exact_as_floats(numbers: Any, limit: int) -> bool:
+    """Return whether a column is of integers or decimals that are all, as integers of its scale, within ±`limit`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_integer(numbers.type) or pa.types.is_decimal(numbers.type)):
+        return False
+    least, most = pc.min_max(numbers).as_py().values()
+    scale = numbers.type.scale if pa.types.is_decimal(numbers.type) else 0
+    return least is None or bool(max(-least, most).scaleb(scale) < limit if scale else max(-least, most) < limit)
