@@ -93,6 +93,11 @@ REJECTED: dict[str, tuple[bytes | None, list[tuple[str, str]]]] = {
     "6 comma at the end": ((PLAIN[:-1] + ",}").encode(), [("malformed", "")]),
     "7 duplicate key": ((PLAIN[:-1] + ',"kind":"departed"}').encode(), [("duplicate_key", "")]),
     "7 duplicate key, escaped": ((PLAIN[:-1] + ',"k\\u0069nd":"x"}').encode(), [("duplicate_key", "")]),
+    "7 optional key twice in its place": (
+        PLAIN.replace('"tailnum":"N14228"', '"tailnum":"N14228","tailnum":"N14228"').encode(),
+        [("duplicate_key", "")],
+    ),
+    "7 optional key twice, apart": ((PLAIN[:-1] + ',"tailnum":"N14228"}').encode(), [("duplicate_key", "")]),
     "8 keys differing by case": ((PLAIN[:-1] + ',"Kind":"x"}').encode(), [("duplicate_key", "")]),
     "9 int too large": (with_field("flight", "2147483648"), [("out_of_range", "flight")]),
     "9 int of 25 digits": (with_field("flight", "1" * 25), [("out_of_range", "flight")]),

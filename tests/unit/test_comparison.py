@@ -93,6 +93,16 @@ def test_every_kind_of_difference_is_sampled_with_its_key(tmp_path: Path) -> Non
     assert "+100 %" in written
 
 
+def test_each_measure_is_compared_by_itself(tmp_path: Path) -> None:
+    old = ROUTES.with_columns(delay=pl.Series([10, 20, 30]))
+    found = compared(tmp_path, old, old.with_columns(delay=pl.Series([10, 20, 36])))
+    sums = {each.column: (each.old_sum, each.new_sum, each.percent) for each in found.tables[0].measures}
+    assert sums["delay"] == (60.0, 66.0, 10.0)
+    assert sums["departed"][:2] == (3.0, 3.0)
+    (sample,) = found.tables[0].samples["changed"]
+    assert (sample.old, sample.new) == ([{"departed": None, "delay": 30}], [{"departed": None, "delay": 36}])
+
+
 def test_duplicated_rows_are_a_change(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, pl.concat([ROUTES, ROUTES[:1], ROUTES[:1]]))
     assert found.tables[0].changed == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from include.paths import publication_path
 from include.reading.publication import (
     NothingPublished,
     Publication,
+    PublicationAhead,
     PublicationUnreadable,
     TableVersion,
     find_publication,
@@ -46,6 +48,18 @@ def test_later_publication_replaces_the_file_and_leaves_no_other(settings: Setti
     publish(settings, flights(13))
     assert read_publication(settings, "flights").batch == 13
     assert [path.name for path in publication_path(settings, "flights").parent.iterdir()] == ["publication.json"]
+
+
+def test_owner_that_slept_cannot_move_the_publication_back(settings: Settings) -> None:
+    publish(settings, flights(13))
+    with pytest.raises(PublicationAhead, match="batch 13 is already published, batch 12 was not") as refused:
+        publish(settings, flights(12))
+    assert (refused.value.published, refused.value.batch) == (13, 12)
+    assert read_publication(settings, "flights") == flights(13)
+    publish(settings, flights(13))
+    other = replace(flights(12), release="cd34")
+    publish(settings, other)
+    assert read_publication(settings, "flights") == other, "another release may be at an earlier batch"
 
 
 def test_missing_publication_is_none_or_an_error_with_the_next_command(settings: Settings) -> None:

@@ -163,3 +163,11 @@ def test_form_itself_refuses_numbers_and_times_out_of_bounds(
 def test_descriptions_of_forms_are_plain_text() -> None:
     for form in FORMS.values():
         assert not [name for name, param in form.items() if "*" in (param.description or "")]
+
+
+def test_forms_hand_their_threshold_to_the_plan() -> None:
+    form = {"threshold": 0.25, "dry_run": False}
+    assert ReleaseRun.model_validate(form).plan.threshold == 0.25
+    since, until = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
+    backfill = BackfillRun.model_validate({**form, "start": None, "end": None, "reference": "as-of"})
+    assert backfill.plan(since, until).threshold == 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,16 @@ def test_owner_refuses_a_log_with_an_empty_commit_file(tmp_path: Path) -> None:
     with pytest.raises(LogDamaged, match="2.json is empty") as refused:
         Table(spec(tmp_path))
     assert refused.value.path == lost
+
+
+def test_stale_owner_is_refused_whatever_it_commits(tmp_path: Path) -> None:
+    """delta-rs would repeat the commit on top of the other owner's: app id and files do not conflict."""
+    first = Table(spec(tmp_path))
+    first.commit("app", 0, {}, [file("one"), file("two")])
+    stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
+    owner.commit("app", 1, {}, [file("three")])
+    with pytest.raises(OwnershipLost):
+        stale.commit("another app", 0, {}, [file("four")])
+    with pytest.raises(OwnershipLost):
+        first.compact([replace(file("both"), rows=6)], [file("one"), file("two")])
+    assert {f.path for f in Table(spec(tmp_path)).files()} == {file(name).path for name in ("one", "two", "three")}

@@ -1,0 +1,52 @@
+"""A run whose rows do not add up is refused; files of a window's silver are found by their bounds."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from include.catalog.windows import Window, parsed_size, window_begin, window_end
+from spark_jobs.layers.gold_files import files_within
+from spark_jobs.layers.silver_layer import ValidatedBatch, validate_balance
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import RowsUnaccounted, Table
+
+COLUMNS = StructType().add("at", TimestampType()).add("n", LongType()).add("_month", StringType())
+
+
+def files(rows: int) -> list[DataFile]:
+    return [DataFile(f"{rows}.parquet", "2024-01", rows, 100)]
+
+
+@pytest.mark.parametrize("rows_in", [4, 6])
+def test_records_that_are_in_no_table_or_in_two_are_refused(rows_in: int) -> None:
+    batch = ValidatedBatch(files(3), files(2), rows_in, {}, {}, {})
+    with pytest.raises(RowsUnaccounted, match=f"{rows_in} records came in, 3 are accepted and 2 rejected") as refused:
+        validate_balance("silver.small", (4, 7), batch)
+    assert refused.value.batches == (4, 7)
+    validate_balance("silver.small", (4, 7), ValidatedBatch(files(3), files(2), 5, {}, {}, {}))
+
+
+@pytest.mark.parametrize(
+    ("size", "start", "hour"),
+    [
+        ("1 hour", datetime(2024, 1, 5, 23, tzinfo=UTC), 23),
+        ("1 day", date(2024, 1, 5), 23),
+        ("1 day", date(2024, 1, 5), 0),
+    ],
+)
+def test_file_of_an_hour_is_of_its_hour_and_of_its_day(
+    tmp_path: Path, size: str, start: datetime | date, hour: int
+) -> None:
+    """A file may lie wholly in the last hour of a day, or within one hour."""
+    window = Window("at", parsed_size(size), "since")
+    moments = [datetime(2024, 1, 5, hour, minute, tzinfo=UTC) for minute in (10, 50)]
+    low, high = ({"at": moment} for moment in moments)
+    table = Table(TableSpec("silver.small", tmp_path / "silver", COLUMNS, "_month", ("at",)))
+    table.commit("app", 0, {}, [DataFile("f.parquet", "2024-01", 3, 100, low, high)])
+    assert files_within(table, "at", [(window_begin(window, start), window_end(window, start))]) == table.files()
+    later = (window_end(window, start), window_end(window, start))
+    assert files_within(table, "at", [later]) == []
