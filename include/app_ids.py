@@ -14,3 +14,11 @@ def release_app_id(dataset: str, release: str, table: str) -> str:
 def plan_app_id(dataset: str, release: str, plan: str) -> str:
     """Return the app id of a slice plan's commits; version 1 applies the patch, 2 reverts it."""
     return f"{dataset}/{release}/plan/{plan}"
+
+
+def expiry_app_id(dataset: str, owner: str, layer: str) -> str:
+    """Return the app id of expiry commits; versions are first batches that are left.
+
+    `owner` is the release, or `bronze`, which belongs to all releases.
+    """
+    return f"{dataset}/{owner}/expiry/{layer}"

@@ -28,6 +28,12 @@ from include.audit.bronze_findings import (
     topic_findings,
 )
 from include.audit.deep_findings import DeepAudit
+from include.audit.expiry_findings import (
+    ExpiredBatches,
+    expired_batches,
+    expiry_findings,
+    left_over_findings,
+)
 from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_records import Topic
@@ -67,6 +73,8 @@ class PartitionBalance:
     silver: int
     rejected: int
     later: int
+    removed: int = 0
+    """Rows of batches that have expired from bronze, as its commits counted them."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ class DatasetAudit:
 
     `unchecked`: tables that were not checked, because DuckDB could not recompute them or because a table that they are
     compared with is damaged; all others were. `lost`: offsets that Kafka expired before they were read, accepted by
-    `headrace repair`. `files`: the files of each table, verified by checksum. `deep`: what was recomputed
-    from bronze; its findings are among `findings`.
+    `headrace repair`. `kept_from`: by layer the first batch that has not expired. `files`: the files of each table,
+    verified by checksum. `deep`: what was recomputed from bronze; its findings are among `findings`.
     """
 
     dataset: str
@@ -89,6 +97,7 @@ class DatasetAudit:
     lost: tuple[CommittedRange, ...] = ()
     files: tuple[FileCheck, ...] = ()
     deep: DeepAudit | None = None
+    kept_from: Mapping[str, int] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     """Of a derived dataset: the tables that its run used, with their batches."""
 
@@ -107,11 +116,15 @@ def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
 
 @dataclass
 class _KafkaCounts:
-    """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read."""
+    """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
+
+    `aged`: what has expired from the tables.
+    """
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
     lost: list[CommittedRange] = field(default_factory=list)
+    aged: ExpiredBatches = ExpiredBatches()
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
@@ -144,12 +157,15 @@ def dataset_audit(
         progress(f"{name}: bronze against Kafka and its commits")
         audited.check(bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted))
         progress(f"{name}: silver and rejected against bronze")
-        audited.check(silver, layers, lambda: split_findings(database, name, publication.batch))
+        first = counted.aged.complete
+        audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
+        audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
         audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline))
-        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline))
+        kept = counted.aged.of("silver")
+        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline, kept))
         for gold in dataset.pipeline.gold:
             progress(f"{name}: gold.{gold.name} against silver")
-            _check_gold(audited, database, silver, gold)
+            _check_gold(audited, database, silver, gold, kept)
         readable = [table for table in layers if table not in audited.damaged]
         balances = _balances(layer_counts(database, readable), publication, topic, counted)
     return DatasetAudit(
@@ -162,6 +178,7 @@ def dataset_audit(
         tuple(audited.unchecked.values()),
         tuple(counted.lost),
         tuple(audited.files),
+        kept_from=counted.aged.kept if counted.aged.complete else {},
     )
 
 
@@ -223,7 +240,10 @@ def _bronze_findings(
     ranges = batch_ranges(metadata)
     counted.lost = lost_ranges(metadata)
     yield from range_findings([*ranges, *counted.lost], publication.offsets, table)
-    yield from batch_row_findings(database, ranges, table)
+    layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in LAYERS}
+    counted.aged = aged = expired_batches(layers, ranges)
+    yield from expiry_findings(layers, aged, ranges) if aged.complete else ()
+    yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated
     for partition, end in sorted(publication.offsets.items()):
@@ -241,7 +261,7 @@ def _kafka_findings(
     tables: PinnedTables, table: str, topic: Topic, partition: int, end: int, counted: _KafkaCounts
 ) -> Iterator[Finding]:
     """Compare Kafka's records of a partition below the published end with bronze, chunk by chunk."""
-    rows, start = tables.arrow(table), topic.starts.get(partition, 0)
+    rows, start = tables.arrow(table), max(topic.starts.get(partition, 0), counted.aged.ends.get(partition, 0))
     log_end = topic.ends.get(partition, 0)
     if log_end < end:
         detail = f"published up to {end}, but Kafka's log ends at {log_end}"
@@ -252,7 +272,7 @@ def _kafka_findings(
         yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
 
 
-def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold) -> None:
+def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold, first: int) -> None:
     name = f"gold.{gold.name}"
     if name not in audited.tables.tables:
         audited.gold.append(GoldCheck(name, 0, 0))
@@ -260,10 +280,12 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold)
         return
 
     def findings() -> list[Finding]:
+        # The check of the table before may have replaced the view.
+        database.execute("drop view if exists published")
         database.register("published", audited.tables.arrow(name))
         held = _held(audited.tables, name)
         with _held_silver(database, audited.tables.arrow(silver), gold, held):
-            check, wrong = gold_check(database, gold, held)
+            check, wrong = gold_check(database, gold, held, first)
         if isinstance(check, GoldCheck):
             behind = refresh_interval(gold) is not None and held.batch < audited.tables.table(silver).batch
             audited.gold.append(replace(check, batch=held.batch if behind else None))
@@ -309,5 +331,6 @@ def _balances(
         later = max(0, topic.ends.get(p, 0) - max(end, topic.starts.get(p, 0)))
         bronze, silver, rejected = (int(row.get(layer, 0)) for layer in LAYERS)
         kafka, expired = counted.kafka.get(p, 0), counted.expired.get(p, 0)
-        found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later))
+        removed = counted.aged.rows.get(p, 0)
+        found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later, removed))
     return tuple(found)

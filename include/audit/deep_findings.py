@@ -34,7 +34,8 @@ def deep_audit(dataset: str, found: Mapping[str, Any]) -> DeepAudit:
     if batches:
         span = f"{min(first for first, _ in batches)}..{max(last for _, last in batches)}"
         repair = f"headrace replay run --dataset {dataset} --batches {span} --source bronze"
-    inherited = f"batches before {found['first']} were inherited from another release" if found["first"] else ""
+    is_inherited = found["first"] > found.get("expired", 0)
+    inherited = f"batches before {found['first']} were inherited from another release" if is_inherited else ""
     return DeepAudit(
         release=found["release"],
         batch=found["batch"],

@@ -57,12 +57,14 @@ class GoldCheck:
     """One gold table compared: rows published, grains recomputed from silver.
 
     `batch`: the last one that it has, if its refresh leaves it behind the publication.
+    `expired`: further rows whose records have expired from silver, in part or all; they cannot be recomputed.
     """
 
     table: str
     rows: int
     grains: int
     batch: int | None = None
+    expired: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,14 @@ class ExpressionNotEvaluable(Terminal):
         self.dataset, self.unchecked = dataset, unchecked
 
 
-def gold_check(database: Any, gold: Gold, held: Held | None = None) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
+def gold_check(
+    database: Any, gold: Gold, held: Held | None = None, first: int = 0
+) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
     `database` is a DuckDB connection in UTC. Of a table on close the closed rows are expected, by what is `held`. Only
-    declared columns are compared. Returns UncheckedTable, and no
-    findings, when DuckDB cannot evaluate the declaration.
+    declared columns are compared; grains with records of batches before `first`, which have expired, are not. Returns
+    UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
@@ -101,6 +105,7 @@ def gold_check(database: Any, gold: Gold, held: Held | None = None) -> tuple[Gol
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
         return UncheckedTable(table, _failing_expression(database, gold, silver), reason), []
+    expired = _leave_out_expired(database, gold, first) if first else 0
     grain = ", ".join(map(sql_identifier, row_columns(gold)))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
     rows = _number(database, "select count(*) from published")
@@ -111,7 +116,22 @@ def gold_check(database: Any, gold: Gold, held: Held | None = None) -> tuple[Gol
         expression, constructs = next(iter(doubtful.values()))
         reason = f"Spark and DuckDB, which recomputes it, may evaluate {', '.join(constructs)} differently"
         return UncheckedTable(table, expression, reason), findings
-    return GoldCheck(table, rows, grains), findings
+    return GoldCheck(table, rows, grains, expired=expired), findings
+
+
+def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
+    """Leave grains with records of batches before `first` out of both sides; return how many rows of gold they are."""
+    grain = [sql_identifier(name) for name in grain_columns(gold)]
+    columns, same = ", ".join(grain), " and ".join(f"l.{name} is not distinct from r.{name}" for name in grain)
+    old = f"select distinct {columns} from published where _first_batch < {first}"
+    database.execute(f"create or replace temp table expired_grains as {old}")
+    before = _number(database, "select count(*) from published")
+    database.execute(f"delete from recomputed as l where exists (select 1 from expired_grains as r where {same})")
+    kept = f"select l.* from published as l anti join expired_grains as r on {same}"
+    database.execute(f"create or replace temp table kept as {kept}")
+    database.unregister("published")
+    database.execute("create or replace temp view published as from kept")
+    return before - _number(database, "select count(*) from published")
 
 
 def _expected(gold: Gold, held: Held | None) -> str:

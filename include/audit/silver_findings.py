@@ -16,9 +16,12 @@ from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
 
 
-def split_findings(database: Any, dataset: str, batch: int) -> Iterator[Finding]:
-    """Yield where bronze differs from silver ⊎ rejected by (partition, offset, batch), and rows of later batches."""
-    unequal = database.sql(UNEQUAL_RECORDS).pl()
+def split_findings(database: Any, dataset: str, batch: int, first: int = 0) -> Iterator[Finding]:
+    """Yield where bronze differs from silver ⊎ rejected by (partition, offset, batch), and rows of later batches.
+
+    Batches before `first` have expired and are not compared.
+    """
+    unequal = database.sql(UNEQUAL_RECORDS.format(first=first)).pl()
     silver, rejected, bronze = f"silver.{dataset}", f"rejected.{dataset}", f"bronze.{dataset}"
     validated, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
     both = (pl.col("silver") > 0) & (pl.col("rejected") > 0)
@@ -57,18 +60,19 @@ def repeated_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
 
 
-def orphan_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
+def orphan_findings(database: Any, dataset: str, pipeline: Pipeline, first: int = 0) -> Iterator[Finding]:
     """Yield rejected duplicates without a winner in silver.
 
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
-    identity is read from its fix, or else from its payload in bronze.
+    identity is read from its fix, or else from its payload in bronze. One whose winner is of a batch before `first`,
+    which have expired from silver, is not judged.
     """
-    orphans = database.sql(_orphans(database, pipeline)).pl()
+    orphans = database.sql(_orphans(database, pipeline, first)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
 
-def _orphans(database: Any, pipeline: Pipeline) -> str:
+def _orphans(database: Any, pipeline: Pipeline, first: int) -> str:
     """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
@@ -77,7 +81,8 @@ def _orphans(database: Any, pipeline: Pipeline) -> str:
         for number, name in names
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
-    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same)
+    kept = KEPT_WINNER.format(first=first) if first else ""
+    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept)
 
 
 def _json_path(name: str) -> str:
@@ -116,6 +121,7 @@ from (
     union all
     select 2, _partition, _offset, _batch_id from rejected
 )
+where batch >= {first} or batch is null or {first} = 0
 group by partition, "offset"
 having
     count(*) <> 2
@@ -154,7 +160,7 @@ with duplicates as (
     select b._batch_id, b.partition, b."offset", try(decode(coalesce(f.value, b.value))) as payload
     from bronze as b
     left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
-    join (select _partition, _offset from rejected where disposition = 'duplicate') as r
+    join (select _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r
     on r._partition = b.partition and r._offset = b."offset"
 ),
 named as (
@@ -167,6 +173,7 @@ anti join silver as s
 on {same} and (s._batch_id, s._partition, s._offset) < (d._batch_id, d.partition, d."offset")
 order by all
 """
+KEPT_WINNER = " and coalesce(try_cast(split_part(reasons[1].detail, '/', 1) as bigint), {first}) >= {first}"
 PARTITION = {"bronze": "partition", "silver": "_partition", "rejected": "_partition"}
 COUNTS = """
 select

@@ -54,6 +54,8 @@ class Column:
     scale: int = 6
     future: timedelta = CLOCK_SKEW
     """By how much a time may be later than the record's Kafka timestamp."""
+    past: timedelta | None = None
+    """By how much it may be earlier; None: any time."""
     physical_name: str = ""
 
     @property
@@ -113,8 +115,8 @@ class _Options(Declared):
     pattern: str | None = None
 
 
-class _Future(Declared):
-    property: Literal["future"]
+class _TimeBound(Declared):
+    property: Literal["future", "past"]
     value: Duration
 
 
@@ -141,7 +143,7 @@ class _Property(Declared):
     required: bool = False
     primaryKey: bool = False
     logicalTypeOptions: _Options = _Options()
-    customProperties: list[_Future] = []
+    customProperties: list[_TimeBound] = []
     quality: list[Annotated[RuleModel | _ValuesRule, Field(discriminator="type")]] = []
 
 
@@ -289,8 +291,7 @@ def _column(document: Document, key: Key, found: _Property) -> Column:
     elif found.physicalType.startswith("decimal"):
         document.refuse((*key, "physicalType"), f"must be decimal(p,s), is {found.physicalType!r}")
     values = [rule.arguments.validValues for rule in found.quality if isinstance(rule, _ValuesRule)]
-    if found.customProperties:
-        facts["future"] = found.customProperties[-1].value
+    facts |= {bound.property: bound.value for bound in found.customProperties}
     column = Column(
         name=found.name,
         type=kind,
@@ -384,7 +385,8 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
         why = f"must be decimal(p,s) with 1 <= p <= {MAX_PRECISION} and s <= p, is {found.physicalType!r}"
         yield (*key, "physicalType"), why
     if found.customProperties and column.type != "timestamp":
-        yield (*key, "customProperties"), f"future is for timestamps only; {column.name} is of type {column.type}"
+        name = found.customProperties[0].property
+        yield (*key, "customProperties"), f"{name} is for timestamps only; {column.name} is of type {column.type}"
     for n, rule in enumerate(found.quality):
         if isinstance(rule, _ValuesRule) and rule.mustBe != 0:
             yield (

@@ -114,6 +114,7 @@ STRICTER_WHEN: Mapping[str, Callable[[Any, Any], bool]] = {
     "pattern": lambda was, now: now is not None,
     "values": lambda was, now: bool(now) and (not was or not set(was) <= set(now)),
     "future": lambda was, now: now < was,
+    "past": lambda was, now: now is not None and (was is None or now < was),
 }
 """Of what is declared of a column: when it rejects what it accepted. A changed pattern may, so it counts as such."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from include.catalog.contract import Contract, read_contract
 from include.catalog.pipeline import Pipeline, read_pipeline
 from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
+from include.catalog.record_retention import retention_findings
 from include.catalog.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.durable_files import unique_suffix
 from include.errors import Terminal
@@ -115,6 +116,7 @@ def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
     if contract is not None and pipeline is not None:
         documents[0].check(contract_findings(pipeline, contract, name))
         documents[1].check(dataset_findings(pipeline, contract))
+        documents[1].check(retention_findings(pipeline, contract))
     raise_problems(*documents)
     assert contract is not None
     assert pipeline is not None

@@ -37,6 +37,7 @@ def derived_problems(settings: Settings, name: str) -> list[Problem]:
         declared = dict(_declared_sources(settings))
         document.check(_file_findings(document.path.parent))
         document.check(derived_findings(pipeline, name, _declared_tables(settings), declared))
+        document.check(_expiring_sources(settings, pipeline))
     return sorted(document.problems)
 
 
@@ -52,6 +53,9 @@ def derived_findings(
         yield ("sources",), "must name at least one table"
     if not pipeline.gold:
         yield ("gold",), "must have at least one table"
+    for layer in ("bronze", "silver"):
+        if getattr(pipeline.retention, layer) is not None:
+            yield ("retention", layer), f"a derived dataset has no {layer}"
     yield from accepted_names((("sources", name), name) for name in pipeline.sources)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     others = {table: owner for table, owner in tables if owner != dataset}
@@ -71,6 +75,16 @@ def derived_findings(
                 f"dataset {owner} has a gold table of this name; names are unique over all datasets",
             )
         yield from ((("gold", gold.name, *key), why) for key, why in _gold_findings(gold, tuple(pipeline.sources)))
+
+
+def _expiring_sources(settings: Settings, pipeline: DerivedPipeline) -> Iterator[Finding]:
+    """Yield the sources that lose records with age: grains that are computed from them again would lose them too."""
+    for source, table in pipeline.sources.items():
+        layer, _, dataset = table.partition(".")
+        retention = _mapping(settings.datasets / dataset / "pipeline.yaml").get("retention")
+        if layer == "silver" and isinstance(retention, dict) and "silver" in retention:
+            why = f"{table} expires (retention.silver of {dataset}); use a gold table of it, which keeps its rows"
+            yield ("sources", source), why
 
 
 def _file_findings(folder: Path) -> Iterator[Finding]:

@@ -124,12 +124,18 @@ class ReferenceTable:
 class Retention:
     """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced;
     `releases`, tables and snapshots of retired, cancelled and rejected releases; `plans`, rows and comparisons of ended
-    plans; `logs`, logs of its processes since the last write."""
+    plans; `logs`, logs of its processes since the last write; `removed`, what `headrace repair` moved away.
 
+    `bronze` and `silver` are ages of records since they arrived in Kafka: older ones expire from bronze, and from
+    silver and rejected. None: never."""
+
+    bronze: Duration | None = None
+    silver: Duration | None = None
     versions: Duration = timedelta(hours=6)
     releases: Duration = timedelta(days=7)
     plans: Duration = timedelta(days=7)
     logs: Duration = timedelta(days=30)
+    removed: Duration = timedelta(days=30)
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -121,8 +121,12 @@ def print_audits(audits: list[DatasetAudit]) -> None:
             wrong = any(finding.table == check.table for finding in each.findings)
             verdict = f"[red]differs from {origin}[/]" if wrong else f"equal to its recomputation from {origin}"
             behind = "" if check.batch is None else f", up to batch {check.batch} by its refresh"
+            older = f"; {check.expired:,} rows of expired records not compared" if check.expired else ""
             counts = f"{check.rows:,} rows, {check.grains:,} grains"
-            console.print(f"  {check.table}: {counts}, {verdict}{behind}", highlight=False)
+            console.print(f"  {check.table}: {counts}, {verdict}{behind}{older}", highlight=False)
+        for layer, batch in each.kept_from.items():
+            if batch:
+                console.print(f"  {layer}: batches before {batch:,} have expired (retention)", highlight=False)
         for skipped in each.unchecked:
             expression = f" (in {skipped.expression!r})" if skipped.expression else ""
             text = f"  {skipped.table}: not checked, {skipped.reason}{expression}"
@@ -170,12 +174,12 @@ def _without_topic(audit: DatasetAudit) -> str:
 
 def _balance_table(audit: DatasetAudit) -> Table:
     published = "no publication yet" if audit.batch is None else f"release {audit.release}, batch {audit.batch}"
-    expired = any(each.expired for each in audit.partitions)
+    expired, removed = (any(getattr(each, name) for each in audit.partitions) for name in ("expired", "removed"))
     columns = ["partition", "end offset", "Kafka", "bronze", "silver", "rejected", "not yet published"]
     table = Table(title=f"{audit.dataset}: {published}", title_justify="left", header_style="bold")
-    for name in columns + ["deleted in Kafka, in bronze"] * expired:
+    for name in columns + ["deleted in Kafka, in bronze"] * expired + ["expired from bronze"] * removed:
         table.add_column(name, justify="right")
     for p in audit.partitions:
         numbers = [p.partition, p.published_end, p.kafka, p.bronze, p.silver, p.rejected, p.later]
-        table.add_row(*(f"{number:,}" for number in numbers + [p.expired] * expired))
+        table.add_row(*(f"{number:,}" for number in numbers + [p.expired] * expired + [p.removed] * removed))
     return table

@@ -10,7 +10,16 @@ from sqlalchemy import Table
 
 from include.clients.delta_log import Commit
 from include.ledger.ledger_errors import CommitMetadataInvalid
-from include.ledger.ledger_schema import batches, corrections, gold_commits, ranges, reasons, runs, warnings
+from include.ledger.ledger_schema import (
+    batches,
+    corrections,
+    expirations,
+    gold_commits,
+    ranges,
+    reasons,
+    runs,
+    warnings,
+)
 
 Values = dict[str, int | str | None]
 Metadata = Mapping[str, Any]
@@ -52,6 +61,8 @@ def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | Non
             return _gold
         case [_, _, "plan", _]:
             return _correction
+        case [_, _, "expiry", _]:
+            return _expiration
     return None
 
 
@@ -133,6 +144,17 @@ def _correction(commit: Commit, meta: Metadata) -> list[Row]:
     where: Values = {"way": int(meta["way"]), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
     committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
     return [Row(corrections, key | where | committed | counts | changes)]
+
+
+def _expiration(commit: Commit, meta: Metadata) -> list[Row]:
+    owner, (first, before) = meta["app_id"].split("/")[1], meta["expired"]
+    key: Values = {"dataset": str(meta["dataset"]), "release": "" if owner == "bronze" else owner}
+    where: Values = {"table": str(meta["table"]), "before": int(before), "first": int(first)}
+    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
+    counts: Values = {"rows": int(meta["rows_removed"]), "total": int(meta["total"])}
+    named: Values = {name: canonical(meta.get(name, {})) for name in ("dispositions", "reasons")}
+    offsets: Values = {"offsets": canonical(meta["offsets_expired"])}
+    return [Row(expirations, key | where | committed | counts | named | offsets)]
 
 
 def _run(meta: Metadata) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, func, select
@@ -68,7 +68,8 @@ class Batch:
 class ReleaseTotals:
     """What a release's tables hold, in rows: `gold` per table, `reasons` per reason of rejection, `warned` per rule.
 
-    `last_batch` is the last one refined, None before the first.
+    `last_batch` is the last one refined, None before the first. `expired`: rows that silver and rejected had and have
+    no longer, by layer.
     """
 
     release: str
@@ -80,16 +81,21 @@ class ReleaseTotals:
     gold: Mapping[str, int]
     reasons: Mapping[str, int]
     warned: Mapping[str, int]
+    expired: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DatasetTotals:
-    """What a dataset's tables hold: `bronze` in rows up to `last_batch`, and its releases by name."""
+    """What a dataset's tables hold: `bronze` in rows up to `last_batch`, and its releases by name.
+
+    `expired`: rows that bronze had and has no longer.
+    """
 
     dataset: str
     last_batch: int | None
     bronze: int
     releases: Mapping[str, ReleaseTotals]
+    expired: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,9 +234,10 @@ def _dataset_totals(
     connection: Connection, dataset: str, by_release: dict[str, dict[str, dict[str, int]]]
 ) -> DatasetTotals:
     last = connection.execute(select(func.max(batches.c.batch)).where(batches.c.dataset == dataset)).scalar()
-    bronze = by_release.pop("", {}).get("bronze", {}).get("", 0)
+    shared = by_release.pop("", {})
+    bronze, expired = shared.get("bronze", {}).get("", 0), shared.get("expired", {}).get("bronze", 0)
     releases = {name: _release_totals(connection, dataset, name, by_release[name]) for name in sorted(by_release)}
-    return DatasetTotals(dataset, last, bronze, releases)
+    return DatasetTotals(dataset, last, bronze, releases, expired)
 
 
 def _release_totals(
@@ -251,6 +258,7 @@ def _release_totals(
         gold=dict(sorted(counts.get("gold", {}).items())),
         reasons={reason: rows for reason, rows in sorted(counts.get("reason", {}).items()) if rows},
         warned=dict(sorted(counts.get("warning", {}).items())),
+        expired=counts.get("expired", {}),
     )
 
 

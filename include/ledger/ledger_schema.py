@@ -112,10 +112,33 @@ warnings = _table(
 )
 """One row per run and rule that only warns: records validated, violations, and the first of them (null: none)."""
 
+expirations = _table(
+    "expirations",
+    "dataset:text release:text table:text before:int",
+    "first version committed_at_ms rows total",
+    "offsets dispositions reasons",
+)
+"""One row per commit that removed batches [first, before) of a table by age; `release` is empty for bronze.
+
+`offsets`: JSON partition → [start, end); `total`: rows of the table after it; the rest: JSON name → rows that expired.
+"""
+
 totals = _table("totals", "dataset:text release:text kind:text name:text", "rows")
 """Sums over the rows above, kept by `row_totals.py` as commits are entered; `kind`: bronze, rows_in, accepted, …"""
 
-FACTS = (batches, ranges, runs, reasons, warnings, gold_commits, publications, corrections, verifications, totals)
+FACTS = (
+    batches,
+    ranges,
+    runs,
+    reasons,
+    warnings,
+    gold_commits,
+    publications,
+    corrections,
+    expirations,
+    verifications,
+    totals,
+)
 """The tables whose rows a rebuild must reproduce."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -16,6 +17,9 @@ from include.ledger.project_verifications import insert_verifications
 from include.paths import bronze_path, warehouse
 from include.reading.publication import Publication, find_publication
 from include.settings import Settings
+
+AT_ONCE = 1_000
+"""Commits in memory when a ledger catches up: after an outage there may be as many as a day has seconds."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,11 @@ def _enter_table(
         return insert_commits(connection, path, list(commits_following(table, head)))
     latest = latest_version(table)
     _refuse_other_table(path, table, last, latest)
-    new = list(commits(table, head)) if latest > head else []
-    if new and new[0].version != head + 1:
-        cleaned[path] = new[0].version
-    entered = insert_commits(connection, path, new, cleaned=True)
+    new, entered = commits(table, head) if latest > head else iter(()), 0
+    while some := list(islice(new, AT_ONCE)):
+        if not entered and some[0].version != head + 1:
+            cleaned[path] = some[0].version
+        entered += insert_commits(connection, path, some, cleaned=True)
     compared.add(path)
     return entered
 

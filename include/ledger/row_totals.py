@@ -15,7 +15,16 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from include.ledger.commit_rows import Row, Values
-from include.ledger.ledger_schema import batches, corrections, gold_commits, reasons, runs, totals, warnings
+from include.ledger.ledger_schema import (
+    batches,
+    corrections,
+    expirations,
+    gold_commits,
+    reasons,
+    runs,
+    totals,
+    warnings,
+)
 
 
 class TotalKey(NamedTuple):
@@ -109,6 +118,22 @@ def _correction(values: Values) -> Iterator[Count]:
         yield Count(_key(values, "reason", reason), rows)
 
 
+def _expiration(values: Values) -> Iterator[Count]:
+    """What expired is in the tables no longer; `expired` counts it by layer."""
+    layer, rows = str(values["table"]).partition(".")[0], _rows(values["rows"])
+    yield Count(_key(values, "expired", layer), rows)
+    if layer == "bronze":
+        yield Count(_key(values, "bronze"), -rows)
+    else:
+        yield Count(_key(values, "rows_in"), -rows)
+    if layer == "silver":
+        yield Count(_key(values, "accepted"), -rows)
+    for disposition, count in _changes(values["dispositions"]):
+        yield Count(_key(values, disposition), -count)
+    for reason, count in _changes(values["reasons"]):
+        yield Count(_key(values, "reason", reason), -count)
+
+
 def _changes(text: int | str | None) -> Iterable[tuple[str, int]]:
     return json.loads(text).items() if isinstance(text, str) else ()
 
@@ -125,4 +150,5 @@ COUNTED: Mapping[str, Callable[[Values], Iterator[Count]]] = {
     warnings.name: _warning,
     gold_commits.name: _gold,
     corrections.name: _correction,
+    expirations.name: _expiration,
 }

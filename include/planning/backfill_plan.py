@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from include.catalog.event_times import before
 from include.catalog.history_slice import BRONZE, Slice
 from include.catalog.pipeline import time_columns
 from include.planning.confirm_applied import confirm_backfill
@@ -11,6 +12,7 @@ from include.planning.owner_client import project_now
 from include.planning.plan_parameters import SliceParameters, UtcTime
 from include.planning.slice_plan import (
     PlanRequest,
+    PublishedView,
     RangeEmpty,
     create_slice_plan,
     format_range,
@@ -23,6 +25,8 @@ from include.plans.comparison import EQUAL, Comparison
 from include.plans.plan import BACKFILL, PlanRecord
 from include.plans.plan_journal import find_plan, planning_lock
 from include.plans.stage_results import SliceBuilt
+from include.reading.expired_batches import kept_from
+from include.reading.publication import tables_of
 from include.settings import Settings
 
 
@@ -46,6 +50,7 @@ def plan_backfill(
         if known := find_plan(settings, origin):
             return known
         view = published_view(settings, dataset)
+        _refuse_expired_events(view, since)
         batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
@@ -54,6 +59,15 @@ def plan_backfill(
         slice_ = Slice(spans, since, until, view.reference(parameters.reference))
         request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
         return create_slice_plan(view, BACKFILL, slice_, request)
+
+
+def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
+    """Raise RangeRefused when silver may have lost events of `since` or later: none lies further ahead of its arrival
+    than the contract allows."""
+    pipeline, columns = view.declared.pipeline, view.declared.contract.columns
+    ahead = max((column.future for column in columns if column.name in time_columns(pipeline)), default=timedelta())
+    silver = tables_of(view.settings, view.publication)[f"silver.{view.publication.dataset}"]
+    view.refuse_expired_times(before(since, ahead), kept_from(silver))
 
 
 def _record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:

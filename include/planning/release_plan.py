@@ -27,7 +27,8 @@ from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanReco
 from include.plans.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
-from include.reading.publication import Publication, find_publication, read_publication
+from include.reading.expired_batches import kept_from
+from include.reading.publication import Publication, find_publication, read_publication, tables_of
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
@@ -150,7 +151,7 @@ def plan_release(
             threshold=parameters.threshold,
             changes=release_changes(base, fresh),
             predicted=predicted,
-            requested="" if start is None else f"from batch {start.batch} on",
+            requested=_requested(settings, publication, start),
             origin=origin,
         )
         return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
@@ -168,8 +169,31 @@ def _release_start(settings: Settings, publication: Publication, parameters: Rel
         raise StartPointRefused(
             publication.dataset, f"batch {batch} is not published, the last one is {publication.batch}"
         )
+    bronze, silver = _expired_until(settings, publication)
+    if batch < bronze:
+        why = f"batches before {bronze} have expired from bronze; a release from {bronze} on inherits their rows"
+        raise StartPointRefused(publication.dataset, why)
+    if silver > bronze:
+        why = f"batches before {silver} have expired from silver and cannot be inherited, but bronze has them"
+        raise StartPointRefused(publication.dataset, why)
     versions = (publication.tables[f"{layer}.{publication.dataset}"].version for layer in ("silver", "rejected"))
     return ReleaseStart(publication.release, batch, *versions)
+
+
+def _requested(settings: Settings, publication: Publication, start: ReleaseStart | None) -> str:
+    """Return the range in words, and which records the new tables will lack because they have expired."""
+    bronze, silver = _expired_until(settings, publication)
+    if start is None:
+        return f"without batches before {bronze}, which have expired from bronze" if bronze else ""
+    gold = f", gold without batches before {silver}, which have expired from silver" if silver else ""
+    return f"from batch {start.batch} on{gold}"
+
+
+def _expired_until(settings: Settings, publication: Publication) -> tuple[int, int]:
+    """Return the first batches that have not expired from bronze and from silver."""
+    tables = tables_of(settings, publication)
+    bronze, silver = (kept_from(tables[f"{layer}.{publication.dataset}"]) for layer in ("bronze", "silver"))
+    return bronze, silver
 
 
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:

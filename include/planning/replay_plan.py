@@ -119,6 +119,7 @@ def _spans_of_times(view: PublishedView, since: datetime, until: datetime) -> li
     """Kafka's times ascend with the offsets (the broker sets them), so a range of times is a range of offsets."""
     import pyarrow.compute as pc
 
+    view.refuse_expired_times(since, view.complete)
     inside = (pc.field("timestamp") >= since) & (pc.field("timestamp") < until)
     found = open_dataset(view.history.bronze).to_table(columns=["partition", "offset"], filter=inside)
     ends = found.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
@@ -127,6 +128,7 @@ def _spans_of_times(view: PublishedView, since: datetime, until: datetime) -> li
 
 def _split_by_retention(settings: Settings, view: PublishedView, spans: Sequence[Span], source: str) -> list[Span]:
     """Cut each span where Kafka's retention ends: below it bronze, from it on Kafka."""
+    view.refuse_expired(spans)
     bootstrap, topic = bootstrap_servers(settings), view.declared.pipeline.topic
     other_ids = {part.topic_id for part in view.history.batch_offsets} - {topic_id(bootstrap, topic)}
     if other_ids:

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from include.app_ids import plan_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.history_slice import BRONZE, Slice, Span
+from include.catalog.span_index import SpanIndex
 from include.clients.delta_log import transaction_version
 from include.errors import Terminal
 from include.paths import patch_path, silver_path
@@ -37,6 +39,7 @@ from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import next_plan_id, save_plan
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
+from include.reading.expired_batches import complete_from
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
@@ -88,7 +91,10 @@ class PublishedView:
     history: PublishedHistory
 
     def from_bronze(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the spans with source BRONZE. Raises RecordsMissing when bronze lacks some of their records."""
+        """Return the spans with source BRONZE. Raises RecordsMissing when bronze lacks some of their records,
+        RangeRefused when some have expired.
+        """
+        self.refuse_expired(spans)
         missing = self.missing(spans)
         if missing:
             name = self.publication.dataset
@@ -97,13 +103,33 @@ class PublishedView:
             raise RecordsMissing(name, missing, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
+    @cached_property
+    def complete(self) -> int:
+        """The first batch that has expired from none of bronze, silver and rejected."""
+        return complete_from(PinnedTables(tables_of(self.settings, self.publication)), self.publication.dataset)
+
+    def refuse_expired(self, spans: Sequence[Span]) -> None:
+        """Raise RangeRefused for records of batches that have expired: silver or bronze lacks what the slice needs."""
+        old = [part for part in self.history.batch_offsets if part.batch < self.complete] if self.complete else []
+        if parts_within(old, spans):
+            self._refuse_old()
+
+    def refuse_expired_times(self, since: datetime, before: int) -> None:
+        """Raise RangeRefused unless each record of batches before `before` arrived before `since`."""
+        times = (part.latest_ms for part in self.history.batch_offsets if part.batch < before) if before else ()
+        if any(time is not None and time >= since.timestamp() * 1000 for time in times):
+            self._refuse_old()
+
+    def _refuse_old(self) -> None:
+        why = "they have expired, as retention of pipeline.yaml declares"
+        raise RangeRefused(self.publication.dataset, f"batches before {self.complete}", why, "a later range")
+
     def refuse_inherited(self, slice_: Slice) -> None:
         """Raise RangeRefused for records that the release inherited instead of validating them."""
         start = self.declared.release_start
         if start is None:
             return
-        before = (part for part in self.history.batch_offsets if part.batch < start.batch)
-        if any(span.overlaps(span_of(part)) for part in before for span in slice_.spans):
+        if parts_within([part for part in self.history.batch_offsets if part.batch < start.batch], slice_.spans):
             why = f"release {self.declared.release} starts at batch {start.batch} and inherited earlier batches"
             remedy = "a later range, or a release from the first batch: headrace release run"
             raise RangeRefused(self.publication.dataset, f"batches before {start.batch}", why, remedy)
@@ -119,7 +145,7 @@ class PublishedView:
 
     def missing(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts of the spans that were ingested and are not in bronze."""
-        requested = [part for part in self.history.batch_offsets if any(span.overlaps(span_of(part)) for span in spans)]
+        requested = parts_within(self.history.batch_offsets, spans)
         holes = [
             Span(part.partition, start, end, BRONZE)
             for part in self.history.missing(requested)
@@ -186,7 +212,8 @@ def _reference_text(versions: Mapping[str, int] | None) -> str:
 
 def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
     """Count records by the share of each file's offsets in the slice, gold rows by the share of the records."""
-    shares = [(file, sum(_share(file.low, file.high, s) for s in slice_.spans)) for file in view.history.bronze_files]
+    spans = SpanIndex(slice_.spans)
+    shares = [(file, _share(file.low, file.high, spans)) for file in view.history.bronze_files]
     files = [file for file, share in shares if share]
     records, every = round(sum(f.rows * share for f, share in shares)), sum(f.rows for f in view.history.bronze_files)
     reading = PinnedTables(tables_of(view.settings, view.publication))
@@ -197,12 +224,16 @@ def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
     return Prediction(records, size, len(files), round(gold * share), round(records / rate, 1), rate)
 
 
-def _share(low: Mapping[str, int], high: Mapping[str, int], span: Span) -> float:
-    """Return which share of a file's range of offsets lies in the span."""
-    if low["partition"] != span.partition:
-        return 0.0
-    inside = min(high["offset"] + 1, span.end) - max(low["offset"], span.start)
-    return max(0, inside) / (high["offset"] + 1 - low["offset"])
+def _share(low: Mapping[str, int], high: Mapping[str, int], spans: SpanIndex) -> float:
+    """Return which share of a file's range of offsets lies in the spans."""
+    start, end = low["offset"], high["offset"] + 1
+    return spans.count(low["partition"], start, end) / (end - start)
+
+
+def parts_within(parts: Sequence[BatchOffsets], spans: Iterable[Span]) -> list[BatchOffsets]:
+    """Return the batches' offsets of which some lie in the spans."""
+    index = SpanIndex(spans)
+    return [part for part in parts if index.meets(part.partition, part.start, part.end)]
 
 
 def format_range(since: datetime, until: datetime) -> str:
@@ -280,9 +311,12 @@ def apply_slice(settings: Settings, record: PlanRecord) -> Applied:
 
 
 def refuse_revert(settings: Settings, record: PlanRecord) -> None:
-    """Raise GapFilled when bronze would lose records, PlanConflict when an open plan has the same records."""
+    """Raise GapFilled when bronze would lose records, RangeRefused when the records have expired since, PlanConflict
+    when an open plan has the same records.
+    """
     if record.last(SliceBuilt).filled:
         raise GapFilled(record.plan.id)
+    published_view(settings, record.plan.dataset).refuse_expired(record.plan.records.spans)
     refuse_conflict(settings, record.plan.dataset, record.plan.records)
 
 

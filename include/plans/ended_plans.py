@@ -1,4 +1,5 @@
-"""Removes what ended plans leave: tables and snapshots of releases, rows and comparisons, as `retention` declares.
+"""Removes what ended plans leave: tables and snapshots of releases, rows and comparisons, as `retention` declares; and
+what `headrace repair` moved away.
 
 Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
 Guarantee: a release stays that is published or active, or that a plan names which is open, applied or rolled back; so
@@ -24,6 +25,7 @@ from include.paths import (
     patch_path,
     release_lease_path,
     release_path,
+    removed_commits_path,
     removed_data_path,
     removed_tables_path,
     snapshots_path,
@@ -39,7 +41,7 @@ from include.state.release_files import active_releases_file
 
 @dataclass(frozen=True)
 class EndedData:
-    """A folder or file that the policy `releases` or `plans` removes, since when it is not needed, and its size.
+    """A folder or file that the policy `releases`, `plans` or `removed` removes, since when it is not needed, its size.
 
     `path` is relative to the state folder; `release` has a name when it is the folder of a release's tables.
     """
@@ -115,7 +117,16 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
         if _is_ended(record) and now - ended > retention.plans:
             data = [path for path in _data_of(settings, record, removed) if path.exists()]
             found += [_ended(settings, "plans", path, ended) for path in data]
-    return found
+    return [*found, *_removed_by_repair(settings, dataset, now - retention.removed)]
+
+
+def _removed_by_repair(settings: Settings, dataset: str, before: datetime) -> Iterator[EndedData]:
+    """Yield what repairs have moved away before a time: lost commits, and bronze's records in them."""
+    others = (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
+    for path in _entries(removed_commits_path(settings, dataset)):
+        moved = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        if path not in others and moved < before:
+            yield _ended(settings, "removed", path, moved)
 
 
 def _needed(records: Iterable[PlanRecord]) -> Iterator[str]:

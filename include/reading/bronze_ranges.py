@@ -13,7 +13,10 @@ from include.clients.delta_log import commits
 
 @dataclass(frozen=True)
 class BatchOffsets:
-    """One batch's offsets [start, end) of one partition, its rows, and the topic's id."""
+    """One batch's offsets [start, end) of one partition, its rows, and the topic's id.
+
+    `latest_ms`: the Kafka time of the batch's latest record, None when it has none.
+    """
 
     batch: int
     partition: int
@@ -21,6 +24,7 @@ class BatchOffsets:
     end: int
     rows: int
     topic_id: str
+    latest_ms: int | None = None
 
 
 def batch_offsets(bronze: Path, batch: int) -> list[BatchOffsets]:
@@ -38,7 +42,7 @@ def first_batch_since(bronze: Path, since: datetime) -> int | None:
 
 def _tiles(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
     counted, batch = metadata["rows_by_partition"], int(metadata["batches"][0])
+    topic, latest = str(metadata["topic_id"]), (metadata.get("timestamps") or (None, None))[1]
     for partition, (start, end) in metadata["offsets"].items():
-        yield BatchOffsets(
-            batch, int(partition), int(start), int(end), int(counted.get(partition, 0)), str(metadata["topic_id"])
-        )
+        rows = int(counted.get(partition, 0))
+        yield BatchOffsets(batch, int(partition), int(start), int(end), rows, topic, latest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
@@ -104,11 +104,18 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
 
 def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
     # In microseconds: adding an interval to a timestamp makes a calendar object for every row.
-    ahead = F.unix_micros(value) - F.unix_micros(arrived) <= int(column.future.total_seconds() * 1_000_000)
-    return [
+    ahead = F.unix_micros(value) - F.unix_micros(arrived)
+    rules = [
         ("out_of_range", (value >= F.lit(FIRST_TIME)) & (value <= F.lit(LAST_TIME))),
-        ("future_ts", ahead | (value > F.lit(LAST_TIME))),
+        ("future_ts", (ahead <= _microseconds(column.future)) | (value > F.lit(LAST_TIME))),
     ]
+    if column.past is not None:
+        rules.append(("past_ts", (ahead >= -_microseconds(column.past)) | (value < F.lit(FIRST_TIME))))
+    return rules
+
+
+def _microseconds(length: timedelta) -> int:
+    return length // timedelta(microseconds=1)
 
 
 def _string_bounds(column: Column, value: Expression) -> list[tuple[str, Expression]]:

@@ -30,6 +30,7 @@ from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.layers.expired_rows import complete_from
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.delta_table import OwnershipLost, Table
@@ -237,10 +238,14 @@ def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Relea
 
 
 def refuse_incomplete(release: Release, last: int) -> None:
-    """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`."""
+    """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`.
+
+    Only batches that have expired from none of the tables count.
+    """
     writer = release.writer
-    rows = writer.silver.rows + writer.rejected.rows
-    expected = count_rows(writer.bronze, 0, last)
+    first = complete_from(writer)
+    rows = sum(count_rows(table, first, last) for table in (writer.silver, writer.rejected))
+    expected = count_rows(writer.bronze, first, last)
     if rows != expected:
         raise ReleaseIncomplete(release.dataset.release, rows, expected)
 

@@ -20,6 +20,7 @@ from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.compaction_groups import AUTOMATIC
@@ -50,6 +51,7 @@ class DriverLoop:
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
+    expiry: AutomaticExpiry = field(default_factory=AutomaticExpiry)
     history: AutomaticHistory = field(default_factory=AutomaticHistory)
     pause: float = 0.0
     retry_at: float = 0.0
@@ -117,7 +119,8 @@ class DriverLoop:
         return not active.is_patching and self.compaction.step([each.release for each in active.all_releases])
 
     def _clean_up(self) -> bool:
-        """Delete replaced files, data of ended plans, or commits that the history holds; return whether there is more.
+        """Expire batches, delete replaced files, data of ended plans, or commits that the history holds; return whether
+        there is more.
 
         Not while a patch must be finished first.
         """
@@ -125,7 +128,8 @@ class DriverLoop:
             return False
         releases = [each.release for each in self.active.all_releases]
         return (
-            self.deletion.step(self.settings, releases)
+            self.expiry.step(self.settings, releases)
+            or self.deletion.step(self.settings, releases)
             or self.removal.step(self.settings, self.dataset)
             or self.history.step(self.settings, releases)
         )

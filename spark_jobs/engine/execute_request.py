@@ -8,6 +8,7 @@ Does not: end the driver; a request that fails is refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from include.errors import HeadraceError, Terminal
@@ -16,6 +17,7 @@ from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKin
 from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.engine.apply_patch import APPLY, REVERT
 from spark_jobs.engine.compact_tables import compact_tables
+from spark_jobs.engine.expire_batches import expire_batches
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.patch_in_progress import begin_patch, read_built
@@ -60,6 +62,8 @@ def _retire(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
 def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
     releases = [each.release for each in active.all_releases]
     owner = active.published.lease
+    for each in expire_batches(active.settings, releases, datetime.now(UTC), owner.is_held):
+        log_line(each.report)
     return compact_tables(active.settings, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
 
 

@@ -13,17 +13,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.pipeline import Gold, gold_window, grain_columns
+from include.catalog.pipeline import Gold, gold_window, grain_columns, row_columns
 from include.catalog.windows import Start, window_begin, window_end
+from include.errors import Terminal
 from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
-from spark_jobs.layers.gold_rows import rows_of_grains, touched_grains
+from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
 from spark_jobs.layers.gold_update import held_by, held_rows, held_silver
 from spark_jobs.layers.row_provenance import with_grains_replaced
 from spark_jobs.storage.data_files import Bound, DataFile
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, read_folder, rows_in_folder, write_folder
+from spark_jobs.storage.duckdb_session import (
+    DuckSession,
+    duckdb_session,
+    parquet_files,
+    read_folder,
+    rows_in_folder,
+    write_folder,
+)
 
 
 def grains_schema(target: GoldTable) -> StructType:
@@ -50,11 +58,24 @@ def visible(schema: StructType) -> StructType:
     return StructType([field for field in schema.fields if not field.name.startswith("_")])
 
 
-def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> int:
+class GrainsExpired(Terminal):
+    """Rows of gold would be computed again without records that have expired from silver; `row` is one of them."""
+
+    def __init__(self, table: str, rows: int, row: str) -> None:
+        super().__init__(
+            f"{table}: {rows:,} rows that the slice touches were made of records that have expired (retention.silver),"
+            f" one is {row}; they cannot be computed again, so nothing was built",
+            "a later range",
+        )
+        self.table, self.rows, self.row = table, rows, row
+
+
+def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
     Only from the rows that the table holds by its `refresh`. `silver` and the target are pinned at `batch`; the slice's
-    silver is in `folder`. Returns how many grains differ.
+    silver is in `folder`. `complete`: the first batch of which silver has all rows. Returns how many grains differ.
+    Raises GrainsExpired.
     """
     spark, gold, table, name = target.spark, target.gold, target.table, target.table.spec.name
     rows = {s: read_folder(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
@@ -76,6 +97,7 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
         duck.view_folder("touched", written, grains_schema(target))
         names = ", ".join(f'"{column}"' for column in shown.fieldNames())
         same = " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
+        _refuse_expired(duck, target, f"there semi join touched on {same}", complete)
         duck.save(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
         for state in ("before", "after"):
             duck.view_folder(state, folder.rows(state, name), shown)
@@ -84,6 +106,17 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
         duck.view_folder("differing", folder.staging("differing") / name, grains_schema(target))
         duck.save("select * from differing union select * from moved", folder.rows("grains", name))
     return rows_in_folder(folder.staging("differing") / name)
+
+
+def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:
+    """Raise GrainsExpired when rows of gold have records of batches before `complete`."""
+    old = f"from {rows} where _first_batch < {complete}"
+    if complete and (count := duck.count(f"select 1 {old}")):
+        columns = row_columns(target.gold)
+        named = ", ".join(f'"{column}"' for column in columns)
+        values = duck.rows(f"select {named} {old} order by all limit 1")[0]
+        shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
+        raise GrainsExpired(target.table.spec.name, count, shown)
 
 
 STATES = ("before", "after", "removed", "added")
@@ -110,4 +143,5 @@ def patched_rows(
     held = held_by(target)
     whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
     fresh = held_rows(gold, held, rows_of_grains(gold, held_silver(gold, held, whole), grains, batch))
-    return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch), old
+    begun = first_batches(gold, whole, grains)
+    return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch, begun), old

@@ -20,7 +20,10 @@ from pyspark.sql.types import StructType
 
 from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
+from include.catalog.span_index import SpanIndex
+from include.errors import Terminal
 from include.record_coordinates import PLACE
+from spark_jobs.layers.expired_rows import complete_from
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
@@ -34,6 +37,18 @@ from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parqu
 PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
 # A condition with a term for each span is looked at for each row, so it must not have thousands of them.
 FEW_SPANS = 20
+
+
+class OriginalsExpired(Terminal):
+    """Records of a slice share identities with records of a `batch` that has expired: who came first is not known."""
+
+    def __init__(self, table: str, batch: int, complete: int) -> None:
+        super().__init__(
+            f"{table}: records of the slice are duplicates of records of batch {batch}, which has expired (batches"
+            f" before {complete} have); they cannot be validated again, so nothing was built",
+            "a later range",
+        )
+        self.table, self.batch = table, batch
 
 
 @dataclass(frozen=True)
@@ -105,14 +120,16 @@ def batches_in(records: Sequence[Path]) -> tuple[int, int]:
 
 def span_files(table: Table, slice_: Slice, partition: str, offset: str) -> list[DataFile]:
     """Return the files that may hold a record of the slice's spans."""
-    return [
-        file
-        for file in table.files()
-        if any(
-            file.overlaps(partition, s.partition, s.partition) and file.overlaps(offset, s.start, s.end - 1)
-            for s in slice_.spans
-        )
-    ]
+    index = SpanIndex(slice_.spans)
+    return [file for file in table.files() if _may_meet(file, index, partition, offset)]
+
+
+def _may_meet(file: DataFile, index: SpanIndex, partition: str, offset: str) -> bool:
+    """Whether a file's bounds meet a span; true without bounds. A compacted file of silver has several partitions."""
+    if any(name not in file.low for name in (partition, offset)):
+        return True
+    (first, start), (last, end) = ([int(str(b[name])) for name in (partition, offset)] for b in (file.low, file.high))
+    return any(index.meets(each, start, end + 1) for each in range(first, last + 1))
 
 
 def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
@@ -145,6 +162,8 @@ def _validate_closure(
         duck.view_table("rejected", rejected, rejected.files())
         duck.save(CLOSURE.format(identity=identity_columns(writer.dataset)), places)
         count, first, last = _span_of(duck, places, PLACES_AND_BATCH)
+    if count and first < complete_from(writer):
+        raise OriginalsExpired(writer.silver.spec.name, first, complete_from(writer))
     beginning = writer.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not validated"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.pipeline import AdditiveGold, QueryGold, row_columns
+from include.catalog.pipeline import AdditiveGold, Gold, QueryGold, grain_columns, row_columns
 from include.reading.decision_log import Coordinates, DecidedRecord
 from include.record_coordinates import PLACE, RANK
 from include.settings import Settings
@@ -25,6 +25,7 @@ from spark_jobs.engine.next_run import last_of_run
 from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.engine.row_differences import Differences, row_differences
+from spark_jobs.layers.expired_rows import complete_from, kept_from
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
@@ -39,18 +40,22 @@ from spark_jobs.layers.silver_layer import run_records, view_run
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import validate_files
 from spark_jobs.storage.delta_table import Table, read_files
-from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files, rows_in_files, write_folder
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, write_folder
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a deep audit compared: `records` of bronze, the first batch, and the differences of each table."""
+    """What a deep audit compared: `records` of bronze, the first batch, and the differences of each table.
+
+    `expired`: the first batch that has not expired.
+    """
 
     records: int
     first: int
     differences: Sequence[Differences]
+    expired: int = 0
 
 
 @dataclass
@@ -69,13 +74,15 @@ def recompute_history(
 ) -> Recomputed:
     """Recompute what `release`, pinned to its publication at `batch`, holds, and compare it; removes the folder.
 
-    Batches that the release inherited are left out. Raises RowsUnaccounted.
+    Batches that the release inherited, or that have expired, are left out. Raises RowsUnaccounted.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         start = release.dataset.release_start
-        history = _History(_own_writer(release.writer, folder), folder, start.batch if start else 0, batch)
+        complete = complete_from(release.writer)
+        first = max(start.batch if start else 0, complete)
+        history = _History(_own_writer(release.writer, folder), folder, first, batch)
         history.compare_unknown_batches()
         records = 0
         for run in history.runs(2 * settings.refine_records):
@@ -86,7 +93,7 @@ def recompute_history(
         for number, target in enumerate(release.gold):
             progress(target.table.spec.name, number, len(release.gold))
             found.append(compare_gold(history, target))
-        return Recomputed(records, history.first, found)
+        return Recomputed(records, history.first, found, complete)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -160,10 +167,19 @@ class _History:
     def _compare(self, table: Table, run: RefineRun, found: PlanFolder) -> int:
         with duckdb_session() as duck:
             duck.view_table("published", table, table.batch_files(*run.batches))
-            inside = f"select * from published where _batch_id between {run.first} and {run.last}"
-            duck.view_query("before", inside)
-            duck.view_folder("after", found.rows("after", table.spec.name), table.spec.data_schema)
+            duck.view_folder("recomputed", found.rows("after", table.spec.name), table.spec.data_schema)
+            self._view_orphans(duck, run)
+            inside = f"_batch_id between {run.first} and {run.last}"
+            for name, side in (("before", "published"), ("after", "recomputed")):
+                judged = f"select * from {side} where {inside}"
+                duck.view_query(name, f"from ({judged}) anti join orphans using (_partition, _offset)")
             return save_differences(duck, found, table.spec.name, table.spec.data_schema)
+
+    def _view_orphans(self, duck: DuckSession, run: RefineRun) -> None:
+        """Create a view of the run's duplicates of records that have expired: nothing says any more that they are."""
+        rejected, expired = self.writer.rejected, kept_from(self.writer, "silver")
+        duck.view_table("rejected_rows", rejected, rejected.batch_files(*run.batches) if expired else [])
+        duck.view_query("orphans", ORPHANS.format(expired=expired))
 
     def compare_unknown_batches(self) -> None:
         """Keep the published rows of batches that bronze does not have."""
@@ -249,6 +265,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
         duck.view_table("published", table, table.files())
         duck.view_folder("recomputed", written, shown)
         columns = ", ".join(f'"{name}"' for name in shown.fieldNames())
+        _view_complete(duck, gold, kept_from(history.writer, "silver"))
         duck.create_table("differing", DIFFERING.format(columns=columns))
         for state, sign in (("removed", 1), ("added", -1)):
             duck.view_query(state, COPIES.format(columns=columns, sign=sign))
@@ -262,11 +279,25 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     return history.with_batches(found, None if "missing" in found.counts else first, last)
 
 
+def _view_complete(duck: DuckSession, gold: Gold, first: int) -> None:
+    """Create views of both sides without grains that have records of batches before `first`, which have expired."""
+    keys = grain_columns(gold)
+    names, same = (", ".join(f'"{key}"' for key in keys), " and ".join(SAME_KEY.format(key=key) for key in keys))
+    duck.create_table("expired", f"select distinct {names} from published where _first_batch < {first}")
+    for side in ("published", "recomputed"):
+        duck.view_query(f"{side}_complete", f"select l.* from {side} as l anti join expired as r on {same}")
+
+
+SAME_KEY = 'l."{key}" is not distinct from r."{key}"'
 # Silver before the slice, as recomputed.
 RECOMPUTED = """
 select {columns} from known anti join silver_removed using ({rank})
 union all by name
 select {columns} from silver_added
+"""
+ORPHANS = """
+select _partition, _offset from rejected_rows
+where disposition = 'duplicate' and try_cast(split_part(reasons[1].detail, '/', 1) as bigint) < {expired}
 """
 BATCHES = "select min(_batch_id), max(_batch_id) from (select * from removed union all select * from added)"
 DECIDED = """
@@ -275,7 +306,7 @@ semi join decided using (_partition, _offset)
 """
 DIFFERING = """
 select {columns}, sum(_sign)::bigint as _copies
-from (select {columns}, 1 as _sign from published union all select {columns}, -1 from recomputed)
+from (select {columns}, 1 as _sign from published_complete union all select {columns}, -1 from recomputed_complete)
 group by {columns}
 having sum(_sign) <> 0
 """

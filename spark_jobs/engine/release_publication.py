@@ -12,13 +12,13 @@ from include.paths import warehouse
 from include.reading.publication import Publication, TableVersion
 from include.settings import Settings
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.table_commits import bronze_commit, commit_of, latest_patch, metadata_of
+from spark_jobs.storage.table_commits import batch_commit, commit_of, latest_patch, metadata_of
 
 
 def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
     """Return the publication of the versions in which each table got `batch`, or the last patch after it."""
     writer, root = release.writer, warehouse(settings)
-    in_bronze = bronze_commit(writer.bronze, batch)
+    in_bronze = batch_commit(writer.bronze, batch)
     own = {writer.silver: release.writer.app_id("silver"), writer.rejected: release.writer.app_id("rejected")}
     own |= {target.table: target.app_id for target in release.gold}
     commits = {writer.bronze: latest_patch(writer.bronze, in_bronze)}

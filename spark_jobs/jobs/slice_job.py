@@ -39,6 +39,7 @@ from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.layers.expired_rows import kept_from
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.storage.delta_table import Table
@@ -100,7 +101,8 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     pass_step(Step.SLICE_REBUILT)
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        counted = pool.map(lambda t: rebuild_gold(t, release.writer.silver, folder, published.batch), release.gold)
+        silver, complete = release.writer.silver, kept_from(release.writer, "silver")
+        counted = pool.map(lambda t: rebuild_gold(t, silver, folder, published.batch, complete), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)

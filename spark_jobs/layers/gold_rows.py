@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from include.catalog.pipeline import (
     AdditiveGold,
@@ -47,6 +48,13 @@ def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int)
     rows = _rows(gold, chosen, batch).drop(*PROVENANCE)
     # A query may give rows of a grain that no row touches any more.
     return rows_in_grains(rows, _touched(gold, chosen), columns) if isinstance(gold, QueryGold) else rows
+
+
+def first_batches(gold: Gold, silver: DataFrame, grains: DataFrame) -> DataFrame:
+    """Return the first batch (`_first_batch`) of the silver rows of each of these grains."""
+    columns = list(grain_columns(gold))
+    chosen = rows_in_grains(windowed(gold_window(gold), _counted(gold, silver)), grains, columns)
+    return chosen.groupBy(*columns).agg(F.min("_batch_id").alias("_first_batch"))
 
 
 def _rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:

@@ -9,6 +9,7 @@ After a crash: the index is advanced from the version that it names, or built ag
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +45,7 @@ from spark_jobs.storage.identity_index import (
     remove_other_segments,
     unpacked_places,
     with_identities,
+    without_expired,
 )
 
 ROWS_AT_ONCE = 2_000_000
@@ -83,6 +85,18 @@ class IdentityLookup:
         """Build the index again from silver's files, as its owner; return the number of its entries."""
         self._build()
         return sum(segment.record.rows for segment in self._segments)
+
+    def drop_expired(self, ends: Mapping[int, int]) -> None:
+        """Drop segments mostly of records before these offsets by partition, which have expired, as the owner."""
+        self._advance()
+        assert self._record is not None
+        segments = without_expired(self._folder, self._segments, ends)
+        self._save(replace(self._record, segments=tuple(segment.record for segment in segments)), segments)
+
+    def _save(self, record: IndexRecord, segments: list[Segment]) -> None:
+        index_file(self._folder).write(record)
+        self._record, self._segments = record, segments
+        remove_other_segments(self._folder, segments)
 
     def _places(self, identities: Identities) -> tuple[Words, set[str]]:
         """Return the candidates' places, and the files of silver that the index does not cover."""
@@ -149,9 +163,7 @@ class IdentityLookup:
                 segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
         records = tuple(segment.record for segment in segments)
         record = IndexRecord(self._hashing, built, version, self._digest(version), records, boot_id())
-        index_file(self._folder).write(record)
-        self._record, self._segments = record, segments
-        remove_other_segments(self._folder, segments)
+        self._save(record, segments)
 
     def _digest(self, version: int) -> str:
         """Return a digest of a commit file: after a rollback, another commit may have the version."""

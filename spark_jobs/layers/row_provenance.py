@@ -57,14 +57,25 @@ def _same(grain: Sequence[str], left: str, right: str) -> Column:
 
 
 def with_grains_replaced(
-    grain: Sequence[str], old: DataFrame, fresh: DataFrame, grains: DataFrame, batch: int
+    grain: Sequence[str],
+    old: DataFrame,
+    fresh: DataFrame,
+    grains: DataFrame,
+    batch: int,
+    begun: DataFrame | None = None,
 ) -> DataFrame:
     """Return `old` with the rows of `grains` replaced by `fresh`, which has no history yet and gets theirs.
 
-    The revision of a grain whose rows are replaced together is the greatest of its rows', and one more.
+    The revision of a grain whose rows are replaced together is the greatest of its rows', and one more. `begun` has the
+    grains' first batches (`_first_batch`) of silver, when others than `batch` may have made a row that is new.
     """
     columns = list(grain)
-    before = old.groupBy(*columns).agg(F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions"))
+    history = old.select(*columns, "_first_batch", "_revision")
+    if begun is not None:
+        history = history.unionByName(begun, allowMissingColumns=True)
+    before = history.groupBy(*columns).agg(
+        F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions")
+    )
     number = batch_number(batch, f"_rows.{columns[0]}")
     fresh_rows = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
     replaced = fresh_rows.select(

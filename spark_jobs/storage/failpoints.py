@@ -31,6 +31,7 @@ class Step(StrEnum):
     PATCH_GOLD_COMMITTED = "patch.gold-committed"
     PATCH_PUBLISHED = "patch.published"
     COMPACTION_WRITTEN = "compact.files-written"
+    BATCHES_EXPIRED = "expire.committed"
     HISTORY_WRITTEN = "history.file-written"
     HISTORY_EXTENDED = "history.extended"
     HISTORY_COMMIT_REMOVED = "history.commit-removed"

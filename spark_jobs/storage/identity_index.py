@@ -3,14 +3,14 @@
 A segment is a set of (hash of the identity, place of the record) in two files, sorted by hash. Each addition is a
 segment; `FACTOR` segments of similar size are merged into one, as in an LSM tree, so an index of n entries has
 O(log n + n / LARGEST) segments. Look-ups are binary searches in memory-mapped files: memory is page cache.
-A place that silver has no longer costs one comparison and nothing else: entries are never deleted.
+A place that silver has no longer costs one comparison and nothing else; segments of mostly expired records are dropped.
 
 *Reads / Writes:* the index folder of a release. *After a crash:* `index.json` names complete segments or is absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -137,6 +137,37 @@ def with_identities(folder: Path, segments: Sequence[Segment], added: Identities
     _column(folder, record.name, "hashes").write_bytes(added.hashes[order].tobytes())
     _column(folder, record.name, "places").write_bytes(added.places[order].tobytes())
     return _merged_tiers(folder, [*segments, open_segment(folder, record)])
+
+
+def without_expired(folder: Path, segments: Sequence[Segment], ends: Mapping[int, int]) -> list[Segment]:
+    """Return the segments without those of which most records lie before the `ends` of their Kafka partitions.
+
+    What is left of such a segment becomes a new one. Removes no file.
+    """
+    kept: list[Segment] = []
+    for segment in segments:
+        is_left = ~_is_before(segment.places, ends)
+        if 2 * np.count_nonzero(is_left) >= segment.record.rows:
+            kept.append(segment)
+        elif is_left.any():
+            kept.append(_written(folder, segment.record, segment.hashes[is_left], segment.places[is_left]))
+    return kept
+
+
+def _is_before(places: Words, ends: Mapping[int, int]) -> NDArray[np.bool_]:
+    found = np.zeros(len(places), bool)
+    for partition, end in ends.items():
+        first, last = packed_places(np.array([partition, partition]), np.array([0, end]))
+        found |= (places >= first) & (places < last)
+    return found
+
+
+def _written(folder: Path, former: SegmentRecord, hashes: Words, places: Words) -> Segment:
+    """Write a segment of some of the entries of `former`, in the same order."""
+    record = SegmentRecord(uuid4().hex, len(hashes), former.since, former.until)
+    _column(folder, record.name, "hashes").write_bytes(hashes.tobytes())
+    _column(folder, record.name, "places").write_bytes(places.tobytes())
+    return open_segment(folder, record)
 
 
 def _merged_tiers(folder: Path, segments: list[Segment]) -> list[Segment]:

@@ -40,12 +40,12 @@ def commit_of(table: Table, app_id: str, version: int) -> Commit:
     raise CommitMissing(table.spec.name, version)
 
 
-def bronze_commit(bronze: Table, batch: int) -> Commit:
-    """Return the commit of a bronze batch of any checkpoint generation. Raises CommitMissing.
+def batch_commit(table: Table, batch: int) -> Commit:
+    """Return the commit of bronze, or of silver's run, that has a batch. Raises CommitMissing.
 
     Batches ascend with versions: reads O(log n) files, n = batches after this one.
     """
-    path, step = bronze.spec.path, 1
+    path, step = table.spec.path, 1
     high = latest_version(path)
     low = high
     while low > 0 and _batch_at(path, low)[0] > batch:
@@ -53,13 +53,13 @@ def bronze_commit(bronze: Table, batch: int) -> Commit:
     while low <= high:
         middle = (low + high) // 2
         found, commit = _batch_at(path, middle)
-        if commit is not None and found == batch:
+        if commit is not None and metadata_of(commit)["batches"][0] <= batch <= found:
             return commit
         if commit is None or found < batch:
             low = middle + 1
         else:
             high = commit.version - 1
-    raise CommitMissing(bronze.spec.name, batch)
+    raise CommitMissing(table.spec.name, batch)
 
 
 def last_run(path: Path, version: int) -> tuple[int, int]:
@@ -81,10 +81,12 @@ def _batch_at(path: Path, version: int) -> tuple[int, Commit | None]:
 
 
 def latest_patch(table: Table, own: Commit) -> Commit:
-    """Return the last patch or refresh between a batch's commit `own` and the next batch's; `own` if there is none."""
+    """Return the last patch, refresh or expiry between a batch's commit `own` and the next batch's; `own` if there is
+    none."""
     newest = own
     for commit in commits_following(table.spec.path, own.version):
-        if "plan" in metadata_of(commit) or (commit.app_id or "").endswith(REFRESH):
+        is_between = not {"plan", "expired"}.isdisjoint(metadata_of(commit))
+        if is_between or (commit.app_id or "").endswith(REFRESH):
             newest = commit
         elif commit.app_id is not None:
             break

@@ -39,7 +39,9 @@ class SlicePatcher:
     def name(self) -> str:
         return self.production.dataset.name
 
-    def rebuild(self, selection: Slice, edit: Edit | None = None) -> tuple[Patch, RebuiltSlice, dict[str, int]]:
+    def rebuild(
+        self, selection: Slice, edit: Edit | None = None, complete: int = 0
+    ) -> tuple[Patch, RebuiltSlice, dict[str, int]]:
         """Rebuild a slice of the published batches; return patch, record counts and differing rows per table."""
         self.plans += 1
         production, published = self.production, read_publication(self.production.settings, self.name)
@@ -53,7 +55,8 @@ class SlicePatcher:
         records = slice_records(production.settings, release, selection, published, folder)
         rebuilt = rebuild_slice(release, records, selection, folder)
         gold = {
-            t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch) for t in release.gold
+            t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch, complete)
+            for t in release.gold
         }
         return Patch(plan, folder, published.batch, APPLY), rebuilt, {**rebuilt.differing, **gold}
 

@@ -51,7 +51,7 @@ from spark_jobs.storage.failpoints import Step
 from spark_jobs.storage.log_checkpoints import checkpoint_versions
 from spark_jobs.storage.log_history import is_due, move_range, oldest_version
 from spark_jobs.storage.log_tail import LogTail, RollbackTooFar, obsolete_files
-from spark_jobs.storage.table_commits import bronze_commit, commit_of
+from spark_jobs.storage.table_commits import batch_commit, commit_of
 
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 STEPS = [step for step in Step if step.value.startswith("history.")]
@@ -107,7 +107,7 @@ def move_all(table: Table, *needed: int) -> int:
 
 def test_moved_commits_are_read_as_before(table: Table) -> None:
     path = table.spec.path
-    before, found = list(commits(path)), {n: bronze_commit(table, n) for n in range(60)}
+    before, found = list(commits(path)), {n: batch_commit(table, n) for n in range(60)}
     contents = [commit_content(path, version) for version in range(67)]
     # Version 51 is the oldest to be kept; checkpoint 39 opens it.
     assert move_all(table) == 30
@@ -117,7 +117,7 @@ def test_moved_commits_are_read_as_before(table: Table) -> None:
         assert list(commits(path, after)) == list(commits_following(path, after)) == before[after + 1 :]
     assert [commit_content(path, version) for version in range(67)] == contents
     assert [has_commit(path, version) for version in (-1, 0, 29, 66, 67)] == [False, True, True, True, False]
-    assert {n: bronze_commit(table, n) for n in range(60)} == found
+    assert {n: batch_commit(table, n) for n in range(60)} == found
     assert commit_of(Table(table.spec), "app", 3) == found[3]
     (path / LOG / "_last_checkpoint").unlink()
     assert latest_version(path) == 66

@@ -168,7 +168,10 @@ ROWS: dict[str, Row] = {
         "partitions: 2",
         "partitions: 2\nretention: {verions: 2 hours}",
         "retention.verions",
-        "known: logs, plans, releases, versions",
+        "known: bronze, logs, plans, releases, removed, silver, versions",
+    ),
+    "bronze that expires at once": pipeline(
+        "partitions: 2", "partitions: 2\nretention: {bronze: 59 minutes}", "retention.bronze", "at least 1 hour"
     ),
     "no partitions": pipeline("partitions: 2", "partitions: 0", "partitions", "must be from 1 to 10000, is 0"),
     "too many partitions": pipeline("partitions: 2", "partitions: 100000", "partitions", "from 1 to 10000"),

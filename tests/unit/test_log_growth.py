@@ -19,7 +19,7 @@ from spark_jobs.storage import delta_table, log_checkpoints
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.log_checkpoints import checkpoint_file, checkpoint_versions
-from spark_jobs.storage.table_commits import CommitMissing, bronze_commit, commit_of, metadata_of
+from spark_jobs.storage.table_commits import CommitMissing, batch_commit, commit_of, metadata_of
 
 INTERVAL = 5
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
@@ -185,17 +185,17 @@ def test_missing_commit_is_named(bronze: Table) -> None:
     with pytest.raises(CommitMissing):
         commit_of(bronze, "app", 60)
     with pytest.raises(CommitMissing):
-        bronze_commit(bronze, 60)
+        batch_commit(bronze, 60)
 
 
 def test_bronze_batch_far_behind_the_head_is_found_by_few_reads(bronze: Table, reads: LogReads) -> None:
     for n in range(60):
-        assert metadata_of(bronze_commit(bronze, n))["batches"] == [n, n]
+        assert metadata_of(batch_commit(bronze, n))["batches"] == [n, n]
     reads.opened.clear()
-    bronze_commit(bronze, 3)
+    batch_commit(bronze, 3)
     assert len(reads.opened) <= 20
     reads.opened.clear()
-    bronze_commit(bronze, 58)
+    batch_commit(bronze, 58)
     assert len(reads.opened) <= 8
     assert reads.listings == 0
 

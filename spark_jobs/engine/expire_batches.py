@@ -1,0 +1,220 @@
+"""Removes old batches from bronze, and from silver and rejected, as `retention` of pipeline.yaml declares (adr-0007).
+
+Reads: bronze's commits. Writes: one commit per table, which names the batches, offsets and counts of what expired.
+Guarantee: only batches before the last refined one, all of whose records are older than declared, and none while a plan
+is open; silver and rejected lose whole runs, so that a gold row of later batches has no expired record.
+After a crash: a commit is made or not; the next look expires what is left.
+Does not: change gold, publish, or delete files: the next publication shows it, `obsolete_files.py` deletes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from include.clients.delta_log import commits_following
+from include.plans.plan_journal import open_plans
+from include.settings import Settings
+from include.sql_quoting import sql_identifier
+from spark_jobs.engine.compaction_groups import partition_of
+from spark_jobs.engine.next_run import refined_batch, unfinished_run
+from spark_jobs.layers.expired_rows import expiry_ids, kept_from
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.storage.batch_rows import last_batch
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import RowsUnaccounted, Table
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.table_commits import batch_commit, metadata_of
+
+MOST_BATCHES = 10_000
+"""Batches that expire at once: their commits are read."""
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What one commit removed from a table: `rows` of batches [first, before)."""
+
+    table: str
+    first: int
+    before: int
+    rows: int
+
+    @property
+    def report(self) -> str:
+        """A line of the log."""
+        return f"{self.table}: batches {self.first} to {self.before - 1} expired (retention), {self.rows:,} rows"
+
+
+@dataclass(frozen=True)
+class _ExpiringTable:
+    """A table whose batches before `before` expire; columns of the Kafka partition and of the order of its rows."""
+
+    table: Table
+    app_id: str
+    first: int
+    before: int
+    partition: str
+    offset: str
+
+
+def expire_batches(
+    settings: Settings, releases: Sequence[Release], now: datetime, is_owner: Callable[[], bool] = lambda: True
+) -> list[Expired]:
+    """Expire what the published release's `retention` names; return the commits made.
+
+    `releases`: the published one, then its shadows; all keep the same ages. Nothing expires while a plan is open or a
+    run is unfinished.
+    """
+    name = releases[0].dataset.name
+    has_plan = any(each.plan.dataset == name for each in open_plans(settings))
+    if has_plan or any(unfinished_run(each) for each in releases):
+        return []
+    done = []
+    for each in _expiring(releases, now):
+        if is_owner() and each.before > each.first:
+            done.append(_expire(each, releases[0]))
+            pass_step(Step.BATCHES_EXPIRED, each.before)
+    if any(each.table.startswith("silver.") for each in done):
+        for release in releases:
+            writer = release.writer
+            writer.identities.drop_expired(_ends(writer.bronze, kept_from(writer, "silver")))
+    return done
+
+
+def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
+    """Yield the tables with the bounds of what expires; silver's age is counted from the newest batch's arrival.
+
+    A record that is still to come has arrived after that one, also when the stream is behind.
+    """
+    retention, bronze = releases[0].dataset.pipeline.retention, releases[0].writer.bronze
+    last = min(refined_batch(each) for each in releases)
+    arrived = _arrival(bronze, last)
+    if arrived is None:
+        return
+    for release in releases if retention.silver is not None else ():
+        writer, bound = release.writer, min(now, arrived) - (retention.silver or timedelta())
+        first = max(kept_from(writer, "silver"), 0)
+        before = _run_start(writer.silver, _first_younger(bronze, first, last, bound), first)
+        for table in (writer.silver, writer.rejected):
+            layer = table.spec.name.partition(".")[0]
+            begun = kept_from(writer, layer)
+            yield _ExpiringTable(table, expiry_ids(writer)[layer], begun, before, "_partition", "_offset")
+    if retention.bronze is not None:
+        first = kept_from(releases[0].writer, "bronze")
+        before = _first_younger(bronze, first, last, now - retention.bronze)
+        yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
+
+
+def _arrival(bronze: Table, batch: int) -> datetime | None:
+    """Return when the earliest record of a batch arrived in Kafka; None for a batch without records."""
+    times = metadata_of(batch_commit(bronze, batch))["timestamps"] if batch >= 0 else None
+    return datetime.fromtimestamp(times[0] / 1000, UTC) if times else None
+
+
+def _first_younger(bronze: Table, first: int, last: int, bound: datetime) -> int:
+    """Return the first batch from `first` on with a record that arrived at `bound` or later, `last` at most."""
+    before = first
+    for metadata in _batches(bronze, first):
+        batch, times = metadata["batches"][0], metadata["timestamps"]
+        young = times is not None and times[1] >= bound.timestamp() * 1000
+        if young or batch >= last or batch - first >= MOST_BATCHES:
+            return min(max(before, first), last)
+        before = batch + 1
+    return min(before, max(first, last))
+
+
+def _batches(bronze: Table, first: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the metadata of bronze's batches from `first` on."""
+    version = batch_commit(bronze, first).version - 1 if first > 0 else -1
+    for commit in commits_following(bronze.spec.path, version):
+        metadata = metadata_of(commit)
+        if "offsets" in metadata and metadata["batches"][0] >= first:
+            yield metadata
+
+
+def _run_start(silver: Table, batch: int, first: int) -> int:
+    """Return the first batch of the run that has `batch`, not before `first`."""
+    return max(first, int(metadata_of(batch_commit(silver, batch))["batches"][0]))
+
+
+def _ends(bronze: Table, before: int) -> dict[int, int]:
+    """Return by partition the offset before which all records are of batches before `before`."""
+    if before <= 0:
+        return {}
+    return {int(p): int(span[0]) for p, span in metadata_of(batch_commit(bronze, before))["offsets"].items()}
+
+
+def _expire(each: _ExpiringTable, release: Release) -> Expired:
+    table, files = each.table, each.table.batch_files(0, each.before - 1)
+    kept = [file for file in files if last_batch(file) >= each.before]
+    attempt = table.attempt_folder(f"expired-{each.before}-{table.version}")
+    shutil.rmtree(attempt, ignore_errors=True)
+    with duckdb_session() as duck:
+        duck.view_table("old", table, files)
+        counts = _counts(duck, each)
+        for number, file in enumerate(kept):
+            _write_kept(duck, each, file, attempt / f"{number}")
+    added = table.written_files(attempt) if kept else []
+    rows = sum(counts["rows_by_partition"].values())
+    if sum(file.rows for file in files) - sum(file.rows for file in added) != rows:
+        raise RowsUnaccounted(table.spec.name, (0, each.before - 1), "files of expired batches do not add up")
+    metadata = {
+        "dataset": release.dataset.name,
+        "table": table.spec.name,
+        "app_id": each.app_id,
+        "expired": [each.first, each.before],
+        "offsets_expired": _offsets(release.writer.bronze, each.first, each.before),
+        "rows_removed": rows,
+        "total": table.rows - rows,
+        **counts,
+    }
+    table.commit(each.app_id, each.before, metadata, added, files)
+    return Expired(table.spec.name, each.first, each.before, rows)
+
+
+def _counts(duck: DuckSession, each: _ExpiringTable) -> dict[str, dict[str, int]]:
+    """Return the rows that expire by partition, and of rejected also by disposition and reason."""
+    duck.view_query("expiring", f"select * from old where _batch_id < {each.before}")
+    partition = sql_identifier(each.partition)
+    queries = {"rows_by_partition": f"select {partition}::varchar, count(*) from expiring group by all"}
+    if each.table.spec.name.startswith("rejected."):
+        queries["dispositions"] = "select disposition, count(*) from expiring group by all"
+        queries["reasons"] = REASONS
+    return {name: dict(duck.rows(f"{sql} order by all")) for name, sql in queries.items()}
+
+
+# Each reason once a record, as a run counts them.
+REASONS = """
+select rule, count(*)
+from (select unnest(list_distinct(list_transform(reasons, lambda reason: reason.rule))) as rule from expiring)
+group by all
+"""
+
+
+def _write_kept(duck: DuckSession, each: _ExpiringTable, file: DataFile, folder: Any) -> None:
+    """Write the rows of a file that stay."""
+    spec, view = each.table.spec, f"kept_{folder.name}"
+    path = folder / f"{spec.partition}={quote(partition_of(file), safe='')}"
+    path.mkdir(parents=True)
+    duck.view_table(view, each.table, [file])
+    order = ", ".join(map(sql_identifier, ("_batch_id", each.partition, each.offset)))
+    duck.save_file(f"select * from {view} where _batch_id >= {each.before} order by {order}", path / "part.parquet")
+
+
+def _offsets(bronze: Table, first: int, before: int) -> dict[str, list[int]]:
+    """Return by partition the offsets [start, end) of batches [first, before)."""
+    found: dict[str, list[int]] = {}
+    for metadata in _batches(bronze, first):
+        if metadata["batches"][0] >= before:
+            break
+        for partition, (start, end) in metadata["offsets"].items():
+            if start == end:
+                continue
+            span = found.setdefault(partition, [start, end])
+            found[partition] = [min(span[0], start), max(span[1], end)]
+    return found

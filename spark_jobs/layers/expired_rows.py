@@ -1,0 +1,24 @@
+"""What has expired from a release's tables, as their owner or a pinned reader sees it."""
+
+from __future__ import annotations
+
+from include.app_ids import expiry_app_id
+from spark_jobs.layers.silver_tables import SilverTables
+
+
+def expiry_ids(writer: SilverTables) -> dict[str, str]:
+    """Return the app id of expiry commits for bronze, silver and rejected."""
+    name, release = writer.dataset.name, writer.dataset.release
+    owners = {"bronze": "bronze", "silver": release, "rejected": release}
+    return {layer: expiry_app_id(name, owner, layer) for layer, owner in owners.items()}
+
+
+def kept_from(writer: SilverTables, layer: str) -> int:
+    """Return the first batch that has not expired from bronze, silver or rejected; 0: none has."""
+    table = {"bronze": writer.bronze, "silver": writer.silver, "rejected": writer.rejected}[layer]
+    return max(0, table.committed(expiry_ids(writer)[layer]))
+
+
+def complete_from(writer: SilverTables) -> int:
+    """Return the first batch of which bronze, silver and rejected have all rows."""
+    return max(kept_from(writer, layer) for layer in expiry_ids(writer))
