@@ -170,9 +170,6 @@ ROWS: dict[str, Row] = {
         "retention.verions",
         "known: bronze, logs, plans, releases, removed, silver, versions",
     ),
-    "bronze that expires at once": pipeline(
-        "partitions: 2", "partitions: 2\nretention: {bronze: 59 minutes}", "retention.bronze", "at least 1 hour"
-    ),
     "no partitions": pipeline("partitions: 2", "partitions: 0", "partitions", "must be from 1 to 10000, is 0"),
     "too many partitions": pipeline("partitions: 2", "partitions: 100000", "partitions", "from 1 to 10000"),
     "partitions as a text": pipeline("partitions: 2", "partitions: '2'", "partitions", "must be a valid integer"),

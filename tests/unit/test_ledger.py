@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from ledgered_stream import RELEASE, Stream, commit
 
 from include.clients.delta_log import LogDamaged, commits, read_commit
-from include.ledger import project_commits
 from include.ledger.commit_rows import rows_of_commit
 from include.ledger.ledger_errors import (
     CommitMetadataInvalid,
@@ -258,25 +257,6 @@ def test_ledger_catches_up_after_an_outage(stream: Stream, writer: LedgerWriter,
         assert len(open_reader(settings).last_batches()) == 1
         other.execute("rollback")
     assert project_dataset(writer, settings, FLIGHTS).commits == 5
-    assert rebuild(settings).identical
-
-
-def test_catching_up_holds_a_few_commits_at_once(
-    stream: Stream, writer: LedgerWriter, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for batch in range(7):
-        stream.bronze(batch)
-    sizes: list[int] = []
-    original = project_commits.insert_commits
-
-    def counted(connection: Any, path: str, found: list[Any], **named: Any) -> int:
-        sizes.append(len(found))
-        return original(connection, path, found, **named)
-
-    monkeypatch.setattr(project_commits, "AT_ONCE", 3)
-    monkeypatch.setattr(project_commits, "insert_commits", counted)
-    assert project_dataset(writer, settings, FLIGHTS).commits == sum(sizes)
-    assert max(sizes) == 3
     assert rebuild(settings).identical
 
 

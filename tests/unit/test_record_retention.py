@@ -49,6 +49,12 @@ def test_age_of_silver_must_cover_late_duplicates(declared: Pipeline, past: time
     assert why in "".join(found)
 
 
+def test_age_of_bronze_is_an_hour_at_least() -> None:
+    short = replace(FLIGHTS.pipeline, retention=Retention(bronze=timedelta(minutes=59)))
+    ((key, why),) = retention_findings(short, FLIGHTS.contract)
+    assert (key, why) == (("retention", "bronze"), "must be at least 1 hour: the stream reads its records from bronze")
+
+
 def test_derived_dataset_refuses_a_source_that_expires(tmp_path: Path) -> None:
     source, derived = tmp_path / "meter", tmp_path / "usage"
     source.mkdir()

@@ -41,7 +41,7 @@ def test_batch_offsets_come_from_the_commits(settings: Settings) -> None:
         stream.bronze(batch)
     found = batch_offsets(bronze_path(settings, "flights"), 1)
     assert found == [
-        BatchOffsets(batch, part, 11 * batch, 11 * batch + 11, 10, "topic-1", 1_700_000_000_999 + 1000 * batch)
+        BatchOffsets(batch, part, 11 * batch, 11 * batch + 11, 10, "topic-1", 1_700_000_000_999 + batch)
         for batch in (0, 1)
         for part in (0, 1)
     ]
