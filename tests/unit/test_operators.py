@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from plan_samples import SLICE, advanced, plan_at, publication
 
@@ -321,16 +320,6 @@ def test_question_names_new_columns_and_values_before_and_after_and_links_the_co
     assert "before: `delay=3`" in body
     assert "after: `delay=4`" in body
     assert f"[the whole comparison](/headrace/plans/{record.plan.id})" in body
-
-
-def test_plan_that_needs_approval_waits_for_a_person(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, asked = planned(own_settings, *WAY[:2], verdict="needs approval"), []
-    monkeypatch.setattr(ApprovePlan, "_body", lambda *_: "what changes")
-    monkeypatch.setattr(ApprovalOperator, "execute", lambda each, _: asked.append((each.subject, each.body)))
-    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) is None
-    ((subject, body),) = asked
-    assert (subject, body) == (f"Publish the change? flights, {record.plan.about}", "what changes")
-    assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED
 
 
 def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:

@@ -1,0 +1,25 @@
+"""A plan that policy does not approve waits for a person's decision in Airflow."""
+
+from __future__ import annotations
+
+import pytest
+import test_operators
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from test_operators import WAY, context, planned
+
+from include.operators.approval_operator import ApprovePlan
+from include.plans.plan_journal import load_plan
+from include.plans.stage_results import Stage
+from include.settings import Settings
+
+own_settings = test_operators.own_settings
+
+
+def test_plan_that_needs_approval_waits_for_a_person(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, asked = planned(own_settings, *WAY[:2], verdict="needs approval"), []
+    monkeypatch.setattr(ApprovePlan, "_body", lambda *_: "what changes")
+    monkeypatch.setattr(ApprovalOperator, "execute", lambda each, _: asked.append((each.subject, each.body)))
+    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) is None
+    ((subject, body),) = asked
+    assert (subject, body) == (f"Publish the change? flights, {record.plan.about}", "what changes")
+    assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED
