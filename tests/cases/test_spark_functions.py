@@ -26,7 +26,8 @@ def is_anonymous(name: str) -> bool:
 
 
 def test_every_function_of_spark_can_be_declared(spark: SparkSession) -> None:
-    names = {row.function.lower() for row in spark.sql("show functions").collect()}
-    named = {name for name in names if re.fullmatch("[a-z][a-z0-9_]*", name)}
+    names = {row.function.lower() for row in spark.sql("show system functions").collect()}
+    # Operators are listed too; Delta adds functions that read a table's changes, which no declaration may use.
+    named = {name for name in names if re.fullmatch("[a-z][a-z0-9_]*", name) and not name.startswith("table_changes")}
     assert len(named) > 400
     assert sorted(name for name in named if is_anonymous(name) and name not in other_spark_functions()) == []
