@@ -19,7 +19,15 @@ from pydantic.dataclasses import dataclass
 
 from include.catalog.contract import Contract
 from include.catalog.contract_rules import RuleModel, typed_rule
-from include.catalog.dataset import DERIVED, Dataset, ReleaseUnknown, content_hash, dataset_names, released_dataset
+from include.catalog.dataset import (
+    DERIVED,
+    Dataset,
+    ReleaseUnknown,
+    content_hash,
+    dataset_names,
+    declared_dataset,
+    released_dataset,
+)
 from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
 from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
 from include.durable_files import unique_suffix
@@ -155,6 +163,13 @@ def release_retention(settings: Settings, name: str, release: str) -> Retention:
     is_derived = (snapshot_path(settings, name, release) / DERIVED).is_file()
     read = released_derived if is_derived else released_dataset
     return read(settings, name, release).pipeline.retention
+
+
+def declared_contract(settings: Settings, name: str) -> Contract:
+    """Return the contract of a folder as it is now, derived or not; raises DatasetUnknown, DeclarationRefused."""
+    if name in derived_names(settings):
+        return as_dataset(declared_derived(settings, name)).contract
+    return declared_dataset(settings, name).contract
 
 
 def released_contract(settings: Settings, name: str, release: str) -> Contract:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.catalog.dataset import dataset_names, declared_dataset
+from include.catalog.derived_dataset import all_dataset_names, declared_contract
 from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
@@ -52,8 +52,8 @@ def rules(
     """List the rules of contracts, what each validates and its action; then all known expectations."""
 
     settings, console = load_settings(), Console(soft_wrap=True)
-    for name in dataset_names(settings) if dataset is None else [dataset]:
-        contract = declared_dataset(settings, name).contract
+    for name in all_dataset_names(settings) if dataset is None else [dataset]:
+        contract = declared_contract(settings, name)
         for table, found in {f"silver.{name}": contract.rules, **contract.gold}.items():
             for rule in found:
                 where = "each record" if rule.validates_records else f"{table} as a whole"
