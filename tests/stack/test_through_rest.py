@@ -119,14 +119,14 @@ def test_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
 
 @pytest.mark.extended
 def test_dry_run_only_explains(stack: Stack) -> None:
+    before = stack.plan_files()
     run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "dry_run": True})
     assert stack.page.await_run(REPLAY, run) == "success"
     assert stack.page.states(REPLAY, run) == {"plan": "success"} | dict.fromkeys(
         ("build", "compare", "approve", "apply"), "skipped"
     )
     assert "partition 0 offsets" in stack.page.log(REPLAY, run, "plan")
-    (record,) = stack.plans(f"{REPLAY}/{run}")
-    assert record.stage is Stage.CANCELLED
+    assert stack.plan_files() == before
 
 
 @pytest.mark.extended
@@ -135,9 +135,6 @@ def test_dry_run_only_explains(stack: Stack) -> None:
     [
         ({"by": "batches", "first_batch": 1, "last_batch": 1, "table": "silver; DROP TABLE x"}, "'table'"),
         ({"start": "2013-01-03T00:00:00Z", "end": "2013-01-02T00:00:00Z"}, "start is not before end"),
-        ({"start": "2013-01-02T00:00:00", "end": "2013-01-03T00:00:00"}, "'start'"),
-        ({"start": "{{ macros.datetime.now() }}", "end": "{{ 7191*7193 }}"}, "'start'"),
-        ({"by": "offsets", "offsets": {"../../etc/passwd": [0, 5]}}, "no range"),
         ({"by": "offsets", "offsets": {"7": [0, 5]}}, "no partition 7"),
         ({"by": "batches", "first_batch": 900, "last_batch": 901}, "no published record lies there"),
     ],
@@ -153,12 +150,23 @@ def test_impossible_replay_is_refused_before_anything_is_written(
     assert set(states.values()) == {"upstream_failed"}
     log = stack.page.log(REPLAY, run, "plan")
     assert reason in log
-    assert "51724863" not in log
     assert stack.plan_files() == before
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("conf", [{"threshold": "a lot"}, {"by": "predicate"}, {"first_batch": -1}, {"dry_run": "no"}])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"threshold": "a lot"},
+        {"by": "predicate"},
+        {"first_batch": -1},
+        {"last_batch": 99999999999999999999},
+        {"dry_run": "no"},
+        {"start": "2013-01-02T00:00:00", "end": "2013-01-03T00:00:00"},
+        {"start": "{{ macros.datetime.now() }}", "end": "{{ 7191*7193 }}"},
+        {"by": "offsets", "offsets": {"../../etc/passwd": [0, 5]}},
+    ],
+)
 def test_form_refuses_a_value_of_the_wrong_type(stack: Stack, conf: dict[str, object]) -> None:
     before = stack.plan_files()
     with pytest.raises(Refused) as refused:
@@ -243,6 +251,28 @@ def test_cleared_run_repeats_nothing(stack: Stack) -> None:
     assert stack.plans(f"{REPLAY}/{run}") == before
     assert stack.publication() == published
     assert "nothing is done again" in stack.page.log(REPLAY, run, "build", 2)
+
+
+@pytest.mark.extended
+def test_stop_is_not_lost_while_the_triggerer_is_dead(stack: Stack) -> None:
+    stack.part("triggerer").kill()
+    drain_stream(stack)
+    request_stream_again(stack)
+
+
+@pytest.mark.extended
+def test_run_marked_as_failed_cancels_its_plan_so_that_the_next_replay_is_not_refused(stack: Stack) -> None:
+    drain_stream(stack)
+    stack.lose("gold.carrier_hours", "carrier = 'DL'")
+    request_stream_again(stack)
+    asked = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
+    run = stack.page.trigger(REPLAY, asked)
+    stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
+    stack.page.call("PATCH", f"/dags/{REPLAY}/dagRuns/{run}", {"state": "failed"})
+    await_that(lambda: stack.plans(f"{REPLAY}/{run}")[0].stage is Stage.CANCELLED, "the plan is cancelled", 60)
+    again = stack.page.trigger(REPLAY, asked | {"threshold": 1})
+    assert stack.page.await_run(REPLAY, again) == "success", stack.page.story(REPLAY, again)
+    assert stack.is_balanced()
 
 
 def test_stopping_the_run_drains_the_stream(stack: Stack) -> None:
