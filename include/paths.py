@@ -165,6 +165,16 @@ def lease_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "leases" / f"{dataset}.lock"
 
 
+def alerts_path(settings: Settings) -> Path:
+    """States of the alerts that `headrace alerts` evaluates."""
+    return settings.state / "alerts.json"
+
+
+def metrics_path(settings: Settings) -> Path:
+    """Folder of the metrics endpoint: its port."""
+    return settings.state / "metrics"
+
+
 def reading_lock_path(settings: Settings, dataset: str) -> Path:
     """The file that jobs lock while they read versions of a dataset's tables that must stay readable."""
     return settings.state / "leases" / f"{dataset}.reading"

@@ -74,6 +74,10 @@ class Settings(BaseSettings):
         description="where other containers reach Airflow's web server; empty: all parts are on this machine",
     )
     console: Literal["on", "off"] = Field("on", description="whether headrace up starts the console")
+    metrics: Literal["on", "off"] = Field("off", description="whether headrace up starts the endpoint for Prometheus")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="port of the metrics endpoint; 0: a free port, reused by later starts"
+    )
     console_port: int = Field(
         0, ge=0, le=65535, description="port of the console; 0: a free port, reused by later starts"
     )

@@ -90,6 +90,13 @@ COMMANDS = {
     "analysis": LazyCommand(
         "include.cli.analysis_command:app", "Analyses: iterative and learning jobs over published tables."
     ),
+    "metrics": LazyCommand(
+        "include.cli.metrics_command:metrics", "Serve figures for Prometheus, or print them: streams, tables, plans."
+    ),
+    "alerts": LazyCommand(
+        "include.cli.metrics_command:alerts",
+        "Evaluate alert conditions without Prometheus; deliver each change once, to a webhook or a command.",
+    ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",

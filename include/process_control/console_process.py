@@ -1,7 +1,7 @@
-"""The console as a process of the state folder: its port, its start, its log-in.
+"""The console, and the endpoint for Prometheus, as processes of the state folder: their ports, their start.
 
-Reads: whether its port is free.  Writes: `console/port.json`, the run file.
-Guarantee: it has the same address after each start, unless another process has taken the port.
+Reads: whether a port is free.  Writes: `console/port.json`, `metrics/port.json`, the run files.
+Guarantee: each has the same address after each start, unless another process has taken the port.
 After a crash: the runner starts it again; streams do not notice.
 Does not: show anything (include/console).
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from include.host.ports import LOOPBACK, chosen_port
-from include.paths import console_path
+from include.paths import console_path, metrics_path
 from include.process_control.child_process import spawn, tethered
 from include.process_control.driver_process import driver_environment
 from include.settings import CLONE, Settings
 from include.state.json_file import JsonFile
-from include.state.process_states import CONSOLE, ProcessState, ProcessStatus
+from include.state.process_states import CONSOLE, METRICS, ProcessState, ProcessStatus
 from include.state.run_files import RunFile
 from include.status.process_status import observe_console
 
@@ -40,12 +41,25 @@ def start_console(settings: Settings) -> RunFile:
     return spawn(settings, CONSOLE, argv, CLONE, driver_environment(settings), extra)
 
 
+def start_metrics(settings: Settings) -> RunFile:
+    """Start the endpoint on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
+    path = metrics_path(settings) / "port.json"
+    port = _kept_port(path, settings.metrics_port, METRICS, "HEADRACE_METRICS_PORT")
+    argv = tethered([sys.executable, "-m", "include.metrics.metrics_server", LOOPBACK, str(port)])
+    extra = {"port": port, "page": f"http://{LOOPBACK}:{port}/metrics"}
+    return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
+
+
 def console_port(settings: Settings) -> int:
     """Return the port for the next start, and keep it. Raises PortInUse."""
     path = console_path(settings) / "port.json"
-    file = JsonFile(path, ConsolePort, remedy=f'rm "{path}"', consequence="the console was not started")
+    return _kept_port(path, settings.console_port, CONSOLE, "HEADRACE_CONSOLE_PORT")
+
+
+def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
+    file = JsonFile(path, ConsolePort, remedy=f'rm "{path}"', consequence=f"{name} was not started")
     stored = file.read() or ConsolePort()
-    port = chosen_port(stored.port, settings.console_port, "console", "HEADRACE_CONSOLE_PORT")
+    port = chosen_port(stored.port, requested, name, setting)
     file.write(ConsolePort(port))
     return port
 

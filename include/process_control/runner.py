@@ -27,7 +27,7 @@ from include.errors import HeadraceError, Terminal
 from include.host.process_place import boot_of, process_label, this_boot
 from include.paths import lease_path, run_path
 from include.process_control.child_process import exit_code
-from include.process_control.console_process import start_console
+from include.process_control.console_process import start_console, start_metrics
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
 from include.process_control.log_trimming import trim_logs
@@ -55,6 +55,7 @@ from include.state.process_logs import last_line, log_size
 from include.state.process_states import (
     BROKER,
     CONSOLE,
+    METRICS,
     RUNNER,
     STREAM,
     WORKING_STATES,
@@ -151,10 +152,11 @@ class Runner:
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
-        if not self.only and (self._run_file(CONSOLE) or self.settings.console == "on"):
-            desired = self.settings.console == "on" and not self.stopping
-            console = unsupervised_status(self.settings, CONSOLE)
-            found[CONSOLE] = self._observe(console, last_change(requests) if desired else None)
+        for name, switch in ((CONSOLE, self.settings.console), (METRICS, self.settings.metrics)):
+            if not self.only and (self._run_file(name) or switch == "on"):
+                desired = switch == "on" and not self.stopping
+                server = unsupervised_status(self.settings, name)
+                found[name] = self._observe(server, last_change(requests) if desired else None)
         for name, observed in found.items():
             if observed.status.pid is not None:
                 beat(run_path(self.settings, name))
@@ -280,6 +282,8 @@ class Runner:
                 start_broker(self.settings)
             elif name == CONSOLE:
                 start_console(self.settings)
+            elif name == METRICS:
+                start_metrics(self.settings)
             else:
                 start_driver(self.settings, name.removeprefix(STREAM))
         except (HeadraceError, OSError) as error:

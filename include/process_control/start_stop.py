@@ -45,6 +45,7 @@ from include.status.process_status import (
     is_started,
     observe_broker,
     observe_console,
+    observe_metrics,
     observe_processes,
     observe_runner,
     observe_stream,
@@ -267,7 +268,9 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     with exclusive_command(settings):
         names, keeps_runner = list(datasets) or known, bool(datasets) or settings.runner == "service"
         before = observe_processes(settings, names)
-        before += [] if datasets else [each for each in [observe_console(settings)] if is_started(each)]
+        before += (
+            [] if datasets else [e for e in (observe_console(settings), observe_metrics(settings)) if is_started(e)]
+        )
         end_jobs(settings, report, datasets)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):

@@ -12,6 +12,7 @@ RUNNER = "runner"
 BROKER = "broker"
 AIRFLOW = "airflow"
 CONSOLE = "console"
+METRICS = "metrics"
 STREAM = "stream:"
 JOB = "plan:"
 

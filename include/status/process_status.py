@@ -18,7 +18,17 @@ from include.state.broker_address import broker_state, external_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
-from include.state.process_states import AIRFLOW, BROKER, CONSOLE, JOB, RUNNER, ProcessState, ProcessStatus, stream_name
+from include.state.process_states import (
+    AIRFLOW,
+    BROKER,
+    CONSOLE,
+    JOB,
+    METRICS,
+    RUNNER,
+    ProcessState,
+    ProcessStatus,
+    stream_name,
+)
 from include.state.run_files import (
     RunFile,
     is_alive,
@@ -64,11 +74,18 @@ def web_server_status(run: RunFile) -> ProcessStatus:
 
 def observe_console(settings: Settings) -> ProcessStatus:
     """Return the console's status: running when its port is open; when it is gone, what the runner will do."""
-    since = None if settings.console == "off" else _broker_desired_since(settings)
+    return _observe_web_server(settings, CONSOLE, settings.console == "on")
+
+
+def observe_metrics(settings: Settings) -> ProcessStatus:
+    """Return the status of the metrics endpoint, as that of the console."""
+    return _observe_web_server(settings, METRICS, settings.metrics == "on")
+
+
+def _observe_web_server(settings: Settings, name: str, is_on: bool) -> ProcessStatus:
+    since = _broker_desired_since(settings) if is_on else None
     records = read_process_records(settings)
-    return supervised_status(
-        unsupervised_status(settings, CONSOLE), observe_runner(settings), records.get(CONSOLE), since
-    )
+    return supervised_status(unsupervised_status(settings, name), observe_runner(settings), records.get(name), since)
 
 
 def observe_jobs(settings: Settings) -> list[ProcessStatus]:
@@ -185,7 +202,7 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
         return ProcessStatus(BROKER, None, *external_state(settings))
     if name == BROKER:
         return status_by_run_file(settings, name, broker_status)
-    if name == CONSOLE:
+    if name in (CONSOLE, METRICS):
         return status_by_run_file(settings, name, web_server_status)
     moment = now or datetime.now(UTC)
     return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))

@@ -69,6 +69,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "counts from outside; an error shared with the writer of a table could not be found",
     ),
     "include.status": ((*LOW, *READERS), "one model of current state; never acts"),
+    "include.metrics": (
+        (*LOW, *READERS, "include.audit.audit_outcome", "include.status"),
+        "figures for Prometheus and alerts; never acts",
+    ),
     "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
     "include.doctor": ((*LOW, "include.status"), "checks the machine"),
     "include.planning": (
@@ -118,6 +122,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         + (
             "include.process_control",
             "include.analysis",
+            "include.metrics",
             "include.quality",
             "include.console",
             "include.reference",
@@ -171,6 +176,7 @@ OUTSIDE = {
         "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
     ),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
+    "prometheus_client": (("include.metrics", "include.cli"), "figures are collected in one place"),
     "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
     "typer": (
         ("include.cli", "include.demo", "include.bench", "include.producers", "include.workloads"),

@@ -1,0 +1,1 @@
+"""Figures for Prometheus, and the conditions that people are alerted of, with Prometheus and without."""

@@ -1,0 +1,194 @@
+"""Alerts: which conditions fire when, that each change is delivered once, and that Prometheus gets the same rules."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from include.metrics.alert_conditions import CONDITIONS, AlertCondition, rules_text
+from include.metrics.alert_delivery import CommandReceiver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
+from include.metrics.alert_states import (
+    AlertChange,
+    AlertStates,
+    due_changes,
+    states_file,
+    updated_states,
+    with_delivered,
+)
+from include.metrics.dataset_metrics import HELP
+from include.settings import CLONE, Settings
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+LAGGING = AlertCondition("Lagging", "lag", ">", 300, 60, "page", "{dataset} lags by {value:.0f} s", "headrace status")
+
+
+def lag(seconds: float | None, release: str = "r1") -> list[Metric]:
+    family = GaugeMetricFamily("lag", "", labels=["dataset", "release"])
+    if seconds is not None:
+        family.add_metric(["flights", release], seconds)
+    return [family]
+
+
+@dataclass
+class Watch:
+    """Looks at a lag minute by minute; `told` are the changes that the receiver has taken."""
+
+    told: list[str] = field(default_factory=list)
+    states: AlertStates = field(default_factory=AlertStates)
+    refusing: bool = False
+
+    def look(self, minute: int, seconds: float | None, release: str = "r1") -> None:
+        now = NOW + timedelta(minutes=minute)
+        self.states = updated_states(self.states, lag(seconds, release), now, [LAGGING])
+        changes = list(due_changes(self.states, now, [LAGGING]))
+        assert len(changes) <= 1
+        for key, change in changes:
+            if not self.refusing:
+                self.told.append(f"{minute} {change.status}: {change.summary}")
+                self.states = with_delivered(self.states, key, change)
+
+
+def test_condition_fires_once_after_its_time_and_resolves_once() -> None:
+    watch = Watch()
+    for minute, seconds in enumerate([10, 400, 410, 420, 20, 20, 500, 600]):
+        watch.look(minute, seconds)
+    assert watch.told == [
+        "2 firing: flights lags by 410 s",
+        "4 resolved: flights lags by 20 s",
+        "7 firing: flights lags by 600 s",
+    ]
+
+
+def test_condition_that_holds_for_less_than_its_time_never_fires() -> None:
+    watch = Watch()
+    for minute, seconds in enumerate([400, 10, 400, 10, 400]):
+        watch.look(minute, seconds)
+    assert watch.told == []
+
+
+def test_unknown_figure_neither_resolves_nor_repeats_an_alert() -> None:
+    watch = Watch()
+    for minute, seconds in enumerate([400, 400, None, None, 400, 10]):
+        watch.look(minute, seconds)
+    assert [line.split(":")[0] for line in watch.told] == ["1 firing", "5 resolved"]
+
+
+def test_another_release_continues_the_alert_of_its_dataset() -> None:
+    watch = Watch()
+    for minute, (seconds, release) in enumerate([(400, "r1"), (400, "r1"), (400, "r2"), (10, "r2")]):
+        watch.look(minute, seconds, release)
+    assert [line.split(":")[0] for line in watch.told] == ["1 firing", "3 resolved"]
+
+
+def test_change_that_was_not_taken_is_delivered_at_a_later_look() -> None:
+    watch = Watch(refusing=True)
+    watch.look(0, 400)
+    watch.look(2, 400)
+    watch.refusing = False
+    watch.look(3, 400)
+    watch.look(4, 400)
+    assert watch.told == ["3 firing: flights lags by 400 s"]
+
+
+def test_states_survive_the_process(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path)
+    states = updated_states(AlertStates(), lag(400), NOW, [LAGGING])
+    states_file(settings).write(states)
+    assert states_file(settings).read() == states
+
+
+def test_every_condition_is_of_a_metric_that_is_exported() -> None:
+    assert {each.metric.removeprefix("headrace_") for each in CONDITIONS} <= HELP.keys()
+
+
+def test_rules_of_prometheus_are_those_conditions() -> None:
+    file = CLONE / "infra" / "observability" / "alerts.yaml"
+    assert file.read_text("utf-8") == rules_text(), "headrace alerts --rules > infra/observability/alerts.yaml"
+    rules = yaml.safe_load(rules_text())["groups"][0]["rules"]
+    assert [(rule["alert"], rule["expr"]) for rule in rules] == [(each.name, each.expression) for each in CONDITIONS]
+    assert not any("{" in rule["annotations"]["summary"].replace("{{", "") for rule in rules)
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, list[dict[str, object]], list[int]]]:
+    """An address, what was posted to it, and the codes of its next answers (200 when there are none)."""
+    posted: list[dict[str, object]] = []
+    codes: list[int] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # noqa: N802
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            code = codes.pop(0) if codes else 200
+            if code == 200:
+                posted.append(body)
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/alerts", posted, codes
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def failing(value: float) -> list[Metric]:
+    family = GaugeMetricFamily("headrace_process_failed", "", labels=["process"])
+    family.add_metric(["stream-flights"], value)
+    return [family]
+
+
+def test_webhook_and_command_get_each_change_as_json(
+    webhook: tuple[str, list[dict[str, object]], list[int]], tmp_path: Path
+) -> None:
+    url, posted, codes = webhook
+    codes.append(503)
+    file = tmp_path / "changes.jsonl"
+    receivers, shown = [Webhook(url), CommandReceiver(f"cat >> '{file}'")], list[str]()
+    states = AlertStates()
+    for minute, value in enumerate([1, 1, 1, 0, 0]):
+        now = NOW + timedelta(minutes=minute)
+        states = deliver_due(updated_states(states, failing(value), now), now, receivers, shown.append)
+    assert [change["status"] for change in posted] == ["firing", "resolved"]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == posted
+    assert posted[0]["labels"] == {"process": "stream-flights"}
+    assert posted[0]["summary"] == "stream-flights failed and is not started again"
+    assert "it answered 503" in shown[1]
+    assert states == AlertStates()
+
+
+def change() -> AlertChange:
+    states = updated_states(AlertStates(), failing(1), NOW)
+    ((_, found),) = due_changes(states, NOW)
+    return found
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "http://nowhere.invalid/"])
+def test_unreachable_webhook_is_an_error_that_names_no_secret_path(url: str) -> None:
+    with pytest.raises(NotDelivered) as error:
+        Webhook(f"{url}?token=secret")(change())
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/", "nothing", "http://", "file:///etc/passwd"])
+def test_address_that_is_no_webhook_is_refused(url: str) -> None:
+    with pytest.raises(ReceiverInvalid):
+        Webhook(url)
+
+
+def test_command_that_fails_is_an_error_with_its_output() -> None:
+    with pytest.raises(NotDelivered, match="ended with 3: no such door"):
+        CommandReceiver("echo no such door >&2; exit 3")(change())

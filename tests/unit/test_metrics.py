@@ -1,0 +1,153 @@
+"""Figures for Prometheus: what a scrape says of a stream, and that its cost does not grow with history."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grown_history import GrownHistory
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Engine, event
+
+from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.catalog.dataset import snapshot_dataset
+from include.clients import delta_log
+from include.host.ports import free_ports
+from include.ledger.watermark import WatermarkProgress
+from include.metrics.alert_states import state_key
+from include.metrics.dataset_metrics import HELP, HeadraceCollector
+from include.metrics.moving_figures import WatermarkFigures
+from include.settings import CLONE, Settings
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+@dataclass
+class Scrapes:
+    """A state folder with flights, and its collector."""
+
+    settings: Settings
+    history: GrownHistory
+    collector: HeadraceCollector
+
+    def figures(self) -> dict[str, float]:
+        samples = [sample for family in self.collector.collect() for sample in family.samples]
+        return {
+            state_key(sample.name, {k: v for k, v in sample.labels.items() if k != "release"}): sample.value
+            for sample in samples
+        }
+
+
+@pytest.fixture
+def scrapes(settings: Settings) -> Scrapes:
+    snapshot_dataset(settings, "flights")
+    history = GrownHistory(settings)
+    for _ in range(3):
+        history.add_batch()
+    return Scrapes(settings, history, HeadraceCollector(settings))
+
+
+def test_scrape_says_what_a_stream_has_published(scrapes: Scrapes) -> None:
+    outcome = AuditOutcome("flights", NOW, "r", 2, balanced=False, findings=1, unchecked=0, first="a record is lost")
+    outcome_file(scrapes.settings, "flights").write(outcome)
+    found = scrapes.figures()
+    assert found["headrace_published_batch{dataset=flights}"] == 2
+    assert found["headrace_rows{dataset=flights,table=bronze}"] == scrapes.history.release.writer.bronze.rows
+    assert 0 <= found["headrace_freshness_seconds{dataset=flights}"] < 60
+    assert found["headrace_audit_balanced{dataset=flights}"] == 0
+    assert found["headrace_table_files{dataset=flights,table=silver.flights}"] == 3
+    assert found["headrace_table_bytes{dataset=flights,table=silver.flights}"] > 0
+    assert found["headrace_process_up{process=stream-flights}"] == 0
+    assert 0 < found["headrace_disk_free_share{}"] < 1
+
+
+def test_exposition_is_what_prometheus_reads_and_no_series_stands_twice(scrapes: Scrapes) -> None:
+    registry = CollectorRegistry()
+    registry.register(scrapes.collector)
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    assert {f"headrace_{name}" for name in HELP} <= {family.name for family in families}
+    series = Counter((sample.name, *sorted(sample.labels.items())) for family in families for sample in family.samples)
+    assert series
+    assert max(series.values()) == 1
+
+
+def test_unknown_figures_are_left_out_and_counted(settings: Settings) -> None:
+    found = Scrapes(settings, None, HeadraceCollector(settings)).figures()  # type: ignore[arg-type]
+    assert found["headrace_unknown_figures{}"] > 0
+    assert "headrace_lag_records{dataset=flights}" not in found
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts commits read and hundreds of steps of SQLite's virtual machine."""
+    counts: Counter[str] = Counter()
+    read = delta_log.read_commit
+
+    def counted(*arguments: Any) -> Any:
+        counts["commits"] += 1
+        return read(*arguments)
+
+    def step() -> int:
+        counts["SQL"] += 1
+        return 0
+
+    def watch(connection: Any, _: object) -> None:
+        connection.set_progress_handler(step, 100)
+
+    monkeypatch.setattr(delta_log, "read_commit", counted)
+    event.listen(Engine, "connect", watch)
+    yield counts
+    event.remove(Engine, "connect", watch)
+
+
+def test_scrape_after_five_times_the_history_does_the_same_work(work: Counter[str], settings: Settings) -> None:
+    snapshot_dataset(settings, "flights")
+    history = GrownHistory(settings)
+    scrapes = Scrapes(settings, history, HeadraceCollector(settings))
+    found = []
+    for batches in (25, 125):
+        while history.batches < batches:
+            history.add_batch(published=history.batches == batches - 1)
+        scrapes.figures()
+        work.clear()
+        scrapes.figures()
+        found.append(dict(work))
+    assert found[0]["SQL"] > 0
+    assert {name: count for name, count in found[1].items() if count > 1.2 * found[0].get(name, 0) + 2} == {}
+
+
+def test_watermark_is_stuck_while_batches_pass_it() -> None:
+    figures = WatermarkFigures("r", WatermarkProgress(timedelta()), NOW, 5)
+    later = NOW + timedelta(hours=2)
+    assert figures.stuck_seconds(5, later) == 0
+    assert figures.stuck_seconds(6, later) == 7200
+
+
+def test_endpoint_answers_scrapes_until_it_is_ended(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    environment = {**os.environ, "HEADRACE_STATE": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "include.metrics.metrics_server", "127.0.0.1", str(port)]
+    process = subprocess.Popen(command, cwd=CLONE, env=environment)
+    try:
+        for _ in range(300):
+            try:
+                text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+                break
+            except OSError:
+                time.sleep(0.2)
+        assert "headrace_process_up" in text
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
