@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare test-observability check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -51,7 +51,12 @@ test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a
 	@$(MAKE) test-stack
 
 test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
-	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack $(ARGS)
+	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/observability $(ARGS)
+
+test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
+	@for name in promtool prometheus prometheus-alertmanager; do command -v $$name >/dev/null || \
+		{ echo "headrace: $$name is not on PATH; nothing was tested. Debian: apt-get install prometheus prometheus-alertmanager"; exit 1; }; done
+	@$(PYTEST) -v tests/observability $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
 	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)

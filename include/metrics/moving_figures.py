@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from include.catalog.dataset import released_dataset
+from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import LedgerReader
-from include.ledger.watermark import WatermarkProgress
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import TableStats, table_stats
 from include.settings import Settings

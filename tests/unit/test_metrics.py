@@ -23,9 +23,9 @@ from sqlalchemy import Engine, event
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
 from include.catalog.dataset import snapshot_dataset
+from include.catalog.watermark import WatermarkProgress
 from include.clients import delta_log
 from include.host.ports import free_ports
-from include.ledger.watermark import WatermarkProgress
 from include.metrics.alert_states import state_key
 from include.metrics.dataset_metrics import HELP, HeadraceCollector
 from include.metrics.moving_figures import WatermarkFigures
@@ -69,7 +69,7 @@ def test_scrape_says_what_a_stream_has_published(scrapes: Scrapes) -> None:
     assert found["headrace_audit_balanced{dataset=flights}"] == 0
     assert found["headrace_table_files{dataset=flights,table=silver.flights}"] == 3
     assert found["headrace_table_bytes{dataset=flights,table=silver.flights}"] > 0
-    assert found["headrace_process_up{process=stream-flights}"] == 0
+    assert found["headrace_process_up{process=broker}"] == 0
     assert 0 < found["headrace_disk_free_share{}"] < 1
 
 
