@@ -1,0 +1,50 @@
+"""The endpoint for Prometheus as a process: the runner starts it when a setting says so, and ends it."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from stand_ins import StandIns
+
+from include.host.ports import free_ports
+from include.paths import log_path
+from include.process_control import driver_process, runner
+from include.settings import Settings
+from include.state.process_states import METRICS, ProcessState
+from include.state.run_files import is_alive, read_run_file, send
+from include.status.process_status import observe_metrics
+
+
+@pytest.fixture
+def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+    """A runner in this process that keeps a real endpoint, with stand-ins for the rest."""
+    (port,) = free_ports(1)
+    settings = two_datasets.model_copy(update={"console": "off", "metrics": "on", "metrics_port": port})
+    for name, value in (("METRICS", "on"), ("METRICS_PORT", str(port)), ("DATASETS", str(settings.datasets))):
+        monkeypatch.setenv(f"HEADRACE_{name}", value)
+    found = StandIns(settings)
+    monkeypatch.setattr(driver_process, "driver_command", found.command)
+    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    yield found
+    found.end()
+    run = read_run_file(settings, METRICS)
+    if run is not None:
+        send(run, signal.SIGKILL)
+
+
+def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> None:
+    def works() -> bool:
+        return observe_metrics(site.settings).state is ProcessState.RUNNING
+
+    site.until(works, log_path(site.settings, METRICS).name, within=60)
+    run = read_run_file(site.settings, METRICS)
+    assert run is not None
+    assert run.extra["port"] == site.settings.metrics_port
+    with urllib.request.urlopen(str(run.extra["page"])) as answer:
+        assert b'headrace_process_up{process="metrics"} 1.0' in answer.read()
+    site.runner.stopping = True
+    site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
+    assert read_run_file(site.settings, METRICS) is None
