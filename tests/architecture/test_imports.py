@@ -69,6 +69,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "counts from outside; an error shared with the writer of a table could not be found",
     ),
     "include.status": ((*LOW, *READERS), "one model of current state; never acts"),
+    "include.api": (
+        (*LOW, *READERS, "include.status"),
+        "what Python programs call; reads, never acts",
+    ),
     "include.metrics": (
         (*LOW, *READERS, "include.audit.audit_outcome", "include.status"),
         "figures for Prometheus and alerts; never acts",
