@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare test-observability check up down bench-demo bench-change bench-growth bench-console bench-rules bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare test-observability check up down bench-demo bench-change bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -111,6 +111,9 @@ bench-identities: setup-dev ## measure how long a run takes to find its duplicat
 
 bench-gold-keys: setup-dev ## measure what runs of few changed rows write to a gold table of 1,000,000 random keys
 	@PYTHONPATH=tests .venv/bin/python tests/speed/gold_keys_speed.py $(ARGS)
+
+bench-run: setup-dev ## measure what one live run of a few thousand rows costs, by step, in seconds and CPU
+	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/run_cost.py $(ARGS)
 
 bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py

@@ -117,7 +117,9 @@ class Settings(BaseSettings):
     compaction_files: int = Field(
         8, ge=0, le=500, description="similar small files that the owner compacts by itself; 0: only headrace maintain"
     )
-    trigger_seconds: float = Field(0.5, ge=0, le=3600, description="interval between ingest batches, seconds")
+    trigger_seconds: float = Field(
+        0.1, ge=0, le=3600, description="least interval between ingest batches, seconds; refine paces them"
+    )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
     )

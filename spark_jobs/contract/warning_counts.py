@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -27,22 +28,42 @@ class WarningCounter:
     rules: tuple[str, ...]
     aggregates: tuple[Column, ...]
 
-    def observed(self, accepted: DataFrame) -> tuple[DataFrame, Callable[[], Counts]]:
-        """Return the same rows, watched, and what gives the counts once they were written."""
-        if not self.rules:
-            return accepted, dict
-        seen = Observation()
-        return accepted.observe(seen, *self.aggregates), lambda: self._counts(seen.get)
+    def watched(self, accepted: DataFrame) -> WatchedRows:
+        """Return the same rows, counted each time they are written."""
+        return WatchedRows(self, accepted)
 
-    def _counts(self, seen: Mapping[str, Any]) -> Counts:
+
+class WatchedRows:
+    """Rows that are counted while they are written, each time anew: `begin`, write, then `counts` or `abandon`."""
+
+    def __init__(self, counter: WarningCounter, accepted: DataFrame) -> None:
+        self._rules, self._seen = counter.rules, Observation(uuid4().hex)
+        self.rows = accepted.observe(self._seen, *counter.aggregates) if self._rules else accepted
+        self._session: Any = accepted.sparkSession
+        self._id = accepted._jdf.id() if self._rules else 0
+
+    def begin(self) -> None:
+        """Prepare to count: an observation ends with one execution, so the next one needs its own of the same name."""
+        if self._rules:
+            manager = self._session._jsparkSession.observationManager()
+            self._seen._jo = manager.getOrNewObservation(self._seen._name, self._id)
+
+    def counts(self) -> Counts:
+        """Return what was counted when the rows were written."""
+        seen = self._seen.get if self._rules else {}
         return {
             name: {
                 "validated": int(seen[f"validated_{n}"]),
                 "violations": int(seen[f"violations_{n}"]),
                 "first": None if seen[f"first_{n}"] is None else list(seen[f"first_{n}"]),
             }
-            for n, name in enumerate(self.rules)
+            for n, name in enumerate(self._rules)
         }
+
+    def abandon(self) -> None:
+        """Let the observation of an execution that failed end, which Spark's listeners do at some later time."""
+        if self._rules:
+            self._session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 
 def compiled_warning_counter(contract: Contract) -> WarningCounter:

@@ -23,6 +23,7 @@ from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.bronze_pacing import BronzePacing
 from spark_jobs.engine.compaction_groups import AUTOMATIC
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
@@ -53,10 +54,12 @@ class DriverLoop:
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
     expiry: AutomaticExpiry = field(default_factory=AutomaticExpiry)
     history: AutomaticHistory = field(default_factory=AutomaticHistory)
+    pacing: BronzePacing = field(default_factory=BronzePacing)
     pause: float = 0.0
     retry_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self.supervisor.ingest.pacing = self.pacing
         self.compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=self.settings.compaction_files))
 
     def run(self, bootstrap: str) -> None:
@@ -80,16 +83,20 @@ class DriverLoop:
         """Execute the published release's next run, if there is one; return whether there was work."""
         if time.monotonic() < self.retry_at:
             return False
+        run = None
         try:
             # A patch that failed half way must be finished before any run.
             self.active.finish_patch()
             last = self.supervisor.ingest.last_batch
+            self.pacing.begin_run(last)
             run = self.active.published.refine_next(self.settings, last, publishing=True)
         except (OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)
             return False
+        finally:
+            self.pacing.end_run(has_run=run is not None)
         if run is None:
             return False
         self._note_run(run)

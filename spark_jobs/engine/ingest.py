@@ -4,7 +4,7 @@ Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one comm
 Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is
 in its commit.
 After a crash: Spark plans batch N again with the same offsets; bronze skips it if it is committed.
-Does not: parse a record, or wait for refine.
+Does not: parse a record, or stop while refine is halted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
+from spark_jobs.engine.bronze_pacing import FULL, BronzePacing
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
 from spark_jobs.storage.checkpoint_generation import Generation
@@ -54,6 +55,8 @@ class Ingest:
     epoch: int
     stop: threading.Event
     failure: Exception | None = None
+    pacing: BronzePacing | None = None
+    """None: nobody refines, and no batch waits."""
     limit: BatchLimit = field(init=False)
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)
@@ -132,6 +135,9 @@ class Ingest:
         self.limit.measure(*size_in_bronze(self.bronze, files))
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
         self.last_batch, self.progress = batch.number, time.monotonic()
+        offsets = sum(end - start for start, end in batch.offsets.values())
+        if self.pacing is not None and offsets < FULL * self.limit.offsets:
+            self.pacing.wait(batch.number, self.seconds, self.stop)
 
     def _sync_plan(self, number: int) -> None:
         """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""

@@ -6,23 +6,21 @@ A grain is what a row of gold depends on: a window and keys, or (latest) the key
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.pipeline import Gold, gold_window, grain_columns, row_columns
-from include.catalog.windows import Start, window_begin, window_end
+from include.catalog.pipeline import Gold, grain_columns, row_columns
 from include.errors import Terminal
 from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.layers.gold_files import GoldTable, files_within, grain_spans, grains_in, touched_files
+from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
 from spark_jobs.layers.gold_update import held_by, held_rows, held_silver
 from spark_jobs.layers.row_provenance import with_grains_replaced
-from spark_jobs.storage.data_files import Bound, DataFile
+from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import (
     DuckSession,
@@ -41,16 +39,7 @@ def grains_schema(target: GoldTable) -> StructType:
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold a row of the grains that stand in these files."""
-    window, (column, spans) = gold_window(gold), grain_spans(gold, written)
-    if window is None or spans is None:
-        return files_within(silver, column if window is None else window.column, None if window else spans)
-    moments = [(window_begin(window, _start(low)), window_end(window, _start(high))) for low, high in spans]
-    return files_within(silver, window.column, moments)
-
-
-def _start(bound: Bound) -> Start:
-    assert isinstance(bound, date), f"a window begins at {bound!r}"
-    return bound
+    return silver_within(gold, silver, grain_spans(gold, written)[1])
 
 
 def visible(schema: StructType) -> StructType:

@@ -60,9 +60,9 @@ def refine(
     run = RefineRun(first, last, epoch)
     report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
     with report.step("silver"):
-        commit_silver(release.writer, run)
+        silver = commit_silver(release.writer, run)
     with report.step("gold"):
-        commit_gold(release.gold, release.writer, run, now)
+        commit_gold(release.gold, release.writer, run, silver, now)
     if publishing:
         with report.step("publish"):
             publish(settings, publication_of(settings, release, last))

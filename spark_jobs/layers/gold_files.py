@@ -7,23 +7,28 @@ so that the next run rewrites those that may hold its grains and no others.
 from __future__ import annotations
 
 import re
+import shutil
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
 
 from include.catalog.event_times import FIRST, LAST, after, before
 from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, pruning_column
-from include.catalog.windows import Start, Window, window_starts
+from include.catalog.windows import Start, Window, window_begin, window_end, window_starts
+from include.clients.file_checksum import name_by_checksum
+from spark_jobs.layers.embedded_plan import EmbeddedPlan
 from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, chunks_by_rows, written_file
 from spark_jobs.storage.delta_table import Table
 
@@ -65,13 +70,17 @@ PIECES = PiecePolicy()
 
 @dataclass(frozen=True)
 class GoldTable:
-    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
+    """A gold table of a release: its declaration, its table, the session of its queries, and its app id.
+
+    `embedded`: how DuckDB merges runs into it; None when Spark does.
+    """
 
     gold: Gold
     table: Table
     spark: SparkSession
     app_id: str
     pieces: PiecePolicy = PIECES
+    embedded: EmbeddedPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -142,14 +151,27 @@ def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
     return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
 
 
+def silver_within(gold: Gold, silver: Table, spans: Spans) -> list[DataFile]:
+    """Return silver's files that may have rows of the grains whose first column lies in one of the spans."""
+    window = gold_window(gold)
+    if window is not None and spans is not None:
+        spans = [(window_begin(window, _start(low)), window_end(window, _start(high))) for low, high in spans]
+    return files_within(silver, pruning_column(gold), spans)
+
+
+def _start(bound: Bound) -> Start:
+    assert isinstance(bound, date), f"a window begins at {bound!r}"
+    return bound
+
+
 def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
     """Return the files that may hold one of the grains.
 
     Of a table with pieces also the file that precedes a new grain, so that the grain enlarges it and gets no own file.
     """
     files = files_within(target.table, grains.column, grains.spans)
-    is_small = sum(file.size for file in files) <= target.pieces.uncut and not any(is_piece(file) for file in files)
-    if is_small or not _is_ordered(target):
+    is_small = len(files) == 1 or sum(file.size for file in files) <= target.pieces.uncut
+    if (is_small and not any(is_piece(file) for file in files)) or not _is_ordered(target):
         return files
     exact = grains.exact()
     # A NaN has no place in an order, and bounds leave it out.
@@ -266,21 +288,62 @@ def _cut(
     paths = [spec.path / file.path for file in files]
     rows = pa.concat_tables([pq.read_table(path, partitioning=None) for path in paths]).replace_schema_metadata(None)
     rows = rows.sort_by([(name, "ascending", "at_start") for name in columns]).combine_chunks()
+    most = max(1, size * len(rows) // sum(file.size for file in files))
+    written = _write_pieces(spec, columns, rows, edges, most, paths[0].with_name(name))
+    for path in paths:
+        path.unlink()
+    return written
+
+
+def write_rows(
+    target: GoldTable, rows: pa.Table, folder: Path, old: Sequence[DataFile], changed: int, batch: int
+) -> list[DataFile]:
+    """Write rows that are sorted by partition and grain and replace `old`, cut where `cut_files` would cut them.
+
+    `changed` of them are of `batch`. Return the files to commit.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    table, policy, columns = target.table, target.pieces, grain_columns(target.gold)
+    there = table.files()
+    bytes_of_row = max(1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows)))
+    size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()
+    for month, part in _partitions(rows, table.spec.partition):
+        replaced = [file for file in old if (file.partition or HIVE_NULL) == month]
+        is_small = len(part) * bytes_of_row <= policy.uncut and not any(is_piece(file) for file in replaced)
+        is_whole = is_small or len(rows) < policy.rewritten * changed
+        edges = [] if is_whole else sorted(_range(file, columns)[0] for file in replaced)[1:]
+        most = len(part) if is_whole else max(1, size // bytes_of_row)
+        place = folder / f"{table.spec.partition}={quote(month, safe='')}"
+        place.mkdir(parents=True)
+        name = "part" if is_whole else f"piece-{batch}-0"
+        result += _write_pieces(table.spec, columns, part, edges, most, place / name)
+    return result
+
+
+def _partitions(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each partition, without its column; Spark too takes an empty text for no partition."""
+    values = pc.if_else(pc.equal(rows[column], ""), None, rows[column])
+    for value in pc.unique(values).to_pylist():
+        chosen = pc.is_null(values) if value is None else pc.equal(values, value)
+        yield HIVE_NULL if value is None else value, rows.filter(chosen).drop_columns([column]).combine_chunks()
+
+
+def _write_pieces(
+    spec: TableSpec, columns: Sequence[str], rows: pa.Table, edges: Sequence[Key], most: int, name: Path
+) -> list[DataFile]:
+    """Write sorted rows of one partition into files of about `most` rows that begin at the `edges`, or between two."""
 
     def key(number: int) -> Key:
         return _key(tuple(rows[name][number].as_py() for name in columns))
 
     starts = [bisect_left(range(len(rows)), edge, key=key) for edge in edges]
-    most = max(1, size * len(rows) // sum(file.size for file in files))
     bounds = [0, *starts, len(rows)]
     cuts = sorted({cut for low, high in pairwise(bounds) for cut in _evenly(low, high, most)} | {len(rows)})
     written = []
     for number, (low, high) in enumerate(pairwise(cuts)):
-        path = paths[0].with_name(f"{name}-{number:05}.parquet")
+        path = name.with_name(f"{name.name}-{number:05}.parquet")
         pq.write_table(rows.slice(low, high - low), path, compression="zstd", store_schema=False)
-        written.append(written_file(spec, path))
-    for path in paths:
-        path.unlink()
+        written.append(written_file(spec, name_by_checksum(path)))
     return written
 
 

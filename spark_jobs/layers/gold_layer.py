@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation
@@ -29,24 +31,25 @@ from include.catalog.pipeline import (
     QueryGold,
     gold_session,
     partition_expression,
-    pruning_column,
     row_columns,
 )
-from include.catalog.windows import window_begin, window_end
 from include.errors import Terminal
 from include.paths import gold_path
 from include.settings import Settings
 from spark_jobs.layers.additive_gold import merged_additive
+from spark_jobs.layers.embedded_gold import EmbeddedMerge
 from spark_jobs.layers.gold_files import (
+    MOST_ROWS,
     GoldTable,
-    Spans,
     cut_files,
     files_within,
     grains_of_silver,
     near_sessions,
     silver_spans,
+    silver_within,
     touched_files,
     window_bounds,
+    write_rows,
 )
 from spark_jobs.layers.gold_rows import gold_rows, touched_grains
 from spark_jobs.layers.gold_update import GoldUpdate, held_by, refresh_update, update_of_run
@@ -54,10 +57,12 @@ from spark_jobs.layers.latest_gold import merged_latest
 from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.refine_run import RefineRun, facts_of
 from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
+from spark_jobs.layers.silver_layer import SilverOfRun
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
+from spark_jobs.storage.duckdb_session import duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.table_commits import REFRESH
 
@@ -84,22 +89,27 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFram
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
-def commit_gold(targets: Sequence[GoldTable], writer: SilverTables, run: RefineRun, now: float | None = None) -> None:
-    """Commit a run, which silver has, to every gold table; tables with an interval that is over at `now` catch up.
+def commit_gold(
+    targets: Sequence[GoldTable], writer: SilverTables, run: RefineRun, silver: SilverOfRun, now: float | None = None
+) -> None:
+    """Commit a run, as `silver` has it, to every gold table; tables with an interval that is over at `now` catch up.
 
     Raises OwnershipLost, GoldBroken.
     """
+    pending = [target for target in targets if target.table.committed(target.app_id) < run.last]
+    if silver.files and any(target.embedded for target in pending):
+        silver = silver.in_memory(writer)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        for _ in pool.map(lambda target: _commit_run(target, writer, run, now), targets):
+        for _ in pool.map(lambda target: _commit_run(target, writer, run, silver.rows, now), pending):
             pass
     pass_step(Step.ALL_GOLD_COMMITTED, run.last)
 
 
-def _commit_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> None:
-    if target.table.committed(target.app_id) >= run.last:
-        return
+def _commit_run(
+    target: GoldTable, writer: SilverTables, run: RefineRun, rows: pa.Table | None, now: float | None
+) -> None:
     update = update_of_run(target, writer, run, now)
-    _commit_update(target, writer, update, (target.app_id, run.last), run.facts(writer.dataset))
+    _commit_update(target, writer, update, (target.app_id, run.last), run.facts(writer.dataset), rows)
 
 
 def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int, now: float) -> None:
@@ -112,27 +122,74 @@ def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int,
 
 
 def _commit_update(
-    target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: tuple[str, int], facts: Mapping[str, Any]
+    target: GoldTable,
+    writer: SilverTables,
+    update: GoldUpdate,
+    transaction: tuple[str, int],
+    facts: Mapping[str, Any],
+    fresh: pa.Table | None = None,
 ) -> None:
-    """Merge the rows of an update into one table; the transaction's version is the last batch."""
+    """Merge the rows of an update into one table; the transaction's version is the last batch.
+
+    `fresh`: the inputs of these rows in memory, if they are known.
+    """
     table, batch = target.table, transaction[1]
     old, added, grains = list[DataFile](), list[DataFile](), 0
+    # Never the folder of a run, whose files are committed.
+    folder = f"{'b' if transaction[0] == target.app_id else 'refresh-'}{batch:08d}-{facts['epoch']}"
     if update.parts:
         with failure_named(facts["dataset"], table):
-            old = _replaced_files(target, writer.silver, update)
-            rows = _merged(target, writer.silver, update, table.read(target.spark, old), batch)
-            opened, session = Observation(), gold_session(target.gold)
-            if session is not None and update.sessions is not None:
-                rows = closed_sessions(session, update.sessions, rows, opened)
-            # Never the folder of a run, whose files are committed.
-            kind = "b" if transaction[0] == target.app_id else "refresh-"
-            added, grains = write_gold(target, rows, f"{kind}{batch:08d}-{facts['epoch']}", old, batch)
-            if update.sessions is not None:
-                update = update.with_open_sessions(opened.get[OPEN_SINCE])
+            merged = None if fresh is None else _merged_embedded(target, writer.silver, fresh, folder, batch)
+            if merged is not None:
+                old, added, grains = merged
+            else:
+                old = _replaced_files(target, writer.silver, update)
+                update, added, grains = _merged_by_spark(target, writer.silver, update, old, folder, batch)
     pass_step(Step.GOLD_WRITTEN, batch)
     metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": transaction[0]} | update.metadata
     table.commit(*transaction, metadata, added, old)
     pass_step(Step.GOLD_COMMITTED, batch)
+
+
+def _merged_embedded(
+    target: GoldTable, silver: Table, fresh: pa.Table, folder: str, batch: int
+) -> tuple[list[DataFile], list[DataFile], int] | None:
+    """Merge a run in this process; return the files replaced, those in their place, and how many rows changed.
+
+    None when the table needs Spark, or its old rows are too many, or a value does not fit its type.
+    """
+    if target.embedded is None:
+        return None
+    try:
+        with duckdb_session() as duck:
+            merge, gold = EmbeddedMerge(duck, target, target.embedded, silver, batch), target.gold
+            grains = merge.begin(fresh)
+            if not grains.spans and grains.spans is not None:
+                return [], [], 0
+            old = touched_files(target, grains)
+            sources = silver_within(gold, silver, grains.spans) if isinstance(gold, QueryGold) else []
+            if sum(file.rows for file in (*old, *sources)) + len(fresh) > MOST_ROWS:
+                return None
+            rows = merge.finish(old, sources)
+    except (duckdb.DataError, pa.ArrowInvalid):
+        # Spark fails on it as well, and says on what.
+        return None
+    changed = int(pc.sum(pc.equal(rows["_last_batch"], batch)).as_py() or 0)
+    return old, write_rows(target, rows, target.table.attempt_folder(folder), old, changed, batch), changed
+
+
+def _merged_by_spark(
+    target: GoldTable, silver: Table, update: GoldUpdate, old: Sequence[DataFile], folder: str, batch: int
+) -> tuple[GoldUpdate, list[DataFile], int]:
+    """Write the rows that take the place of `old`; return the update with its open sessions, the files, and a count."""
+    rows = _merged(target, silver, update, target.table.read(target.spark, old), batch)
+    opened, session = Observation(), gold_session(target.gold)
+    if session is not None and update.sessions is not None:
+        rows = closed_sessions(session, update.sessions, rows, opened)
+    added, grains = write_gold(target, rows, folder, old, batch)
+    if update.sessions is not None:
+        update = update.with_open_sessions(opened.get[OPEN_SINCE])
+    return update, added, grains
 
 
 def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> list[DataFile]:
@@ -178,23 +235,16 @@ def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame
         return merged_additive(gold, old, _union([gold_rows(gold, rows, batch, within) for rows, within in sources]))
     if isinstance(gold, LatestGold):
         return merged_latest(gold, old, _union([rows.where(gold.where) for rows, _ in sources]), batch)
-    files = files_within(silver, pruning_column(gold), _spans(gold, [file for part in parts for file in part.files]))
-    whole = silver.read_batches(target.spark, files, 0, batch)
+    spans = silver_spans(gold, [file for part in parts for file in part.files])
+    if gold.window is not None and spans is not None:
+        spans = [window_bounds(gold.window, low, high) for low, high in spans]
+    whole = silver.read_batches(target.spark, silver_within(gold, silver, spans), 0, batch)
     grains = _union([touched_grains(gold, rows, within) for rows, within in sources])
     return merged_query(gold, old, whole, grains, batch)
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, frames)
-
-
-def _spans(gold: QueryGold, fresh: Sequence[DataFile]) -> Spans:
-    """Return spans of the pruning column that hold all rows of the grains which the fresh rows touch."""
-    spans = silver_spans(gold, fresh)
-    if gold.window is None or spans is None:
-        return spans
-    windows = [window_bounds(gold.window, low, high) for low, high in spans]
-    return [(window_begin(gold.window, low), window_end(gold.window, high)) for low, high in windows]
 
 
 def gold_metadata(

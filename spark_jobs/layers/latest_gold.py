@@ -28,7 +28,7 @@ def _candidates(gold: LatestGold, silver: DataFrame, batch: int) -> DataFrame:
     """Every silver row as a gold row of revision 0: a key's revision grows by one a batch, not by one a row."""
     columns = [F.expr(expression).alias(name) for name, expression in gold.columns]
     first, last, _ = first_provenance(batch, "_partition")
-    deciding = [F.col(name).alias(kept) for name, kept in zip(_order(gold), _kept(gold), strict=True)]
+    deciding = [F.col(name).alias(kept) for name, kept in deciding_columns(gold)]
     return silver.select(*gold.keys, *columns, first, last, F.lit(0).cast("long").alias("_revision"), *deciding)
 
 
@@ -36,7 +36,7 @@ def _newest(gold: LatestGold, rows: DataFrame) -> DataFrame:
     """One sort for both: by a hash of the keys, which is compared faster than the keys, then by what decides."""
     marked = rows.withColumn("_mark", F.xxhash64(*gold.keys))
     key = Window.partitionBy("_mark", *gold.keys)
-    order = key.orderBy(*[F.col(name).desc_nulls_last() for name in _kept(gold)])
+    order = key.orderBy(*[F.col(name).desc_nulls_last() for _, name in deciding_columns(gold)])
     whole = key.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     ranked = marked.select(
         *[name for name in rows.columns if name not in PROVENANCE],
@@ -48,9 +48,6 @@ def _newest(gold: LatestGold, rows: DataFrame) -> DataFrame:
     return ranked.where("_place = 1").select(*rows.columns)
 
 
-def _order(gold: LatestGold) -> list[str]:
-    return [*gold.order_by, "_partition", "_offset"]
-
-
-def _kept(gold: LatestGold) -> list[str]:
-    return [f"_by_{name.removeprefix('_')}" for name in _order(gold)]
+def deciding_columns(gold: LatestGold) -> list[tuple[str, str]]:
+    """Return the columns of silver by which a row is the newest, in order, each with the column that keeps it."""
+    return [(name, f"_by_{name.removeprefix('_')}") for name in (*gold.order_by, "_partition", "_offset")]

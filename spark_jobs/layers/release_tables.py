@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.paths import silver_path
 from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
 from spark_jobs.storage.delta_table import Table, read_files
+from spark_jobs.storage.prepared_query import ScratchFolder
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,20 @@ def _opened(
         # A release whose tables exist was accepted, perhaps by fewer rules.
         validate_code(settings, dataset, silver_of_nothing(spark, dataset, transform, book))
     writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions)
-    return Release(writer, tuple(_gold_tables(spark, settings, dataset, writer.silver, versions)))
+    inputs = GoldInputs(tuple(writer.silver.spec.data_schema.fieldNames()))
+    gold = tuple(_gold_tables(settings, dataset, writer, versions, inputs))
+    return Release(replace(writer, inputs=inputs), gold)
 
 
 def _gold_tables(
-    spark: SparkSession, settings: Settings, dataset: Dataset, silver: Table, versions: Mapping[str, int]
+    settings: Settings, dataset: Dataset, writer: SilverTables, versions: Mapping[str, int], inputs: GoldInputs
 ) -> list[GoldTable]:
-    tables = []
+    tables, silver, scratch = [], writer.silver, ScratchFolder(writer.queries_folder)
     for gold in dataset.pipeline.gold:
-        own = spark.newSession()
-        spec = gold_spec(settings, dataset, gold, read_files(own, silver.spec.data_schema, []))
-        table = Table(spec, versions.get(spec.name))
-        tables.append(GoldTable(gold, table, own, release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")))
+        own = writer.spark.newSession()
+        rows = read_files(own, silver.spec.data_schema, [])
+        spec = gold_spec(settings, dataset, gold, rows)
+        plan = embedded_plan(own, gold, spec, silver.spec, inputs, scratch)
+        table, app_id = Table(spec, versions.get(spec.name)), f"{dataset.name}/{dataset.release}/gold/{gold.name}"
+        tables.append(GoldTable(gold, table, own, app_id, embedded=plan))
     return tables

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
@@ -25,11 +26,18 @@ from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
+from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files
+from spark_jobs.storage.duckdb_session import (
+    DuckSession,
+    duckdb_session,
+    parquet_files,
+    rows_in_files,
+    write_folder,
+)
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
@@ -46,6 +54,8 @@ class ValidatedBatch:
     warnings: Counts
     decided_until: int = 0
     """Length of the list of decisions (bytes) by which the records were validated."""
+    rows: pa.Table | None = None
+    """What gold's merges get of silver's rows; None when it is not known."""
 
     @property
     def accepted(self) -> int:
@@ -53,25 +63,48 @@ class ValidatedBatch:
         return sum(file.rows for file in self.silver)
 
 
-def commit_silver(writer: SilverTables, run: RefineRun) -> list[DataFile]:
-    """Commit a run to silver, then to rejected; return silver's files of the run as committed.
+@dataclass(frozen=True)
+class SilverOfRun:
+    """A run's rows of silver: the committed `files`, and in memory what gold's merges get of them, if it is known."""
+
+    files: Sequence[DataFile]
+    rows: pa.Table | None = None
+
+    def in_memory(self, writer: SilverTables) -> SilverOfRun:
+        """Return the same with `rows`, computed from the files when this process has not just written them.
+
+        Without them when an expression fails on a row: Spark's merge then names the table.
+        """
+        if self.rows is not None:
+            return self
+        handed = writer.inputs.handed_over(writer.silver.read(writer.spark, self.files))
+        if failure_of(lambda rows: write_folder(rows, writer.staging), handed):
+            return self
+        tables = [pq.read_table(path, partitioning=None) for path in parquet_files(writer.staging)]
+        shutil.rmtree(writer.staging, ignore_errors=True)
+        return SilverOfRun(self.files, pa.concat_tables(tables) if tables else None)
+
+
+def commit_silver(writer: SilverTables, run: RefineRun) -> SilverOfRun:
+    """Commit a run to silver, then to rejected; return silver's rows of the run as committed.
 
     What is committed already is recognised and not written again: silver's commit then says by which decisions its
     records were validated, so that rejected is completed by the same. Raises RowsUnaccounted, OwnershipLost.
     """
-    silver, rejected = writer.app_id("silver"), writer.app_id("rejected")
+    silver, rejected, rows = writer.app_id("silver"), writer.app_id("rejected"), None
     if writer.rejected.committed(rejected) < run.last:
         committed, until = None, writer.decisions.until()
         if writer.silver.committed(silver) >= run.last:
             committed = _files_of_run(writer, run)
             until = int(metadata_of(commit_of(writer.silver, silver, run.last)).get("decided_until", 0))
         batch = _validated_batch(writer, run, committed, until)
+        rows = batch.rows
         if committed is None:
             writer.silver.commit(silver, run.last, _silver_metadata(writer, run, batch), batch.silver)
             pass_step(Step.SILVER_COMMITTED, run.last)
         writer.rejected.commit(rejected, run.last, _rejected_metadata(writer, run, batch), batch.rejected)
         pass_step(Step.REJECTED_COMMITTED, run.last)
-    return _files_of_run(writer, run)
+    return SilverOfRun(_files_of_run(writer, run), rows)
 
 
 def _files_of_run(writer: SilverTables, run: RefineRun) -> list[DataFile]:
@@ -97,16 +130,25 @@ def _validated(
 ) -> ValidatedBatch:
     records = run_records(writer, run)
     rows_in = rows_in_files(records)
-    files = validate_files(writer, records, run.batches, writer.staging, until)
+    files = validate_files(writer, records, run.batches, writer.staging, until, with_inputs=True)
     with duckdb_session() as duck:
         view_run(duck, writer, files, run.first)
         find_duplicates(duck, writer.dataset, "accepted", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
+        rows = _handed_over(duck, writer, files)
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     for folder in (writer.staging, writer.records_folder):
         shutil.rmtree(folder, ignore_errors=True)
-    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until)
+    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until, rows)
+
+
+def _handed_over(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
+    """Return what gold's merges get of the accepted records without duplicates; None when it was not computed."""
+    if not files.has_inputs or not writer.inputs.names:
+        return None
+    duck.view_columns("handed", files.accepted, writer.inputs.names)
+    return duck.arrow("select * from handed anti join duplicates using (_partition, _offset)")
 
 
 def run_records(writer: SilverTables, run: RefineRun) -> list[Path]:

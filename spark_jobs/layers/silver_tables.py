@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,9 @@ from include.settings import Settings
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation
@@ -71,7 +74,19 @@ class SilverTables:
     staging: Path
     decisions: RecordDecisions
     counting: WarningCounter
+    inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
+    """What gold's merges get of silver's rows."""
     inheritance: Inheritance | None = None
+
+    @cached_property
+    def prepared(self) -> PreparedSilver:
+        """The queries of this process, built when they are first executed."""
+        return PreparedSilver(self.spark, self.queries_folder)
+
+    @property
+    def queries_folder(self) -> Path:
+        """Folder for what prepared queries read and write, below it one for each process."""
+        return self.staging.with_name("_queries")
 
     @property
     def records_folder(self) -> Path:

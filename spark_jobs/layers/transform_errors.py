@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +32,7 @@ FailedRecord = tuple[int, int, str]
 """Partition, offset, and the error's text."""
 WriteRows = Callable[[DataFrame], None]
 """Writes valid records as rows of silver; leaves no file when it fails."""
+Rows = TypeVar("Rows")
 MOST_TOLERATED = 100
 ALWAYS_TOLERATED = 10
 """Failing records of a bronze batch, however small it is: on a quiet topic one bad record is a batch."""
@@ -64,8 +66,8 @@ class TransformationBroken(Terminal):
         self.dataset, self.batch, self.failed, self.first = dataset, batch, failed, first
 
 
-def failure_of(write: WriteRows, rows: DataFrame) -> str | None:
-    """Call `write`; return the text of an error that a record can cause, None after success. Others are raised."""
+def failure_of(write: Callable[[Rows], None], rows: Rows) -> str | None:
+    """Write rows; return the text of an error that a record can cause, None after success. Others are raised."""
     try:
         write(rows)
     except Exception as error:

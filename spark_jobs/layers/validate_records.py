@@ -9,7 +9,7 @@ Does not: compare identities (find_duplicates.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ from pyspark.sql.types import StructType
 
 from include.reading.decision_log import Coordinates, DecidedRecord
 from spark_jobs.contract.warning_counts import Counts, summed_counts
+from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import VersionRange
-from spark_jobs.layers.silver_tables import PLACES, SilverTables, dated
+from spark_jobs.layers.silver_tables import PLACES, SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
-from spark_jobs.storage.delta_table import RowsUnaccounted, read_files, validate_types
+from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
 from spark_jobs.storage.duckdb_session import (
     duckdb_session,
     parquet_files,
@@ -43,46 +44,113 @@ RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 class ValidatedFiles:
     """Valid records as rows of silver, month included; the others with their reasons.
 
-    The accepted may still contain duplicates. `warnings`: counted among the accepted.
+    The accepted may still contain duplicates. `warnings`: counted among the accepted. `has_inputs`: the accepted also
+    have the inputs of gold.
     """
 
     accepted: tuple[Path, ...]
     invalid: tuple[Path, ...]
     warnings: Counts = field(default_factory=dict)
+    has_inputs: bool = False
+
+
+@dataclass
+class AcceptedFiles:
+    """Files of accepted records as rows of silver, with the inputs of gold as long as these fail on no record."""
+
+    writer: SilverTables
+    folder: Path
+    has_inputs: bool
+    counts: list[Counts] = field(default_factory=list)
+
+    def write(self, query: AcceptedQuery) -> None:
+        """Add the rows of a query."""
+        if self.has_inputs:
+            if failure_of(self._write, query) is None:
+                return
+            # If it was an expression of gold, the records are right: its table names the error later.
+            self.has_inputs = False
+        self._write(query)
+
+    def _write(self, query: AcceptedQuery) -> None:
+        self.counts.append(query.write(self.folder, with_inputs=self.has_inputs))
 
 
 def validate_files(
-    writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+    writer: SilverTables,
+    records: Sequence[Path],
+    batches: tuple[int, int],
+    folder: Path,
+    until: int,
+    *,
+    with_inputs: bool = False,
 ) -> ValidatedFiles:
     """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
 
     `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
     only the others are parsed in full. A valid record on which silver.py fails is invalid by `transform_error`; raises
-    TransformationBroken when a bronze batch has too many of them.
+    TransformationBroken when a bronze batch has too many of them. `with_inputs`: gold's inputs are computed too.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if not records:
         return ValidatedFiles((), ())
-    decisions, rows = writer.decisions.for_batches(batches, until), read_files(writer.spark, RECORD, records)
+    decisions = writer.decisions.for_batches(batches, until)
     came, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
-    counts: list[Counts] = []
-    for versions in ranges:
-        plain = writer.validator.accepted_plain(without_decisions(_within(rows, versions, ranges), decisions))
+    good = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
+    for query in _plain_queries(writer, records, ranges, decisions):
         # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
-        failure_of(partial(_write_accepted, writer, versions, folder, counts), plain)
+        failure_of(good.write, query)
     left = _write_others(records, folder)
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
     if left:
         _validate_others(writer, decisions, folder)
-    good, rejected = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
-    for versions in ranges if good.is_dir() else ():
-        accepted = _within(read_folder(writer.spark, good, writer.validated_schema), versions, ranges)
-        write = partial(_write_accepted, writer, versions, folder, counts)
-        if failure_of(write, accepted):
-            write_isolated(writer, good, versions, rejected, write)
+    valid, rejected = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
+    for versions in ranges if valid.is_dir() else ():
+        if failure_of(good.write, _valid_query(writer, valid, versions, ranges)):
+            write_isolated(writer, valid, versions, rejected, partial(_write_part, good, versions))
     invalid = parquet_files(rejected)
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
-    return ValidatedFiles(tuple(parquet_files(folder / ACCEPTED)), tuple(invalid), summed_counts(counts))
+    found = tuple(parquet_files(folder / ACCEPTED))
+    return ValidatedFiles(found, tuple(invalid), summed_counts(good.counts), good.has_inputs and bool(found))
+
+
+def _plain_queries(
+    writer: SilverTables,
+    records: Sequence[Path],
+    ranges: Sequence[VersionRange],
+    decisions: Mapping[Coordinates, DecidedRecord],
+) -> Iterator[AcceptedQuery]:
+    """Yield the query of the valid records in plain form, for each version range."""
+    if len(ranges) == 1 and not decisions:
+        frames = ranges[0].frames
+        yield writer.prepared.accepted.over(
+            records,
+            "records",
+            RECORD,
+            tuple(frames.values()),
+            lambda rows: AcceptedQuery(writer, frames, writer.validator.accepted_plain(rows)),
+        )
+        return
+    rows = read_files(writer.spark, RECORD, records)
+    for versions in ranges:
+        undecided = without_decisions(_within(rows, versions, ranges), decisions)
+        yield AcceptedQuery(writer, versions.frames, writer.validator.accepted_plain(undecided))
+
+
+def _valid_query(
+    writer: SilverTables, valid: Path, versions: VersionRange, ranges: Sequence[VersionRange]
+) -> AcceptedQuery:
+    """Return the query of valid records that are not in plain form."""
+    frames, schema = versions.frames, writer.validated_schema
+    if len(ranges) == 1:
+        joined = tuple(frames.values())
+        build = partial(AcceptedQuery, writer, frames)
+        return writer.prepared.accepted.over(parquet_files(valid), ACCEPTED, schema, joined, build)
+    return AcceptedQuery(writer, frames, _within(read_folder(writer.spark, valid, schema), versions, ranges))
+
+
+def _write_part(good: AcceptedFiles, versions: VersionRange, part: DataFrame) -> None:
+    good.write(AcceptedQuery(good.writer, versions.frames, part))
 
 
 def _version_ranges(writer: SilverTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
@@ -100,21 +168,6 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
     if len(ranges) == 1:
         return rows
     return rows.where(F.col("_batch_id").between(versions.first, versions.last))
-
-
-def _write_accepted(
-    writer: SilverTables, versions: VersionRange, folder: Path, counts: list[Counts], accepted: DataFrame
-) -> None:
-    """Transform valid records into rows of silver and write them; append the warnings' counts to `counts`."""
-    observed, count = writer.counting.observed(accepted.drop("_reasons"))
-    rows = dated(writer.transform(observed, **versions.frames), writer.dataset)
-    chosen = rows.select(*writer.silver.spec.schema.fieldNames())
-    validate_types(writer.silver.spec, chosen.schema)
-    # Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave
-    # the files of its complete tasks, whose records are written again.
-    options = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
-    chosen.write.options(**options).mode("append").parquet(str(folder / ACCEPTED))
-    counts.append(count())
 
 
 def _write_others(records: Sequence[Path], folder: Path) -> int:
@@ -135,10 +188,19 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
 
 def _validate_others(writer: SilverTables, decisions: Mapping[Coordinates, DecidedRecord], folder: Path) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
-    rows = read_files(writer.spark, RECORD, parquet_files(folder / OTHERS))
-    validated = validate_with_decisions(writer.validator, rows, decisions)
-    verdict = F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict")
-    validated.select("*", verdict).write.partitionBy("_verdict").parquet(str(folder / "validated"))
+    files, validator = parquet_files(folder / OTHERS), writer.validator
+    if decisions:
+        rows = read_files(writer.spark, RECORD, files)
+        validated = _with_verdict(validate_with_decisions(validator, rows, decisions))
+    else:
+        validated = writer.prepared.validated.over(
+            files, OTHERS, RECORD, (), lambda rows: _with_verdict(validator.validated(rows))
+        )
+    validated.write.partitionBy("_verdict").parquet(str(folder / "validated"))
+
+
+def _with_verdict(validated: DataFrame) -> DataFrame:
+    return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict"))
 
 
 def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], came: int, classified: int) -> None:

@@ -44,8 +44,12 @@ class DuckSession:
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
             return
+        self.view_columns(name, files, schema.fieldNames())
+
+    def view_columns(self, name: str, files: Sequence[Path], names: Sequence[str]) -> None:
+        """Create a view of these columns of one or more files."""
         paths = ", ".join(sql_literal(str(path)) for path in files)
-        columns = ", ".join(f'"{column}"' for column in schema.fieldNames())
+        columns = ", ".join(f'"{column}"' for column in names)
         rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
         self._database.execute(f'create temp view "{name}" as select {columns} from {rows}')
 
@@ -70,7 +74,11 @@ class DuckSession:
         """Write the rows of a query into a folder, replacing its content."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._database.execute(f"copy ({sql}) to {sql_literal(str(folder / 'part-0.parquet'))} (format parquet)")
+        self.save_plain(sql, folder / "part-0.parquet")
+
+    def save_plain(self, sql: str, path: Path) -> None:
+        """Write the rows of a query into one new file, to be read once."""
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} (format parquet)")
 
     def save_records(self, sql: str, folder: Path) -> None:
         """As `save`, for records with payloads: Spark holds a row group in memory, so each has about GROUP_BYTES."""
@@ -110,7 +118,15 @@ class DuckSession:
 
     def columns(self, view: str) -> list[str]:
         """Return the columns of a view or table."""
-        return [str(name) for name, *_ in self.rows(f'describe "{view}"')]
+        return [name for name, _ in self.column_types(view)]
+
+    def column_types(self, view: str) -> list[tuple[str, str]]:
+        """Return the columns of a view or table, each with its type in DuckDB's SQL."""
+        return [(str(name), str(kind)) for name, kind, *_ in self.rows(f'describe "{view}"')]
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the rows of a query in memory."""
+        return self._database.sql(sql).to_arrow_table()
 
     def count(self, sql: str) -> int:
         """Return the row count of a query."""

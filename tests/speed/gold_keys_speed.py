@@ -27,6 +27,7 @@ from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.silver_layer import SilverOfRun
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
@@ -113,7 +114,7 @@ def commit(target: GoldTable, silver: Table, batch: int, sql: str) -> float:
     silver.commit("bench/silver", batch, {}, fresh)
     writer = SimpleNamespace(dataset=SimpleNamespace(name="bench", release="r1"), silver=silver)
     began = time.monotonic()
-    commit_gold([target], cast("SilverTables", writer), RefineRun(batch, batch, 1))
+    commit_gold([target], cast("SilverTables", writer), RefineRun(batch, batch, 1), SilverOfRun(fresh))
     return time.monotonic() - began
 
 

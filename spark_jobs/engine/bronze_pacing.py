@@ -1,0 +1,60 @@
+"""When ingest plans its next batch: just in time for refine's next run (adr-0008).
+
+A batch that is committed during a run waits until the run ends, and its newest record is as old as the batch. So
+the next one is planned when the run is expected to end as soon as the batch is committed. While refine takes nothing,
+bronze continues at a slower pace.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SLOW_PACE = 2.0
+"""Seconds from one batch to the next while refine takes none, since it is halted or a run is long."""
+FULL = 0.9
+"""Share of the largest batch from which on more records are likely to wait in Kafka: the next one follows at once."""
+
+
+@dataclass
+class BronzePacing:
+    """What two threads know of each other: the last batch that refine takes, and how long a run lasts."""
+
+    clock: Callable[[], float] = time.monotonic
+    taken: int = -1
+    seconds: float = 0.0
+    """Of the last run."""
+    _begun: float | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def begin_run(self, last: int) -> None:
+        """Note that refine looks for a run up to batch `last`."""
+        with self._changed:
+            self.taken, self._begun = last, self.clock()
+            self._changed.notify_all()
+
+    def end_run(self, *, has_run: bool) -> None:
+        """Note that it ended, or that there was nothing to do."""
+        with self._changed:
+            if has_run and self._begun is not None:
+                self.seconds = self.clock() - self._begun
+            self._begun = None
+            self._changed.notify_all()
+
+    def wait(self, batch: int, seconds: float, stop: threading.Event) -> None:
+        """Return when the batch after `batch` is to be planned; writing one takes about `seconds`."""
+        slow = self.clock() + SLOW_PACE
+        with self._changed:
+            while not stop.is_set() and (remaining := self.remaining(batch, seconds, slow)) > 0:
+                self._changed.wait(min(remaining, 0.1))
+
+    def remaining(self, batch: int, seconds: float, slow: float) -> float:
+        """Return the seconds until the batch after `batch` is to be planned, at the latest at `slow`; 0 for now."""
+        now = self.clock()
+        if self.taken < batch:
+            return slow - now
+        if self._begun is None:
+            return 0.0
+        return min(slow, self._begun + self.seconds - seconds) - now

@@ -1,0 +1,43 @@
+"""Accepted records as rows of silver, with or without the inputs of gold: a query that can be executed again."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from spark_jobs.contract.warning_counts import Counts
+from spark_jobs.layers.reference_versions import Frames
+from spark_jobs.layers.silver_tables import SilverTables, dated
+from spark_jobs.storage.delta_table import validate_types
+
+# Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave the
+# files of its complete tasks, whose records are written again.
+WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
+
+
+class AcceptedQuery:
+    """The rows of silver of `accepted` records, joined with `reference`; the dataset's silver.py is called once."""
+
+    def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame) -> None:
+        self._writer = writer
+        self._watched = writer.counting.watched(accepted.drop("_reasons"))
+        rows = dated(writer.transform(self._watched.rows, **reference), writer.dataset)
+        self._rows = rows.select(*writer.silver.spec.schema.fieldNames())
+        validate_types(writer.silver.spec, self._rows.schema)
+
+    @cached_property
+    def _with_inputs(self) -> DataFrame:
+        return self._writer.inputs.added(self._rows)
+
+    def write(self, folder: Path, *, with_inputs: bool) -> Counts:
+        """Add the rows to a folder; return the counts of the warning rules."""
+        self._watched.begin()
+        rows = self._with_inputs if with_inputs else self._rows
+        try:
+            rows.write.options(**WRITING).mode("append").parquet(str(folder))
+        except BaseException:
+            self._watched.abandon()
+            raise
+        return self._watched.counts()

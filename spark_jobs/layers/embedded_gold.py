@@ -1,0 +1,220 @@
+"""Gold merged in the driver by DuckDB: a run of a few thousand rows needs no Spark job (adr-0012).
+
+Reads: a run's rows in memory (`gold_inputs.py`), the gold files that may hold their grains.
+Returns: the rows that take the place of those files', in the order of the grains.
+Does not: evaluate an expression of the dataset, or decide which files are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from include.catalog.measures import Measure
+from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold, gold_window, grain_columns
+from include.catalog.window_sql import windowed_sql
+from include.catalog.windows import Window
+from include.sql_quoting import sql_identifier, sql_literal
+from spark_jobs.layers.distinct_sketches import extended_sketch
+from spark_jobs.layers.embedded_measures import (
+    VALUED_BY_STATE,
+    merged_state_sql,
+    new_state_sql,
+    new_values,
+    state_columns,
+    value_sql,
+)
+from spark_jobs.layers.embedded_plan import EmbeddedPlan
+from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains
+from spark_jobs.layers.gold_inputs import names_in_sql
+from spark_jobs.layers.gold_measures import kept_columns
+from spark_jobs.layers.latest_gold import deciding_columns
+from spark_jobs.layers.recomputed_grains import replaced_grains_sql, same_grain
+from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.storage.data_files import HIVE_NULL, DataFile
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import DuckSession
+
+HISTORY = (
+    "min(_first_batch) as _first_batch",
+    "max(_last_batch) as _last_batch",
+    "sum(_revision)::bigint as _revision",
+)
+
+
+@dataclass(frozen=True)
+class EmbeddedMerge:
+    """The merge of one run into one table, in one DuckDB session."""
+
+    duck: DuckSession
+    target: GoldTable
+    plan: EmbeddedPlan
+    silver: Table
+    batch: int
+
+    def begin(self, rows: pa.Table) -> Grains:
+        """Compute the partial result of a run's rows; return its grains."""
+        self.duck.view_arrow("handed", rows)
+        where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
+        counted = windowed_sql(gold_window(self.target.gold), f"(select * from handed{where})")
+        gold = self.target.gold
+        if isinstance(gold, AdditiveGold):
+            new = self._states(gold, counted)
+        elif isinstance(gold, LatestGold):
+            new = self._candidates(gold, counted)
+        else:
+            new = f"select distinct {names_in_sql(grain_columns(gold))} from ({counted})"
+        self.duck.create_table("new", new)
+        return self._grains()
+
+    def _grains(self) -> Grains:
+        column, *_ = names = grain_columns(self.target.gold)
+        count, nulls, low, high = self.duck.rows(
+            f'select count(*), count(*) - count("{column}"), min("{column}"), max("{column}") from new'
+        )[0]
+        spans = None if nulls else [(low, high)] if count else []
+
+        def exact() -> set[Grain] | None:
+            if count > MOST_GRAINS:
+                return None
+            return set(self.duck.rows(f"select distinct {names_in_sql(names)} from new"))
+
+        return Grains(column, spans, exact)
+
+    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+        """Return the rows of `old` merged with the run's, partition included, sorted by partition and grain.
+
+        `sources` are silver's files that may have rows of the grains, for a query.
+        """
+        self._view_old(old)
+        gold, schema = self.target.gold, to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+        if isinstance(gold, LatestGold):
+            return self._typed(self._newest(gold), schema, []).cast(schema)
+        if isinstance(gold, QueryGold):
+            return self._typed(self._recomputed(gold, sources), schema, []).cast(schema)
+        sketched = [each for each in gold.measures if each.function == "approx_distinct"]
+        merged = self._typed(self._merged(gold), schema, [new_values(each) for each in sketched])
+        for measure in sketched:
+            merged = _with_sketches(merged, measure.name, kept_columns(measure)[0], new_values(measure))
+        return merged.select(schema.names).cast(schema)
+
+    def _typed(self, sql: str, schema: pa.Schema, others: Sequence[str]) -> pa.Table:
+        """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
+        self.duck.view_arrow("typed", schema.empty_table())
+        types = dict(self.duck.column_types("typed"))
+        typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
+        order = [self.target.table.spec.partition, *grain_columns(self.target.gold)]
+        sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
+        return self.duck.arrow(f"select {_list([*typed, *others])} from ({sql}) order by {sorted_by}")
+
+    def _view_old(self, old: Sequence[DataFile]) -> None:
+        """Create a view of the old rows with their partition."""
+        spec = self.target.table.spec
+        parts = {file.partition or HIVE_NULL for file in old}
+        selected = []
+        for number, part in enumerate(sorted(parts)):
+            files = [file for file in old if (file.partition or HIVE_NULL) == part]
+            self.duck.view_table(f"old_{number}", self.target.table, files)
+            named = "null::varchar" if part == HIVE_NULL else sql_literal(part)
+            selected.append(f'select *, {named} as "{spec.partition}" from old_{number}')
+        if not selected:
+            self.duck.view_table("old_0", self.target.table, [])
+            selected = [f'select *, null::varchar as "{spec.partition}" from old_0']
+        self.duck.view_query("old", " union all ".join(selected))
+
+    def _partition(self, aggregate: str = "{}") -> str:
+        """Return SQL for the partition of rows of silver, or of a group of them."""
+        name = self.target.table.spec.partition
+        if self.plan.partition:
+            return f'{aggregate.format(sql_identifier(self.plan.partition))}::varchar as "{name}"'
+        window = gold_window(self.target.gold)
+        assert window is not None
+        return f'{aggregate.format(_month(window))} as "{name}"'
+
+    def _states(self, gold: AdditiveGold, counted: str) -> str:
+        states = [
+            part
+            for each in gold.measures
+            for part in new_state_sql(each, self.plan.values[each.name], self.plan.orders[each.name])
+        ]
+        grain = names_in_sql(grain_columns(gold))
+        selected = _list([grain, *states, self._partition("any_value({})")])
+        return f"select {selected} from ({counted}) group by {grain}"
+
+    def _merged(self, gold: AdditiveGold) -> str:
+        grain, month = names_in_sql(grain_columns(gold)), sql_identifier(self.target.table.spec.partition)
+        old = _list([grain, *state_columns(gold.measures), *PROVENANCE, month])
+        same, new = same_grain(gold, "old", "new"), self._provenance(1)
+        both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
+        states = [part for each in gold.measures for part in merged_state_sql(each)]
+        merged = _list([grain, *states, *HISTORY, f"any_value({month}) as {month}"])
+        grouped = f"select {merged} from ({both}) group by {grain}"
+        valued = f"select *{_values(gold.measures, VALUED_BY_STATE)} from ({grouped})"
+        # A ratio is of the values of other measures.
+        merged = f"select *{_values(gold.measures, ['ratio'])} from ({valued})"
+        return f"{merged} union all by name select * from old anti join new on {same}"
+
+    def _provenance(self, revision: int) -> str:
+        number = f"{self.batch}::bigint"
+        return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
+
+    def _candidates(self, gold: LatestGold, counted: str) -> str:
+        values = [f"{sql_identifier(self.plan.values[name])} as {sql_identifier(name)}" for name, _ in gold.columns]
+        kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
+        keys = [sql_identifier(key) for key in gold.keys]
+        return f"select {_list([*keys, *values, *kept, self._partition()])} from ({counted})"
+
+    def _newest(self, gold: LatestGold) -> str:
+        """Return the query of the newest row per key; each row of silver is of revision 0, as in `latest_gold.py`."""
+        of_key, new = same_grain(gold, "old", "new"), self._provenance(0)
+        both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
+        chosen = (
+            "* exclude (_first_batch, _last_batch, _revision)",
+            "min(_first_batch) over same as _first_batch",
+            "max(_last_batch) over same as _last_batch",
+            "max(_revision) over same + max(if(_revision = 0, 1, 0)) over same as _revision",
+        )
+        same = f"partition by {names_in_sql(gold.keys)}"
+        by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in deciding_columns(gold))
+        place = f"row_number() over ({same} order by {by})"
+        newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
+        return f"{newest} union all by name select * from old anti join new on {of_key}"
+
+    def _recomputed(self, gold: QueryGold, sources: Sequence[DataFile]) -> str:
+        query = self.plan.query
+        assert query is not None
+        query.view(self.duck, self.silver, sources, self.batch, "fresh")
+        return replaced_grains_sql(gold, query.schema.fieldNames(), self.batch)
+
+
+def _values(measures: Sequence[Measure], functions: Iterable[str]) -> str:
+    """Return the values of the measures with one of the functions, as the end of a list of columns."""
+    chosen = [each for each in measures if each.function in functions]
+    return "".join(f", {value_sql(each)} as {sql_identifier(each.name)}" for each in chosen)
+
+
+def _month(window: Window) -> str:
+    return f"strftime({sql_identifier(window.name)}, '%Y-%m')"
+
+
+def _list(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def _with_sketches(rows: pa.Table, name: str, kept: str, new: str) -> pa.Table:
+    """Return the rows with the new values of a distinct count added to its sketches."""
+    columns = [rows[each].to_pylist() for each in (kept, new.strip('"'), name)]
+    pairs = [
+        (sketch, estimate) if values is None else extended_sketch(sketch, values)
+        for sketch, values, estimate in zip(*columns, strict=True)
+    ]
+    made = {
+        kept: pa.array([each for each, _ in pairs], pa.binary()),
+        name: pa.array([each for _, each in pairs], pa.int64()),
+    }
+    for column, values in made.items():
+        rows = rows.set_column(rows.schema.get_field_index(column), column, values)
+    return rows

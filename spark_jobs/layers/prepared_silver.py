@@ -1,0 +1,60 @@
+"""The queries by which one process validates a release's records, built once and executed over other files (adr-0012).
+
+Not for records about which something is decided, nor for runs over several versions of reference tables: their queries
+are built for the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.storage.prepared_query import ScratchFolder, Slot
+
+if TYPE_CHECKING:
+    from spark_jobs.layers.accepted_query import AcceptedQuery
+
+Query = TypeVar("Query")
+MOST_QUERIES = 8
+"""Those over reference tables that were loaded since are not executed again."""
+
+
+class PreparedSilver:
+    """The queries of one release in one process: of accepted records, and of records that are validated in full."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        scratch = ScratchFolder(folder)
+        self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, scratch)
+        self.validated: PreparedQueries[DataFrame] = PreparedQueries(spark, scratch)
+
+
+class PreparedQueries(Generic[Query]):
+    """Queries by name and by the frames that they join, each over the slot of its name."""
+
+    def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
+        self._spark, self._scratch = spark, scratch
+        self._slots: dict[str, Slot] = {}
+        self._queries: dict[tuple[str, tuple[DataFrame, ...]], Query] = {}
+
+    def over(
+        self,
+        files: Sequence[Path],
+        name: str,
+        schema: StructType,
+        joined: tuple[DataFrame, ...],
+        build: Callable[[DataFrame], Query],
+    ) -> Query:
+        """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows."""
+        if name not in self._slots:
+            self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema)
+        slot, key = self._slots[name], (name, joined)
+        slot.put(files)
+        if key not in self._queries:
+            if len(self._queries) >= MOST_QUERIES:
+                self._queries.clear()
+            self._queries[key] = build(slot.rows)
+        return self._queries[key]

@@ -1,0 +1,93 @@
+"""A gold query over the silver rows of some grains: Spark executes the dataset's SQL, and nothing else (adr-0012).
+
+Reads: silver's files that may have rows of the grains. Writes: the query's input and result, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from include.catalog.pipeline import Gold, QueryGold, grain_columns, partition_expression
+from include.catalog.window_sql import windowed_sql
+from include.sql_quoting import sql_identifier
+from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.storage.data_files import DataFile, TableSpec
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import DuckSession, parquet_files
+from spark_jobs.storage.prepared_query import ScratchFolder, Slot
+
+
+@dataclass(frozen=True)
+class RecomputedGrains:
+    """The query of a gold table, prepared over silver's rows of any grains; input and result lie in `scratch`."""
+
+    spark: SparkSession
+    gold: QueryGold
+    spec: TableSpec
+    silver: TableSpec
+    scratch: ScratchFolder
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the query, then the partition."""
+        return StructType([each for each in self.spec.schema.fields if each.name not in PROVENANCE])
+
+    @property
+    def _folder(self) -> Path:
+        return self.scratch.path / "gold" / self.gold.name
+
+    @cached_property
+    def _slot(self) -> Slot:
+        fields = list(self.silver.data_schema.fields)
+        if self.gold.window is not None:
+            name = self.gold.window.name
+            fields.append(StructField(name, self.spec.schema[name].dataType))
+        return Slot(self.spark, self._folder / "silver", StructType(fields))
+
+    @cached_property
+    def _query(self) -> DataFrame:
+        self._slot.rows.createOrReplaceTempView("silver")
+        parted = F.expr(partition_expression(self.gold)).alias(self.spec.partition)
+        return self.spark.sql(self.gold.query).select("*", parted).select(*self.schema.fieldNames())
+
+    def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
+        """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch."""
+        duck.view_table("sources", silver, sources)
+        rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
+        query = self._query
+        with self._slot.exchanged() as folder:
+            chosen = f"select whole.* from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+            duck.save_plain(chosen, folder / "rows.parquet")
+        result = self._folder / "result"
+        query.write.mode("overwrite").parquet(str(result))
+        duck.view_files(name, parquet_files(result), self.schema)
+
+
+def same_grain(gold: Gold, left: str, right: str) -> str:
+    """Return the SQL condition that rows of two relations are of one grain; null is a key like any other."""
+    names = [sql_identifier(name) for name in grain_columns(gold)]
+    return " and ".join(f"{left}.{name} is not distinct from {right}.{name}" for name in names)
+
+
+def replaced_grains_sql(gold: QueryGold, columns: Sequence[str], batch: int) -> str:
+    """Return the query of `old` with the rows of the grains in `new` replaced by those of `fresh`.
+
+    A grain's new rows have the first batch of its old ones, and one revision more than any of them.
+    """
+    grain = ", ".join(sql_identifier(name) for name in grain_columns(gold))
+    before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
+    named = ", ".join(f"fresh.{sql_identifier(name)}" for name in columns)
+    history = (
+        f"coalesce(_first, {batch}) as _first_batch, {batch}::bigint as _last_batch,"
+        " coalesce(_revisions, 0) + 1 as _revision"
+    )
+    kept = f"select * from old anti join new on {same_grain(gold, 'old', 'new')}"
+    joined = f"fresh left join ({before}) as before on {same_grain(gold, 'fresh', 'before')}"
+    return f"{kept} union all by name select {named}, {history} from {joined}"
