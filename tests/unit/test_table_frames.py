@@ -89,16 +89,22 @@ def result(rows: pa.Table, of_rule: Rule) -> tuple[Any, ...]:
     return found.success, gx_checkpoint._observed(found), counts
 
 
+@pytest.fixture(autouse=True)
+def _without_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are tiny here: collecting garbage after each would take most of the time."""
+    monkeypatch.setattr(table_frames.gc, "collect", lambda: 0)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_parts_give_the_result_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(3):
         rows = table(seed)
-        monkeypatch.setattr(table_frames, "CHUNK", 7)
-        monkeypatch.setattr(table_frames, "BATCH", 3)
-        in_parts = result(rows, RULES[name])
-        monkeypatch.setattr(gx_checkpoint, "frames_of", whole)
-        assert in_parts == result(rows, RULES[name]), f"table {seed}"
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(table_frames, "CHUNK", 17)
+            patch.setattr(table_frames, "BATCH", 3)
+            in_parts = result(rows, RULES[name])
+            patch.setattr(gx_checkpoint, "frames_of", whole)
+            assert in_parts == result(rows, RULES[name]), f"table {seed}"
 
 
 def test_texts_are_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
