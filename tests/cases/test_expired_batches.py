@@ -168,7 +168,7 @@ def test_audit_is_balanced_and_says_what_expired(release: SmallRelease, ages: di
     assert audit.kept_from["bronze"] == (3 if "bronze" in ages else 0)
     expired = {check.table: check.expired for check in audit.gold}
     assert expired == (
-        {"gold.meter_hours": 9, "gold.meter_now": 2} if audit.kept_from["silver"] else dict.fromkeys(expired, 0)
+        {"gold.meter_hours": 6, "gold.meter_now": 2} if audit.kept_from["silver"] else dict.fromkeys(expired, 0)
     )
 
 
@@ -261,13 +261,13 @@ def test_duplicates_of_kept_records_are_found_and_the_index_forgets_the_rest(rel
     release.release.writer.identities.rebuild()
     expire(release)
     assert release.release.writer.identities.rebuild() == 9
-    release.take([dated(reading(13, 7), 8), dated(reading(70, 7), 8)])
+    release.take([dated(reading(13, 7), 8), dated(reading(40, 7), 8)])
     assert release.rejected().filter(pl.col("disposition") == "duplicate").height == 1
     assert release.silver().height == 10
 
 
 def test_record_older_than_the_contract_allows_is_rejected(release: SmallRelease) -> None:
-    release.take([dated(reading(80, 7), 0), dated(reading(81, 7), 8)])
+    release.take([dated(reading(42, 7), 0), dated(reading(43, 7), 8)])
     (row,) = release.rejected().filter(pl.col("_batch_id") == 6).to_dicts()
     assert [reason["rule"] for reason in row["reasons"]] == ["past_ts"]
 
