@@ -1,0 +1,50 @@
+"""The pages of docs/tasks run as they are written, and print what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from task_pages import blocks_of, is_shown, printed_by, script_of
+
+from include.settings import CLONE
+
+PAGES = sorted(page for page in (CLONE / "docs" / "tasks").glob("*.md") if page.name != "README.md")
+BINARIES = Path(sys.executable).parent
+AT_MOST = 570
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_page_of_a_task_runs_as_it_is_written(page: Path, tmp_path: Path) -> None:
+    blocks = blocks_of(page.read_text(encoding="utf-8"))
+    assert blocks, f"{page.name} has no commands"
+    ended = _run(script_of(blocks), tmp_path)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    for block, printed in zip(blocks, printed_by(ended.stdout, blocks), strict=True):
+        assert block.shown is None or is_shown(block.shown, printed), f"{block.commands}printed\n{printed}"
+
+
+def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's script in a folder that looks like the clone; whatever happens, nothing keeps running."""
+    (folder / "include").symlink_to(CLONE / "include")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE_", "AIRFLOW"))}
+    environment = plain | {
+        "PATH": f"{BINARIES}:{os.environ['PATH']}",
+        "HEADRACE_STATE": str(folder / "state"),
+        "HEADRACE_DRIVER_MEMORY": "1g",
+        "COLUMNS": "120",
+        "PYTHONPATH": str(CLONE),
+    }
+    try:
+        return subprocess.run(
+            ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=AT_MOST, check=False,
+        )  # fmt: skip
+    finally:
+        for state in folder.glob("state*"):
+            left = environment | {"HEADRACE_STATE": str(state)}
+            subprocess.run(["headrace", "down"], cwd=folder, env=left, capture_output=True, timeout=120, check=False)
