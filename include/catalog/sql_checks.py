@@ -194,6 +194,8 @@ def parsed_statements(sql: str) -> list[Any]:
         return [tree for tree in sqlglot.parse(sql, dialect="spark") if tree is not None]
     except RecursionError as error:
         raise ParseError("it is nested too deeply") from error
+    except (IndexError, ValueError) as error:  # sqlglot's builders of some functions expect all arguments
+        raise ParseError("a function lacks an argument") from error
 
 
 def _unknown_columns(tree: Any, known: set[str] | None) -> Iterator[str]:

@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",
-        "Send a feed's events to its topic, on request with faults; or the records of your own file to any topic.",
+        "Send a feed's events to its topic, on request with duplicate, late, reordered, corrupt records; or a file's.",
     ),
     "new": LazyCommand(
         "include.cli.new_command:new",
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "try": LazyCommand(
         "include.cli.try_command:try_sample",
-        "Show what a dataset's contract, silver.py and gold make of a sample, or run its cases; needs no broker.",
+        "Show what contract, silver.py and gold make of records: accepted, rejected by line and reason, rows of gold.",
     ),
     "doctor": LazyCommand(
         "include.cli.doctor_command:doctor",
@@ -91,11 +91,12 @@ COMMANDS = {
         "include.cli.analysis_command:app", "Analyses: iterative and learning jobs over published tables."
     ),
     "metrics": LazyCommand(
-        "include.cli.metrics_command:metrics", "Serve figures for Prometheus, or print them: streams, tables, plans."
+        "include.cli.metrics_command:metrics",
+        "Serve figures of streams, tables, plans and processes for Prometheus, at /metrics; `up` may start it too.",
     ),
     "alerts": LazyCommand(
         "include.cli.metrics_command:alerts",
-        "Evaluate alert conditions without Prometheus; deliver each change once, to a webhook or a command.",
+        "Evaluate the alert conditions, and deliver each change once: firing, later resolved. Needs no Prometheus.",
     ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",

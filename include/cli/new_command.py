@@ -29,7 +29,7 @@ def new(
         typer.Option(help="The dataset's topic; without --from, infer the dataset from it. [default: DATASET]"),
     ] = None,
 ) -> None:
-    """Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, a gold table, a case.
+    """Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.
 
     Every guess has a comment. Nothing is started, and no topic is created.
     """

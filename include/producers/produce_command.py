@@ -70,7 +70,7 @@ def produce(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Send a feed's events to its topic, on request with duplicate, late, reordered and corrupt records; or a file's.
+    """Send a feed's events to its topic, on request with duplicate, late, reordered, corrupt records; or a file's.
 
     Ctrl-C stops after pending records are delivered (exit 130); with --manifest the same command continues there.
     """
