@@ -1,4 +1,4 @@
-"""`headrace metrics`: serve figures for Prometheus. `headrace alerts`: be told without it."""
+"""`headrace metrics`: serve figures for Prometheus. `headrace alerts`: evaluate and deliver alerts without it."""
 
 from __future__ import annotations
 

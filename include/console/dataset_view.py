@@ -43,7 +43,7 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class GoldLine:
-    """A gold table: `complete` tells up to which time its windows are complete."""
+    """A gold table: `complete` is the watermark: windows that end before it are closed."""
 
     name: str
     how: str
@@ -246,7 +246,7 @@ class SampleLine:
     """A rejected record: place, time, status, what it broke, and its payload (cut when it is long)."""
 
     place: str
-    seen: str
+    rejected_at: str
     status: str
     reasons: Sequence[str]
     payload: str

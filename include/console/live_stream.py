@@ -20,7 +20,7 @@ from include.errors import HeadraceError
 routes = APIRouter()
 POLL, KEEP_ALIVE = 0.5, 15.0
 MOST_STREAMS = 100
-"""Pages that are open at a time; more are told to come back, and stay usable by reloading."""
+"""Maximum number of live pages; further ones get 503 with Retry-After, and are updated by reloading."""
 _open = 0
 
 
@@ -67,11 +67,11 @@ def streamed(request: Request, observer: LiveObserver, render: Callable[[], str]
 async def _events(request: Request, observer: LiveObserver, render: Callable[[], str]) -> AsyncIterator[str]:
     global _open
     _open += 1
-    seen, last, quiet = 0, "", 0.0
+    rendered, last, quiet = 0, "", 0.0
     try:
         while not await request.is_disconnected():
-            if observer.number != seen:
-                seen = observer.number
+            if observer.number != rendered:
+                rendered = observer.number
                 text = await run_in_threadpool(_rendered, render)
                 if text is not None and text != last:
                     last, quiet = text, 0.0

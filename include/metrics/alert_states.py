@@ -72,18 +72,18 @@ def updated_states(
     """Return the states after a look; an alert without a sample keeps its state, for unknown is not resolved."""
     samples = _samples(families)
     found: dict[str, AlertState] = {}
-    seen: set[str] = set()
+    sampled: set[str] = set()
     for condition in conditions:
         for labels, value in samples.get(condition.metric, ()):
             key = state_key(condition.name, labels)
-            seen.add(key)
+            sampled.add(key)
             known = before.alerts.get(key)
             if condition.holds(value):
                 since = known.since if known is not None and known.holds else now
                 found[key] = AlertState(condition.name, labels, since, value, True, bool(known and known.delivered))
             elif known is not None and known.delivered:
                 found[key] = replace(known, value=value, holds=False)
-    return AlertStates(found | {key: state for key, state in before.alerts.items() if key not in seen})
+    return AlertStates(found | {key: state for key, state in before.alerts.items() if key not in sampled})
 
 
 def due_changes(
