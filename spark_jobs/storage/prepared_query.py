@@ -6,7 +6,6 @@ Building a query costs more than executing it for a few thousand rows.
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,11 +13,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import psutil
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+
+from include.process_folder import new_process_folder
 
 
 class ScratchFolder:
@@ -30,14 +29,7 @@ class ScratchFolder:
     @cached_property
     def path(self) -> Path:
         """The folder; those that processes left which are dead now are removed."""
-        for left in self._parent.glob("*-*"):
-            process = left.name.partition("-")[0]
-            if not (process.isdecimal() and psutil.pid_exists(int(process))):
-                shutil.rmtree(left, ignore_errors=True)
-        folder = self._parent / f"{os.getpid()}-{uuid4().hex[:8]}"
-        folder.mkdir(parents=True)
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        return new_process_folder(self._parent)
 
 
 class Slot:

@@ -16,13 +16,14 @@ GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
     "include.record_coordinates",
-    "include.app_ids",
+    *("include.app_ids", "include.process_folder"),
 )
 LOW = (*GROUND, "include.host", "include.state")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 READERS = (*TABLES, "include.plans")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "include.process_folder": ((), "folders of temporary files of one process; knows no file in them"),
     "include.app_ids": ((), "names transactions of Delta logs; knows no table"),
     "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
     "include.errors": ((), "the two ways to fail; knows nothing"),

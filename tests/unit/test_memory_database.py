@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from include.paths import spill_path
-from include.reading.memory_database import LOCK, hold
+from include.process_folder import LOCK, hold
 from include.settings import CLONE, Settings
 
 SPILLS = """
