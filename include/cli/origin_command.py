@@ -116,7 +116,7 @@ def _print_derived(console: Console, made: DerivedOrigin, indent: str) -> None:
     for source in made.sources:
         console.print(f"{indent}{source.table}: {source.count:,} rows", highlight=False)
         if source.ranges:
-            console.print(Padding(_ranges_table(source.ranges), (0, 0, 0, len(indent))))
+            console.print(Padding(_ranges_table(source.ranges), (0, 0, 0, len(indent)), expand=False))
         if not source.below:
             _print_rows(console, source.rows, f"{indent}  ")
         for below in source.below:
@@ -142,7 +142,7 @@ def _print_origin(console: Console, found: RowOrigin, indent: str) -> None:
     total = sum(each.records for each in found.ranges)
     source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
     console.print(f"{indent}{source}: {total:,} records", highlight=False)
-    console.print(Padding(_ranges_table(found.ranges), (0, 0, 0, len(indent))))
+    console.print(Padding(_ranges_table(found.ranges), (0, 0, 0, len(indent)), expand=False))
     for record in found.records:
         value = "null" if record.value is None else excerpt(record.value, PAYLOAD_WIDTH)
         console.print(Text(f"{indent}{record.partition}/{record.offset}  {value}"))
