@@ -28,6 +28,7 @@ from spark_jobs.engine.interval_refresh import refresh_due
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.jobs.sample_job import SOURCE
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.release_tables import Release, open_release
@@ -35,18 +36,6 @@ from spark_jobs.storage.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
 ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)
-SOURCE = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 Header = tuple[str, bytes | None]
 
 

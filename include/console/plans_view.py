@@ -9,9 +9,9 @@ from include.console.display_values import duration, moment
 from include.console.overview_view import BAD, GOOD, IDLE, WARNING, Badge
 from include.planning.comparison_view import ComparisonView, comparison_view
 from include.planning.explain_plan import cost
-from include.planning.plan_stages import PlanStage, remaining_stages, stages_of
+from include.planning.plan_stages import stage_states
 from include.plans.comparison import EQUAL, HELD
-from include.plans.plan import Event, PlanRecord, StageRefused
+from include.plans.plan import Event, PlanRecord
 from include.plans.plan_journal import all_plans, last_failure, load_comparison, load_plan
 from include.plans.stage_results import Compared, Published, Stage
 from include.settings import Settings
@@ -25,6 +25,8 @@ STAGE_TONES = {
     Stage.BUILT: WARNING,
     Stage.ROLLED_BACK: BAD,
 }
+
+STATE_TONES = {"done": GOOD, "next": WARNING}
 
 
 @dataclass(frozen=True)
@@ -111,22 +113,10 @@ def plan_view(settings: Settings, plan: str) -> PlanView:
 
 
 def _stages(record: PlanRecord) -> Iterator[StageLine]:
-    try:
-        remaining = [stage.reaches for stage in remaining_stages(record)]
-    except StageRefused:
-        remaining = []
-    for stage in stages_of(record.plan):
-        event = next((e for e in reversed(record.events) if e.stage is stage.reaches), None)
-        done = "" if event is None else f"{moment(event.at)} by {event.by}"
-        yield StageLine(_stage_badge(stage, record, remaining), stage.name, stage.description, done)
-
-
-def _stage_badge(stage: PlanStage, record: PlanRecord, remaining: Sequence[Stage]) -> Badge:
-    if stage.is_completed(record):
-        return Badge("done", GOOD)
-    if remaining[:1] == [stage.reaches]:
-        return Badge("next", WARNING)
-    return Badge("then", IDLE) if stage.reaches in remaining else Badge("never", IDLE)
+    for each in stage_states(record):
+        done = "" if each.event is None else f"{moment(each.event.at)} by {each.event.by}"
+        badge = Badge(each.state, STATE_TONES.get(each.state, IDLE))
+        yield StageLine(badge, each.stage.name, each.stage.description, done)
 
 
 def _event(event: Event) -> tuple[str, str, str, str]:

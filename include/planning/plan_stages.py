@@ -21,7 +21,7 @@ from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
 from include.planning.plan_kind import Confirmation, PlanKind
 from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
-from include.plans.plan import Plan, PlanRecord, StageRefused, validate_stage
+from include.plans.plan import Event, Plan, PlanRecord, StageRefused, validate_stage
 from include.plans.plan_journal import record_failure, record_result, save_comparison
 from include.plans.stage_results import (
     Approved,
@@ -183,19 +183,35 @@ def _execute(run: PlanRun, record: PlanRecord, stages: Sequence[PlanStage]) -> P
     return record
 
 
-def stage_lines(record: PlanRecord) -> Iterator[str]:
-    """Yield a line for each stage of a plan: completed with time and author, next, later, or not to be executed."""
+@dataclass(frozen=True)
+class StageState:
+    """A stage of a plan: `state` is done, next, then or never; `event` completed it."""
+
+    stage: PlanStage
+    state: str
+    event: Event | None
+
+
+def stage_states(record: PlanRecord) -> Iterator[StageState]:
+    """Yield each stage of a plan, as `run_plan` would go on with it."""
     try:
         remaining = [stage.reaches for stage in remaining_stages(record)]
     except StageRefused:
         remaining = []
     for stage in stages_of(record.plan):
         event = next((e for e in reversed(record.events) if e.stage is stage.reaches), None)
-        state = "next" if remaining[:1] == [stage.reaches] else "then" if stage.reaches in remaining else "never"
         if stage.is_completed(record) and event is not None:
-            yield f"  done   {stage.name:8} {event.at:%Y-%m-%d %H:%M} by {event.by}: {stage.description}"
+            yield StageState(stage, "done", event)
         else:
-            yield f"  {state:6} {stage.name:8} {stage.description}"
+            state = "next" if remaining[:1] == [stage.reaches] else "then" if stage.reaches in remaining else "never"
+            yield StageState(stage, state, None)
+
+
+def stage_lines(record: PlanRecord) -> Iterator[str]:
+    """Yield a line for each stage of a plan: completed with time and author, next, later, or not to be executed."""
+    for each in stage_states(record):
+        done = f"{each.event.at:%Y-%m-%d %H:%M} by {each.event.by}: " if each.event else ""
+        yield f"  {each.state:6} {each.stage.name:8} {done}{each.stage.description}"
 
 
 def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter) -> PlanRecord:

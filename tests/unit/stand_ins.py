@@ -6,18 +6,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from include.host.ports import free_ports
 from include.paths import status_path
+from include.process_control import driver_process, runner
 from include.process_control.child_process import spawn
 from include.process_control.reconcile import Policy
 from include.process_control.runner import Runner
 from include.settings import Settings
 from include.state.desired_streams import request_stream
-from include.state.process_states import BROKER, WORKING_STATES, stream_name
+from include.state.process_states import BROKER, CONSOLE, METRICS, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
 from include.status.process_status import observe_stream
 
@@ -107,7 +111,22 @@ class StandIns:
 
     def end(self) -> None:
         """End whatever is left."""
-        for name in (BROKER, *(stream_name(dataset) for dataset in ("flights", "weather"))):
+        for name in (BROKER, CONSOLE, METRICS, *(stream_name(dataset) for dataset in ("flights", "weather"))):
             run = read_run_file(self.settings, name)
             if run is not None:
                 send(run, signal.SIGKILL)
+
+
+@contextmanager
+def runner_with(settings: Settings, monkeypatch: pytest.MonkeyPatch, **chosen: str | int) -> Iterator[StandIns]:
+    """Yield a runner in this process, with these settings in its environment, and stand-ins for broker and drivers."""
+    settings = settings.model_copy(update=chosen)
+    for name, value in (*chosen.items(), ("datasets", settings.datasets)):
+        monkeypatch.setenv(f"HEADRACE_{name.upper()}", str(value))
+    found = StandIns(settings)
+    monkeypatch.setattr(driver_process, "driver_command", found.command)
+    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    try:
+        yield found
+    finally:
+        found.end()

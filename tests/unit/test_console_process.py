@@ -7,11 +7,11 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from stand_ins import StandIns
+from stand_ins import StandIns, runner_with
 
 from include.host.ports import free_ports, listener
 from include.paths import log_path
-from include.process_control import driver_process, runner
+from include.process_control import runner
 from include.process_control.console_process import start_console
 from include.settings import Settings
 from include.state.process_states import CONSOLE, ProcessState
@@ -23,17 +23,8 @@ from include.status.process_status import observe_console
 def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process that keeps a real console, with stand-ins for the rest."""
     (port,) = free_ports(1)
-    settings = two_datasets.model_copy(update={"console": "on", "console_port": port})
-    for name, value in (("CONSOLE", "on"), ("CONSOLE_PORT", str(port)), ("DATASETS", str(settings.datasets))):
-        monkeypatch.setenv(f"HEADRACE_{name}", value)
-    found = StandIns(settings)
-    monkeypatch.setattr(driver_process, "driver_command", found.command)
-    monkeypatch.setattr(runner, "start_broker", found.start_broker)
-    yield found
-    found.end()
-    run = read_run_file(settings, CONSOLE)
-    if run is not None:
-        send(run, signal.SIGKILL)
+    with runner_with(two_datasets, monkeypatch, console="on", console_port=port) as found:
+        yield found
 
 
 def works(site: StandIns) -> bool:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from stand_ins import StandIns
+from stand_ins import StandIns, runner_with
 
 from include.host.ports import free_ports
 from include.paths import log_path
-from include.process_control import driver_process, runner
 from include.settings import Settings
 from include.state.process_states import METRICS, ProcessState
-from include.state.run_files import is_alive, read_run_file, send
+from include.state.run_files import is_alive, read_run_file
 from include.status.process_status import observe_metrics
 
 
@@ -22,17 +20,8 @@ from include.status.process_status import observe_metrics
 def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process that keeps a real endpoint, with stand-ins for the rest."""
     (port,) = free_ports(1)
-    settings = two_datasets.model_copy(update={"console": "off", "metrics": "on", "metrics_port": port})
-    for name, value in (("METRICS", "on"), ("METRICS_PORT", str(port)), ("DATASETS", str(settings.datasets))):
-        monkeypatch.setenv(f"HEADRACE_{name}", value)
-    found = StandIns(settings)
-    monkeypatch.setattr(driver_process, "driver_command", found.command)
-    monkeypatch.setattr(runner, "start_broker", found.start_broker)
-    yield found
-    found.end()
-    run = read_run_file(settings, METRICS)
-    if run is not None:
-        send(run, signal.SIGKILL)
+    with runner_with(two_datasets, monkeypatch, console="off", metrics="on", metrics_port=port) as found:
+        yield found
 
 
 def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> None:
