@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from include.host.ports import LOOPBACK, chosen_port
-from include.settings import Settings, load_settings
+from include.settings import load_settings
 
 if TYPE_CHECKING:
     from include.metrics.alert_delivery import Deliver
@@ -47,54 +48,31 @@ def alerts(
     command: Annotated[
         str | None, typer.Option(metavar="CMD", help="Run this for each change, with the JSON on its standard input.")
     ] = None,
-    every: Annotated[float, typer.Option(min=1, max=3600, help="Seconds between two looks.")] = 15.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and exit: 1 when an alert fires.")] = False,
+    every: Annotated[float, typer.Option(min=1, max=3600, help="Seconds between two evaluations.")] = 15.0,
+    once: Annotated[bool, typer.Option("--once", help="Evaluate once and exit: 1 when an alert fires.")] = False,
     rules: Annotated[bool, typer.Option("--rules", help="Print the same conditions as rules of Prometheus.")] = False,
 ) -> None:
     """Evaluate the alert conditions, and deliver each change once: firing, later resolved. Needs no Prometheus.
 
-    Changes are printed, and sent to a webhook or a command; what was not taken is sent again at the next look.
+    Changes are printed, and sent to a webhook or a command; failed deliveries are retried at the next evaluation.
     """
 
     from include.metrics.alert_conditions import rules_text
     from include.metrics.alert_delivery import CommandReceiver, Webhook
+    from include.metrics.alert_evaluation import AlertEvaluation
 
     if rules:
         typer.echo(rules_text(), nl=False)
         return
-    receivers: list[Deliver] = [Webhook(webhook)] if webhook else []
-    receivers += [CommandReceiver(command)] if command else []
-    settings = load_settings()
-    looked = _AlertLoop(settings, receivers)
-    try:
-        while True:
-            firing = looked.look(datetime.now(UTC))
-            if once:
-                raise typer.Exit(1 if firing else 0)
-            time.sleep(every)
-    except KeyboardInterrupt:
-        return
-
-
-class _AlertLoop:
-    """Looks at the figures, delivers due changes, and keeps the states."""
-
-    def __init__(self, settings: Settings, receivers: Sequence[Deliver]) -> None:
-        from include.metrics.dataset_metrics import HeadraceCollector
-
-        self.collector, self.receivers = HeadraceCollector(settings), receivers
-        self.settings, self.console = settings, Console(soft_wrap=True)
-
-    def look(self, now: datetime) -> int:
-        """Evaluate and deliver; return how many alerts fire."""
-        from include.metrics.alert_delivery import deliver_due
-        from include.metrics.alert_states import AlertStates, states_file, updated_states
-
-        file = states_file(self.settings)
-        states = updated_states(file.read() or AlertStates(), self.collector.collect(), now)
-        states = deliver_due(states, now, self.receivers, self._show)
-        file.write(states)
-        return sum(state.delivered and state.holds for state in states.alerts.values())
-
-    def _show(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False)
+    if webhook and command:
+        raise typer.BadParameter("choose a webhook or a command; a command may call several receivers")
+    receiver: Deliver | None = Webhook(webhook) if webhook else CommandReceiver(command) if command else None
+    console = Console(soft_wrap=True)
+    evaluation = AlertEvaluation(load_settings(), receiver, partial(console.print, highlight=False, markup=False))
+    with evaluation.alone():
+        if once:
+            raise typer.Exit(1 if evaluation.firing(datetime.now(UTC)) else 0)
+        with suppress(KeyboardInterrupt):
+            while True:
+                evaluation.continue_after_errors(datetime.now(UTC))
+                time.sleep(every)

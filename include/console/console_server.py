@@ -44,6 +44,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        # Its address is the client's: a header that anyone can send would evade the limit of guesses.
+        proxy_headers=False,
         timeout_graceful_shutdown=STOP_WITHIN,
         h11_max_incomplete_event_size=64_000,
     )

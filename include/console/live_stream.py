@@ -48,10 +48,9 @@ def live_dataset(request: Request, name: str) -> Response:
 def live_plan(request: Request, plan: str) -> Response:
     """Stream the stages of a plan. Raises PlanUnknown."""
     console = console_of(request)
-    session = session_of(request)
 
     def render() -> str:
-        return part("plan", **plan_part(console, plan, session))
+        return part("plan", **plan_part(console, plan, session_of(request)))
 
     render()
     return streamed(request, console.observer, render)

@@ -28,7 +28,7 @@ LEAST_PASSWORD = 8
 SESSION_SECONDS = 8 * 3600.0
 TRIES, TRIES_WITHIN = 5, 60.0
 MOST_SESSIONS = 1000
-# 32 MB and some 50 ms for each guess.
+# 16 MB and some 50 ms for each guess.
 COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 
 
@@ -56,6 +56,8 @@ class UserSession:
     user: str
     csrf: str
     until: float
+    known: tuple[str, str]
+    """Salt and hash of the password that was given."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Access:
         token = secrets.token_urlsafe(32)
         with self.lock:
             self._forget_old()
-            self.sessions[token] = UserSession(user, secrets.token_urlsafe(32), self.clock() + SESSION_SECONDS)
+            self.sessions[token] = UserSession(user, secrets.token_urlsafe(32), self.clock() + SESSION_SECONDS, known)
             self.failures.pop(address, None)
         return token
 
@@ -98,6 +100,10 @@ class Access:
         """Return the session of a token, None when there is none or it has ended."""
         found = self.sessions.get(token)
         return found if found is not None and found.until > self.clock() else None
+
+    def may_decide(self, session: UserSession) -> bool:
+        """Whether the password file still has the user, with the same password. Raises PasswordFileUnusable."""
+        return self.passwords is not None and read_passwords(self.passwords).get(session.user) == session.known
 
     def log_out(self, token: str) -> None:
         """End a session."""

@@ -44,6 +44,8 @@ async def checked_form(request: Request) -> tuple[UserSession, Mapping[str, str]
     session = session_of(request)
     if session is None:
         raise FormRefused("nobody is logged in, or the session has ended")
+    if not await run_in_threadpool(console_of(request).access.may_decide, session):
+        raise FormRefused(f"{session.user} is not in the password file any more, or has another password")
     fields = await form_fields(request)
     if not hmac.compare_digest(fields.get("csrf", "").encode(), session.csrf.encode()):
         raise FormRefused("the form does not have the token of this session")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from include.console.dataset_view import (
@@ -22,6 +22,7 @@ from include.status.derived_progress import DerivedProgress
 
 routes = APIRouter()
 DATASETS = "Overview"
+BatchNumber = Annotated[int | None, Query(ge=-1, le=2**62)]
 
 
 @routes.get("/", response_class=HTMLResponse)
@@ -64,7 +65,7 @@ def rejected(request: Request, name: str, reason: str | None = None) -> HTMLResp
 
 
 @routes.get("/datasets/{name}/runs", response_class=HTMLResponse)
-def runs(request: Request, name: str, before: int | None = None, after: int | None = None) -> HTMLResponse:
+def runs(request: Request, name: str, before: BatchNumber = None, after: BatchNumber = None) -> HTMLResponse:
     """Return a page of a dataset's runs, the newest first. Raises DatasetUnknown."""
     console = console_of(request)
     release = progress_of(console.observer.snapshot(), name).release

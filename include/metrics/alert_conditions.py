@@ -1,4 +1,4 @@
-"""What people are alerted of: each condition is a metric, a bound, and for how long the bound must be crossed.
+"""Alert conditions: each is a metric, a bound, and for how long the bound must be crossed.
 
 Prometheus evaluates them from `infra/observability/alerts.yaml`, which is `rules_text`; `headrace alerts` without it.
 """

@@ -1,12 +1,13 @@
-"""Delivers changes of alerts to a webhook or a command; what was not delivered is tried again at the next look."""
+"""Delivers changes of alerts to a webhook or a command; failed deliveries are retried at the next evaluation."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ Deliver = Callable[[AlertChange], None]
 
 
 class NotDelivered(Transient):
-    """The receiver did not take a change; it is delivered again at the next look."""
+    """The receiver did not take a change; it is delivered again at the next evaluation."""
 
     def __init__(self, receiver: str, why: str) -> None:
         super().__init__(
@@ -46,8 +47,12 @@ class Webhook:
     url: str
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
             raise ReceiverInvalid(self.url, "it must be an address http://… or https://…")
 
     def __call__(self, change: AlertChange) -> None:
@@ -60,7 +65,7 @@ class Webhook:
                 return
         except urllib.error.HTTPError as error:
             raise NotDelivered(place, f"it answered {error.code}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise NotDelivered(place, str(getattr(error, "reason", error))) from error
 
 
@@ -84,13 +89,13 @@ class CommandReceiver:
 
 
 def deliver_due(
-    states: AlertStates, now: datetime, receivers: Sequence[Deliver], show: Callable[[str], None]
+    states: AlertStates, now: datetime, deliver: Deliver | None, show: Callable[[str], None]
 ) -> AlertStates:
-    """Deliver every due change to all receivers; return the states with what all of them have taken."""
+    """Show every due change and deliver it, if there is a receiver; return the states with what it has taken."""
     for key, change in list(due_changes(states, now)):
         show(f"{now:%Y-%m-%d %H:%M:%S} {change.status}: {change.alert}: {change.summary}   ({change.remedy})")
         try:
-            for deliver in receivers:
+            if deliver is not None:
                 deliver(change)
         except NotDelivered as error:
             show(error.what)

@@ -1,4 +1,4 @@
-"""Which alerts fire: conditions over samples, kept between looks, so that each change of state is delivered once.
+"""Which alerts fire: conditions over samples, kept between evaluations, so that each change of state is delivered once.
 
 Reads / Writes: `alerts.json` in the state folder.
 After a crash: a change whose delivery was not recorded is delivered again; its receiver knows it by alert and labels.
@@ -69,7 +69,7 @@ def states_file(settings: Settings) -> JsonFile[AlertStates]:
 def updated_states(
     before: AlertStates, families: Iterable[Metric], now: datetime, conditions: Sequence[AlertCondition] = CONDITIONS
 ) -> AlertStates:
-    """Return the states after a look; an alert without a sample keeps its state, for unknown is not resolved."""
+    """Return the states after an evaluation; an alert without a sample keeps its state, for unknown is not resolved."""
     samples = _samples(families)
     found: dict[str, AlertState] = {}
     sampled: set[str] = set()

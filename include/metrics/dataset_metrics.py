@@ -77,13 +77,13 @@ class HeadraceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family with its current figures."""
-        look = _Look(self.settings, self.moving, self.clock())
-        yield from look.families()
-        self.notes = look.notes
+        scrape = _Scrape(self.settings, self.moving, self.clock())
+        yield from scrape.families()
+        self.notes = scrape.notes
 
 
-class _Look:
-    """One look at everything: samples by metric."""
+class _Scrape:
+    """The samples of one scrape, by metric."""
 
     def __init__(self, settings: Settings, moving: MovingFigures, now: datetime) -> None:
         self.settings, self.moving, self.now = settings, moving, now
@@ -142,7 +142,10 @@ class _Look:
         self._add("lag_records", each.lag.offsets, **labels)
         self._add("lag_seconds", each.lag.seconds, **labels)
         reported = stream_status(self.settings, each.dataset)
-        if each.process.pid is not None and reported.progress_at is not None:
+        if each.process.pid is None:
+            # A driver that was ended does not hang; without a sample its alert would never resolve.
+            self._add("stalled_seconds", 0.0, **labels)
+        elif reported.progress_at is not None:
             self._add("stalled_seconds", max(0.0, (self.now - reported.progress_at).total_seconds()), **labels)
         publication = find_publication(self.settings, each.dataset)
         if publication is not None:
@@ -172,7 +175,7 @@ class _Look:
     def _audit(self, dataset: str) -> None:
         outcome = last_outcome(self.settings, dataset)
         if outcome is not None:
-            self._add("audit_balanced", outcome.balanced, dataset=dataset)
+            self._add("audit_balanced", outcome.findings == 0, dataset=dataset)
             self._add("audit_timestamp_seconds", outcome.at.timestamp(), dataset=dataset)
 
     def _derived(self, progress: Progress) -> None:

@@ -89,6 +89,7 @@ def finish_job(settings: Settings, name: str, process: subprocess.Popen[Any]) ->
         end_job(settings, name)
         process.wait()
     remove_run_file(settings, job_name(name))
+    end_request_path(settings, name).unlink(missing_ok=True)
 
 
 def refuse_running(settings: Settings, name: str) -> None:
@@ -132,7 +133,7 @@ def end_elsewhere(settings: Settings, run: RunFile) -> bool:
         if time.monotonic() > end:
             raise ProcessElsewhere(run)
         time.sleep(0.2)
-    request.unlink(missing_ok=True)
+    # The request stays: a paused container gives no sign of life either, and its guard ends the job when it continues.
     return True
 
 

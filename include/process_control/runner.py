@@ -114,7 +114,7 @@ def refuse_other_host(settings: Settings) -> None:
 
 def forget_other_places(settings: Settings) -> None:
     """Remove the records that an earlier runner in another container left: they ended with it, and its lock is ours."""
-    for name in (BROKER, CONSOLE, *map(stream_name, started_datasets(settings))):
+    for name in (BROKER, CONSOLE, METRICS, *map(stream_name, started_datasets(settings))):
         with suppress(StateFileUnreadable):
             run = read_run_file(settings, name)
             if run is not None and is_elsewhere(run):

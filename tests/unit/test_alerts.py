@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ import yaml
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.metrics.alert_conditions import CONDITIONS, AlertCondition, rules_text
-from include.metrics.alert_delivery import CommandReceiver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
+from include.metrics.alert_delivery import CommandReceiver, Deliver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
+from include.metrics.alert_evaluation import AlertEvaluation
 from include.metrics.alert_states import (
     AlertChange,
     AlertStates,
@@ -26,6 +28,8 @@ from include.metrics.alert_states import (
 )
 from include.metrics.dataset_metrics import HELP
 from include.settings import CLONE, Settings
+from include.state.file_locks import LockHeld
+from include.state.json_file import JsonFile
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LAGGING = AlertCondition("Lagging", "lag", ">", 300, 60, "page", "{dataset} lags by {value:.0f} s", "headrace status")
@@ -40,9 +44,9 @@ def lag(seconds: float | None, release: str = "r1") -> list[Metric]:
 
 @dataclass
 class Watch:
-    """Looks at a lag minute by minute; `told` are the changes that the receiver has taken."""
+    """Looks at a lag minute by minute; `delivered` are the changes that the receiver has taken."""
 
-    told: list[str] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
     states: AlertStates = field(default_factory=AlertStates)
     refusing: bool = False
 
@@ -53,7 +57,7 @@ class Watch:
         assert len(changes) <= 1
         for key, change in changes:
             if not self.refusing:
-                self.told.append(f"{minute} {change.status}: {change.summary}")
+                self.delivered.append(f"{minute} {change.status}: {change.summary}")
                 self.states = with_delivered(self.states, key, change)
 
 
@@ -61,7 +65,7 @@ def test_condition_fires_once_after_its_time_and_resolves_once() -> None:
     watch = Watch()
     for minute, seconds in enumerate([10, 400, 410, 420, 20, 20, 500, 600]):
         watch.look(minute, seconds)
-    assert watch.told == [
+    assert watch.delivered == [
         "2 firing: flights lags by 410 s",
         "4 resolved: flights lags by 20 s",
         "7 firing: flights lags by 600 s",
@@ -72,21 +76,21 @@ def test_condition_that_holds_for_less_than_its_time_never_fires() -> None:
     watch = Watch()
     for minute, seconds in enumerate([400, 10, 400, 10, 400]):
         watch.look(minute, seconds)
-    assert watch.told == []
+    assert watch.delivered == []
 
 
 def test_unknown_figure_neither_resolves_nor_repeats_an_alert() -> None:
     watch = Watch()
     for minute, seconds in enumerate([400, 400, None, None, 400, 10]):
         watch.look(minute, seconds)
-    assert [line.split(":")[0] for line in watch.told] == ["1 firing", "5 resolved"]
+    assert [line.split(":")[0] for line in watch.delivered] == ["1 firing", "5 resolved"]
 
 
 def test_another_release_continues_the_alert_of_its_dataset() -> None:
     watch = Watch()
     for minute, (seconds, release) in enumerate([(400, "r1"), (400, "r1"), (400, "r2"), (10, "r2")]):
         watch.look(minute, seconds, release)
-    assert [line.split(":")[0] for line in watch.told] == ["1 firing", "3 resolved"]
+    assert [line.split(":")[0] for line in watch.delivered] == ["1 firing", "3 resolved"]
 
 
 def test_change_that_was_not_taken_is_delivered_at_a_later_look() -> None:
@@ -96,7 +100,7 @@ def test_change_that_was_not_taken_is_delivered_at_a_later_look() -> None:
     watch.refusing = False
     watch.look(3, 400)
     watch.look(4, 400)
-    assert watch.told == ["3 firing: flights lags by 400 s"]
+    assert watch.delivered == ["3 firing: flights lags by 400 s"]
 
 
 def test_states_survive_the_process(tmp_path: Path) -> None:
@@ -151,18 +155,24 @@ def failing(value: float) -> list[Metric]:
     return [family]
 
 
+def delivered_by(receiver: Deliver) -> tuple[AlertStates, list[str]]:
+    """Deliver a failure of some minutes and its end; return the states and the lines for people."""
+    states, shown = AlertStates(), list[str]()
+    for minute, value in enumerate([1, 1, 1, 0, 0]):
+        now = NOW + timedelta(minutes=minute)
+        states = deliver_due(updated_states(states, failing(value), now), now, receiver, shown.append)
+    return states, shown
+
+
 def test_webhook_and_command_get_each_change_as_json(
     webhook: tuple[str, list[dict[str, object]], list[int]], tmp_path: Path
 ) -> None:
     url, posted, codes = webhook
     codes.append(503)
-    file = tmp_path / "changes.jsonl"
-    receivers, shown = [Webhook(url), CommandReceiver(f"cat >> '{file}'")], list[str]()
-    states = AlertStates()
-    for minute, value in enumerate([1, 1, 1, 0, 0]):
-        now = NOW + timedelta(minutes=minute)
-        states = deliver_due(updated_states(states, failing(value), now), now, receivers, shown.append)
+    states, shown = delivered_by(Webhook(url))
     assert [change["status"] for change in posted] == ["firing", "resolved"]
+    file = tmp_path / "changes.jsonl"
+    assert delivered_by(CommandReceiver(f"cat >> '{file}'"))[0] == AlertStates()
     assert [json.loads(line) for line in file.read_text().splitlines()] == posted
     assert posted[0]["labels"] == {"process": "stream-flights"}
     assert posted[0]["summary"] == "stream-flights failed and is not started again"
@@ -183,7 +193,9 @@ def test_unreachable_webhook_is_an_error_that_names_no_secret_path(url: str) -> 
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["ftp://x/", "nothing", "http://", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x/", "nothing", "http://", "file:///etc/passwd", "http://[x", "http://h:abc", "http://h:99999"]
+)
 def test_address_that_is_no_webhook_is_refused(url: str) -> None:
     with pytest.raises(ReceiverInvalid):
         Webhook(url)
@@ -192,3 +204,42 @@ def test_address_that_is_no_webhook_is_refused(url: str) -> None:
 def test_command_that_fails_is_an_error_with_its_output() -> None:
     with pytest.raises(NotDelivered, match="ended with 3: no such door"):
         CommandReceiver("echo no such door >&2; exit 3")(change())
+
+
+def test_receiver_that_answers_nonsense_is_an_error_that_is_retried(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(NotDelivered):
+            Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/")(change())
+        thread.join()
+
+
+def test_full_disk_neither_ends_the_alerts_nor_delivers_them_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, shown = list[AlertChange](), list[str]()
+    evaluation = AlertEvaluation(settings, taken.append, shown.append)
+    monkeypatch.setattr(evaluation._collector, "collect", lambda: failing(1))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JsonFile, "write", full)
+    for minute in range(4):
+        evaluation.continue_after_errors(NOW + timedelta(minutes=minute))
+    assert len(taken) == 1
+    assert sum("No space left" in line for line in shown) == 4
+
+
+def test_two_evaluations_of_one_state_folder_are_refused(settings: Settings) -> None:
+    first = AlertEvaluation(settings, None, print)
+    with first.alone(), pytest.raises(LockHeld), AlertEvaluation(settings, None, print).alone():
+        pass

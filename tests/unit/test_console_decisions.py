@@ -130,6 +130,15 @@ def test_session_ends_after_hours(tmp_path: Path) -> None:
     assert access.session(token) is None
 
 
+def test_session_of_a_user_with_a_new_password_decides_nothing(client: TestClient, open_settings: Settings) -> None:
+    token = logged_in(client)
+    assert open_settings.console_passwords is not None
+    add_user(open_settings.console_passwords, USER, f"another {PASSWORD}")
+    answer = client.post(f"/plans/{PLAN}/reject", data={"csrf": token})
+    assert (answer.status_code, "another password" in answer.text) == (403, True)
+    assert load_plan(open_settings, PLAN).stage is Stage.COMPARED
+
+
 @pytest.mark.parametrize(
     "to", ["//evil.example", "https://evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)", ""]
 )

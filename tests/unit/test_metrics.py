@@ -151,3 +151,11 @@ def test_endpoint_answers_scrapes_until_it_is_ended(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+
+
+def test_tables_that_were_not_checked_are_no_unbalanced_audit(scrapes: Scrapes) -> None:
+    outcome = AuditOutcome("flights", NOW, "r", 1, balanced=False, findings=0, unchecked=1, first="gold.x not checked")
+    outcome_file(scrapes.settings, "flights").write(outcome)
+    figures = scrapes.figures()
+    assert figures["headrace_audit_balanced{dataset=flights}"] == 1.0
+    assert figures["headrace_stalled_seconds{dataset=flights}"] == 0.0

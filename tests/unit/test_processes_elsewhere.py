@@ -25,7 +25,7 @@ from include.state.broker_address import NoBroker, bootstrap_servers
 from include.state.desired_streams import desired_stream, request_stream
 from include.state.driver_status import DriverStatus, read_reported_status, status_file
 from include.state.heartbeats import EXPIRY, beat, heartbeat_age
-from include.state.process_states import BROKER, RUNNER, ProcessState
+from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, ProcessState
 from include.state.run_files import (
     ProcessElsewhere,
     RunFile,
@@ -170,12 +170,22 @@ def test_job_elsewhere_that_does_not_respond_is_an_error(settings: Settings, mon
     assert not end_job(settings, "p1")
 
 
-def test_new_runner_forgets_what_its_predecessor_in_another_container_ran(settings: Settings) -> None:
-    record(settings, FLIGHTS)
+def test_end_of_a_job_in_a_paused_container_stays_requested(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(settings, "plan:p1", age=EXPIRY - 0.5)
+    monkeypatch.setattr(job_process, "ELSEWHERE_WITHIN", 10.0)
+    assert end_job(settings, "p1")
+    assert end_request_path(settings, "p1").exists()
+
+
+@pytest.mark.parametrize("name", [FLIGHTS, BROKER, CONSOLE, METRICS])
+def test_new_runner_forgets_what_its_predecessor_in_another_container_ran(settings: Settings, name: str) -> None:
+    record(settings, name)
     record(settings, RUNNER)
     refuse_other_host(settings)
     forget_other_places(settings)
-    assert read_run_file(settings, FLIGHTS) is None
+    assert read_run_file(settings, name) is None
 
 
 def test_new_runner_waits_for_the_heartbeat_of_a_runner_on_another_machine(settings: Settings) -> None:
