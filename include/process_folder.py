@@ -51,8 +51,9 @@ def _is_held(lock: Path) -> bool:
     try:
         with lock.open("r") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        # Held, or not readable for us: a folder of somebody else's is left alone.
+        return True
     return False

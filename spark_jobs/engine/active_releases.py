@@ -111,11 +111,16 @@ class ActiveRelease:
         if time.monotonic() < self.look_at:
             return False
         self.look_at = time.monotonic() + LOOK_SECONDS
-        done = refresh_due(self.release, self.lease.epoch, time.time())
+        try:
+            done = refresh_due(self.release, self.lease.epoch, time.time())
+        except Exception:
+            # Tables before the one that failed may be refreshed.
+            self.is_unpublished = True
+            raise
         self.is_unpublished |= done
         if self.is_unpublished and publishing:
             publish(settings, publication_of(settings, self.release, refined_batch(self.release)))
-            self.is_unpublished = False
+            self.is_unpublished, done = False, True
         return done
 
 

@@ -20,9 +20,10 @@ from include.app_ids import plan_app_id
 from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
 from include.record_coordinates import PLACE
-from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows
+from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows, refuse_expired_grains
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
+from spark_jobs.layers.expired_rows import kept_from
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, held_by
@@ -70,7 +71,7 @@ class Patch:
 
 
 def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
-    """Patch a release's tables, all of them at `batch`. Raises PatchOutdated; then nothing is changed."""
+    """Patch a release's tables, all at `batch`. Raises PatchOutdated, GrainsExpired; then nothing is changed."""
     writer, app_id = release.writer, patch.app_id(release)
     if not is_started(release, patch):
         refuse_outdated(release, patch, batch)
@@ -114,7 +115,10 @@ def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
 
 
 def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
-    """Raise PatchOutdated unless the rows to remove exist and no later batch depends on them."""
+    """Raise PatchOutdated unless the rows to remove exist and no later batch depends on them.
+
+    Raises GrainsExpired when records of its grains have expired since it was built.
+    """
     writer, plan = release.writer, patch.plan
     for table in (writer.silver, writer.rejected):
         with duckdb_session() as duck:
@@ -127,6 +131,9 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     _refuse_second_winner(release, patch)
     if batch > patch.built:
         _refuse_later_records(release, patch)
+    for target in release.gold:
+        grains = parquet_files(patch.folder.rows("grains", target.table.spec.name))
+        refuse_expired_grains(target, grains, kept_from(writer, "silver"))
 
 
 def _refuse_second_winner(release: Release, patch: Patch) -> None:

@@ -104,15 +104,18 @@ class DriverLoop:
 
     def _refresh(self) -> bool:
         """Bring gold tables up to date whose interval is over; return whether there was one."""
-        if self.pause or self.active.is_patching:
+        if time.monotonic() < self.retry_at or self.active.is_patching:
             return False
         try:
-            return self.active.published.refresh(self.settings, publishing=True)
+            refreshed = self.active.published.refresh(self.settings, publishing=True)
         except (OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)
             return False
+        if refreshed:
+            self._resume()
+        return refreshed
 
     def _advance_shadow(self) -> bool:
         worked = not self.active.is_patching and self.active.advance_shadow()
@@ -181,10 +184,14 @@ class DriverLoop:
         )
         self.reporter.report("halted", error_reason(error))
 
-    def _note_run(self, run: RunReport) -> None:
+    def _resume(self) -> None:
+        """End the pauses after a failure."""
         if self.pause:
             self.reporter.report("running")
         self.pause = 0.0
+
+    def _note_run(self, run: RunReport) -> None:
+        self._resume()
         record_run(self.reporter.status, run)
         project(self.ledger, self.settings, self.dataset)
 

@@ -18,8 +18,8 @@ from spark_jobs.engine.status_reporter import StatusReporter
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_FAILURES = 5
-DRAIN_SECONDS = 50.0
 """Failures in a row after the same batch."""
+DRAIN_SECONDS = 50.0
 
 
 class IngestFailed(Terminal):

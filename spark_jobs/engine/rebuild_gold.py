@@ -53,7 +53,7 @@ class GrainsExpired(Terminal):
     def __init__(self, table: str, rows: int, row: str) -> None:
         super().__init__(
             f"{table}: {rows:,} rows that the slice touches were made of records that have expired (retention.silver),"
-            f" one is {row}; they cannot be computed again, so nothing was built",
+            f" one is {row}; they cannot be computed again, so nothing was changed",
             "a later range",
         )
         self.table, self.rows, self.row = table, rows, row
@@ -84,8 +84,7 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     with duckdb_session() as duck:
         duck.view_table("there", table, touched_files(target, grains_in(gold, files)))
         duck.view_folder("touched", written, grains_schema(target))
-        names = ", ".join(f'"{column}"' for column in shown.fieldNames())
-        same = " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
+        names, same = ", ".join(f'"{column}"' for column in shown.fieldNames()), _same_grain(gold)
         _refuse_expired(duck, target, f"there semi join touched on {same}", complete)
         duck.save(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
         for state in ("before", "after"):
@@ -95,6 +94,20 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
         duck.view_folder("differing", folder.staging("differing") / name, grains_schema(target))
         duck.save("select * from differing union select * from moved", folder.rows("grains", name))
     return rows_in_folder(folder.staging("differing") / name)
+
+
+def refuse_expired_grains(target: GoldTable, written: Sequence[Path], complete: int) -> None:
+    """Raise GrainsExpired when rows of the grains in these files have records of batches before `complete`."""
+    if not complete or not written:
+        return
+    with duckdb_session() as duck:
+        duck.view_table("there", target.table, touched_files(target, grains_in(target.gold, written)))
+        duck.view_files("touched", written, grains_schema(target))
+        _refuse_expired(duck, target, f"there semi join touched on {_same_grain(target.gold)}", complete)
+
+
+def _same_grain(gold: Gold) -> str:
+    return " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
 
 
 def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:

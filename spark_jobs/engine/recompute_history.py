@@ -115,6 +115,12 @@ class _History:
     slices: list[PlanFolder] = field(default_factory=list)
     """Folders of the slices with differences: `removed` is published and not recomputed, `added` the reverse."""
 
+    def __post_init__(self) -> None:
+        settings, dataset = self.writer.decisions.settings, self.writer.decisions.dataset
+        self._decisions = ChosenDecisions(settings, dataset)
+        # One for all runs: its queries are prepared once.
+        self._recomputing = replace(self.writer, decisions=self._decisions)
+
     def runs(self, most_rows: int) -> Iterator[RefineRun]:
         first = self.first
         while first <= self.last:
@@ -136,8 +142,8 @@ class _History:
         decided = writer.decisions.for_batches(run.batches, until)
         found = PlanFolder(self.folder / "slices" / str(run.first))
         while True:
-            decisions = ChosenDecisions(writer.decisions.settings, writer.decisions.dataset, decided)
-            records = self._recompute(replace(writer, decisions=decisions), run, until, found)
+            self._decisions.chosen = decided
+            records = self._recompute(self._recomputing, run, until, found)
             tables = (writer.silver, writer.rejected)
             differing = sum(self._compare(table, run, found) for table in tables)
             pending = _pending(decided, tables, found) if differing and decided else set()

@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from include.app_ids import bronze_app_id
 from include.catalog.dataset import Dataset, declared_dataset
 from include.catalog.pipeline import row_columns
 from include.reading.memory_database import spill_folder
@@ -67,9 +68,9 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
         **{"topic_id": "sample", "query_id": "sample", "reference": current_versions(settings, dataset.name)},
     }
     end = max(lines, default=-1) + 1
-    batch = BronzeBatch(0, f"{dataset.name}/bronze/1", 0, {0: (0, end)}, facts)
+    batch = BronzeBatch(0, bronze_app_id(dataset.name, 1), 0, {0: (0, end)}, facts)
     commit_bronze(bronze, _kafka_records(spark, dataset, lines, now), batch)
-    refine(settings, release, 0, 0, 1)
+    refine(settings, release, 0, 0, 1, now=now.timestamp())
     reading = PinnedTables(published_tables(settings))
     rejected = _table(reading, f"rejected.{dataset.name}").sort("_offset")
     silver = _visible(_table(reading, f"silver.{dataset.name}").sort("_offset"))

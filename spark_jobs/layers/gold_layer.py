@@ -98,7 +98,7 @@ def commit_gold(
     """
     pending = [target for target in targets if target.table.committed(target.app_id) < run.last]
     if silver.files and any(target.embedded for target in pending):
-        silver = silver.in_memory(writer)
+        silver = silver.in_memory(writer, run)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         for _ in pool.map(lambda target: _commit_run(target, writer, run, silver.rows, now), pending):
             pass

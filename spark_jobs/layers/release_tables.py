@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.paths import silver_path
@@ -116,6 +117,7 @@ def _gold_tables(
         rows = read_files(own, silver.spec.data_schema, [])
         spec = gold_spec(settings, dataset, gold, rows)
         plan = embedded_plan(own, gold, spec, silver.spec, inputs, scratch)
-        table, app_id = Table(spec, versions.get(spec.name)), f"{dataset.name}/{dataset.release}/gold/{gold.name}"
+        app_id = release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")
+        table = Table(spec, versions.get(spec.name))
         tables.append(GoldTable(gold, table, own, app_id, embedded=plan))
     return tables

@@ -70,14 +70,14 @@ class SilverOfRun:
     files: Sequence[DataFile]
     rows: pa.Table | None = None
 
-    def in_memory(self, writer: SilverTables) -> SilverOfRun:
-        """Return the same with `rows`, computed from the files when this process has not just written them.
+    def in_memory(self, writer: SilverTables, run: RefineRun) -> SilverOfRun:
+        """Return the same with the `rows` of the run, computed from the files unless this process just wrote them.
 
         Without them when an expression fails on a row: Spark's merge then names the table.
         """
         if self.rows is not None:
             return self
-        handed = writer.inputs.handed_over(writer.silver.read(writer.spark, self.files))
+        handed = writer.inputs.handed_over(writer.silver.read_batches(writer.spark, self.files, *run.batches))
         if failure_of(lambda rows: write_folder(rows, writer.staging), handed):
             return self
         tables = [pq.read_table(path, partitioning=None) for path in parquet_files(writer.staging)]
