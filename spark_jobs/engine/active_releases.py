@@ -80,7 +80,7 @@ class ActiveRelease:
     look_at: float = 0.0
     """When (monotonic seconds) gold tables with an interval are looked at again."""
     is_unpublished: bool = False
-    """Whether such a table was refreshed, and the publication did not follow."""
+    """Whether a run or a refresh failed: its tables may have been committed, and the publication did not follow."""
 
     @property
     def name(self) -> str:
@@ -104,22 +104,31 @@ class ActiveRelease:
         if bounds is None:
             return None
         now = time.time() if refreshing else None
-        return refine(settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now)
+        try:
+            report = refine(settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now)
+        except Exception:
+            self.is_unpublished = True
+            raise
+        self.is_unpublished &= not publishing
+        return report
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
-        """Bring gold tables up to date whose interval is over, and publish them; return whether there was one."""
+        """Bring gold tables up to date whose interval is over; publish them, and what a failed run left unpublished.
+
+        Return whether there was anything.
+        """
         if time.monotonic() < self.look_at:
             return False
         self.look_at = time.monotonic() + LOOK_SECONDS
         try:
             done = refresh_due(self.release, self.lease.epoch, time.time())
         except Exception:
-            # Tables before the one that failed may be refreshed.
             self.is_unpublished = True
             raise
         self.is_unpublished |= done
-        if self.is_unpublished and publishing:
-            publish(settings, publication_of(settings, self.release, refined_batch(self.release)))
+        last = refined_batch(self.release)
+        if self.is_unpublished and publishing and last >= 0:
+            publish(settings, publication_of(settings, self.release, last))
             self.is_unpublished, done = False, True
         return done
 
