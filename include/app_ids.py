@@ -1,5 +1,7 @@
 """App ids: the names of the platform's transactions in Delta logs. `include/ledger/commit_rows.py` reads them."""
 
+_REFRESH = "/refresh"
+
 
 def bronze_app_id(dataset: str, generation: int) -> str:
     """Return the app id of a checkpoint generation's commits to bronze; versions are numbers of micro-batches."""
@@ -9,6 +11,16 @@ def bronze_app_id(dataset: str, generation: int) -> str:
 def release_app_id(dataset: str, release: str, table: str) -> str:
     """Return the app id of a release's commits to `silver`, `rejected` or `gold/<table>`; versions are batches."""
     return f"{dataset}/{release}/{table}"
+
+
+def refresh_app_id(app_id: str) -> str:
+    """Return the app id of the refreshes of a gold table whose runs have this one; versions are batches."""
+    return app_id + _REFRESH
+
+
+def is_refresh(app_id: str | None) -> bool:
+    """Whether commits of an app id are refreshes of a gold table."""
+    return (app_id or "").endswith(_REFRESH)
 
 
 def plan_app_id(dataset: str, release: str, plan: str) -> str:

@@ -17,6 +17,7 @@ from include.ledger.ledger_schema import (
     gold_commits,
     ranges,
     reasons,
+    refreshes,
     runs,
     warnings,
 )
@@ -59,6 +60,8 @@ def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | Non
             return _rejected
         case [_, _, "gold", _]:
             return _gold
+        case [_, _, "gold", _, "refresh"]:
+            return _refresh
         case [_, _, "plan", _]:
             return _correction
         case [_, _, "expiry", _]:
@@ -135,6 +138,13 @@ def _gold(commit: Commit, meta: Metadata) -> list[Row]:
     counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
     gold: Values = {"gold": meta["app_id"].split("/")[3]}
     return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | counts)]
+
+
+def _refresh(commit: Commit, meta: Metadata) -> list[Row]:
+    _, release, _, gold, _ = meta["app_id"].split("/")
+    key: Values = {"dataset": str(meta["dataset"]), "release": release, "gold": gold, "batch": commit.app_version}
+    counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
+    return [Row(refreshes, key | _committed(commit, meta) | counts)]
 
 
 def _correction(commit: Commit, meta: Metadata) -> list[Row]:

@@ -88,6 +88,13 @@ gold_commits = _table(
 )
 """One row per commit of a gold table: rows written, grains inserted or changed, total rows after it."""
 
+refreshes = _table(
+    "refreshes",
+    "dataset:text release:text gold:text batch:int",
+    "epoch version rows grains total committed_at_ms",
+)
+"""One row per commit that brought a gold table up to a batch between two runs; counts as in `gold_commits`."""
+
 publications = _table("publications", "dataset:text release:text batch:int", "published_at_ms", "tables")
 """One row per batch that all tables of a release hold and the publication has passed; `tables`: JSON name → version."""
 
@@ -133,6 +140,7 @@ FACTS = (
     reasons,
     warnings,
     gold_commits,
+    refreshes,
     publications,
     corrections,
     expirations,

@@ -21,6 +21,7 @@ from include.ledger.ledger_schema import (
     expirations,
     gold_commits,
     reasons,
+    refreshes,
     runs,
     totals,
     warnings,
@@ -149,6 +150,7 @@ COUNTED: Mapping[str, Callable[[Values], Iterator[Count]]] = {
     reasons.name: _reason,
     warnings.name: _warning,
     gold_commits.name: _gold,
+    refreshes.name: _gold,
     corrections.name: _correction,
     expirations.name: _expiration,
 }

@@ -115,6 +115,7 @@ class DriverLoop:
             return False
         if refreshed:
             self._resume()
+            project(self.ledger, self.settings, self.dataset)
         return refreshed
 
     def _advance_shadow(self) -> bool:

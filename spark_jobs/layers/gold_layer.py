@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from include.app_ids import refresh_app_id
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import FIRST, LAST
 from include.catalog.pipeline import (
@@ -64,7 +65,6 @@ from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.duckdb_session import duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.table_commits import REFRESH
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
@@ -118,7 +118,7 @@ def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int,
     Raises OwnershipLost, GoldBroken.
     """
     update = refresh_update(writer.silver, held_by(target), upto, now)
-    _commit_update(target, writer, update, (f"{target.app_id}{REFRESH}", upto), facts_of(writer.dataset, epoch))
+    _commit_update(target, writer, update, (refresh_app_id(target.app_id), upto), facts_of(writer.dataset, epoch))
 
 
 def _commit_update(

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from include.app_ids import is_refresh
 from include.clients.delta_log import Commit, commits_descending, commits_following, latest_version
 from include.errors import Terminal
 from spark_jobs.storage.delta_table import Table
-
-REFRESH = "/refresh"
-"""How the app ids of commits end that bring a gold table up to date between two runs."""
 
 
 class CommitMissing(Terminal):
@@ -86,7 +84,7 @@ def latest_patch(table: Table, own: Commit) -> Commit:
     newest = own
     for commit in commits_following(table.spec.path, own.version):
         is_between = not {"plan", "expired"}.isdisjoint(metadata_of(commit))
-        if is_between or (commit.app_id or "").endswith(REFRESH):
+        if is_between or is_refresh(commit.app_id):
             newest = commit
         elif commit.app_id is not None:
             break

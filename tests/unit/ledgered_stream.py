@@ -70,6 +70,11 @@ class Stream:
         path = gold_path(self.settings, self.dataset, self.release, table)
         self._refined(path, f"gold/{table}", (first, last), 5, {"grains": 2, "total": 100 + last})
 
+    def refresh(self, table: str, batch: int, total: int) -> None:
+        """A refresh of a gold table between two runs."""
+        path = gold_path(self.settings, self.dataset, self.release, table)
+        self._refined(path, f"gold/{table}/refresh", (batch, batch), 5, {"grains": 2, "total": total})
+
     def refine(self, first: int, last: int) -> None:
         self.silver(first, last)
         self.rejected(first, last)
