@@ -1,7 +1,7 @@
 """No value of an option or argument ends in a traceback: each is used or refused.
 
 Every command is called once per parameter and hostile value, the other required parameters with harmless values, in an
-empty state folder. Nothing is started, killed or sent: these functions are replaced by a refusal.
+empty state folder. Nothing is started, killed, served or sent: these functions are replaced by a refusal.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HARMLESS = {"partition": "0", "offset": "0", "dataset": "flights", "feed": "flig
 
 
 class OutsideRefused(Terminal):
-    """This test starts, kills and contacts nothing."""
+    """This test starts, kills, serves and contacts nothing."""
 
 
 def refuse(*_: object, **__: object) -> None:
-    raise OutsideRefused("this test starts, kills and contacts nothing", "")
+    raise OutsideRefused("this test starts, kills, serves and contacts nothing", "")
 
 
 # Built once per command, not once per call: half of the time of this module.
@@ -54,8 +54,10 @@ def empty_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for owner, name in ((subprocess, "Popen"), (os, "kill"), (os, "killpg"), (socket.socket, "connect")):
+    for owner, name in ((subprocess, "Popen"), (os, "kill"), (os, "killpg")):
         monkeypatch.setattr(owner, name, refuse)
+    for name in ("connect", "bind"):
+        monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(time, "sleep", refuse)
     monkeypatch.setattr(LazyCommand, "load", LOAD)
     monkeypatch.setattr("include.clients.kafka.AdminClient", refuse)
