@@ -35,6 +35,7 @@ UNSAFE_VALUES = {
     "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
     "spark.sql.casesensitive": "false",
 }
+WEB_ADDRESS = r"^(https?://[\w.-]+(:\d{1,5})?)?$"
 # Spark refuses to start below 450 MiB.
 LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m"}
 
@@ -70,7 +71,7 @@ class Settings(BaseSettings):
     )
     airflow_url: str = Field(
         "",
-        pattern=r"^(https?://[\w.-]+(:\d{1,5})?)?$",
+        pattern=WEB_ADDRESS,
         description="where other containers reach Airflow's web server; empty: all parts are on this machine",
     )
     console: Literal["on", "off"] = Field("on", description="whether headrace up starts the console")
@@ -80,6 +81,11 @@ class Settings(BaseSettings):
     )
     console_port: int = Field(
         0, ge=0, le=65535, description="port of the console; 0: a free port, reused by later starts"
+    )
+    console_url: str = Field(
+        "",
+        pattern=WEB_ADDRESS,
+        description="where browsers reach a console that is a service of its own; empty: the runner starts one",
     )
     console_passwords: Path | None = Field(
         None, description="file of the console's users (headrace console --add-user); empty: it only shows"

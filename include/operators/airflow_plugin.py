@@ -69,11 +69,14 @@ def data_docs(dataset: str, page: str) -> FileResponse:
 
 @pages.get("/console")
 def console() -> RedirectResponse:
-    """Lead to the console, which has another port; 404 while it does not run."""
+    """Lead to the console, which has another port; 404 while the runner's does not run."""
     from include.state.process_states import CONSOLE
     from include.state.run_files import is_alive, read_run_file
 
-    run = read_run_file(load_settings(), CONSOLE)
+    settings = load_settings()
+    if settings.console_url:
+        return RedirectResponse(settings.console_url, 307)
+    run = read_run_file(settings, CONSOLE)
     if run is None or not is_alive(run):
         raise HTTPException(404, "the console does not run; headrace up starts it")
     return RedirectResponse(str(run.extra["page"]), 307)

@@ -30,6 +30,17 @@ def heartbeat_age(path: Path) -> float | None:
     return max(0.0, file_system_now(path.parent) - beaten)
 
 
+def beaten_since_boot(path: Path) -> bool:
+    """Return whether the last sign of life is younger than this boot: no earlier boot of the machine gave it."""
+    age = heartbeat_age(path)
+    return age is not None and age < seconds_since_boot()
+
+
+def seconds_since_boot() -> float:
+    """Return the seconds since this machine was booted, also those of its sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def file_system_now(folder: Path) -> float:
     """Return the time as the file system stamps it: on a network volume this host's clock may be seconds off."""
     try:

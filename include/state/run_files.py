@@ -20,7 +20,7 @@ from include.host.process_place import boot_of, host_name, this_boot, this_place
 from include.host.process_session import session_processes
 from include.paths import run_path
 from include.settings import Settings
-from include.state.heartbeats import EXPIRY, heartbeat_age
+from include.state.heartbeats import EXPIRY, beaten_since_boot, heartbeat_age
 from include.state.json_file import JsonFile
 from include.state.process_states import job_name
 
@@ -94,10 +94,15 @@ def remove_run_file(settings: Settings, name: str) -> None:
 
 
 def is_elsewhere(run: RunFile) -> bool:
-    """Return whether the process is, or was, one of another container or host. An earlier boot of this host is none."""
+    """Return whether the process is, or was, one of another container or host. An earlier boot of this host is none.
+
+    Hosts may have the same name, as the containers of a stack have on each machine.
+    """
     if run.place in ("", this_place()):
         return False
-    return boot_of(run.place) == this_boot() or run.host != host_name()
+    if boot_of(run.place) == this_boot() or run.host != host_name():
+        return True
+    return run.path is not None and beaten_since_boot(run.path)
 
 
 def gives_sign(run: RunFile) -> bool:

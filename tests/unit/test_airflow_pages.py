@@ -61,6 +61,16 @@ def test_unknown_plan_is_not_found(logged_in_client: TestClient, plan: str) -> N
     assert logged_in_client.get(f"/plans/{plan}").status_code == 404
 
 
+def test_console_that_is_a_service_is_found_at_its_address(
+    page_settings: Settings, logged_in_client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert logged_in_client.get("/console", follow_redirects=False).status_code == 404
+    service = page_settings.model_copy(update={"console_url": "http://127.0.0.1:8081"})
+    monkeypatch.setattr(airflow_plugin, "load_settings", lambda: service)
+    answer = logged_in_client.get("/console", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "http://127.0.0.1:8081")
+
+
 QUALITY_RUN = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
 
 

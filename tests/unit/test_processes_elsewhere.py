@@ -24,7 +24,7 @@ from include.settings import Settings
 from include.state.broker_address import NoBroker, bootstrap_servers
 from include.state.desired_streams import desired_stream, request_stream
 from include.state.driver_status import DriverStatus, read_reported_status, status_file
-from include.state.heartbeats import EXPIRY, beat, heartbeat_age
+from include.state.heartbeats import EXPIRY, beat, heartbeat_age, seconds_since_boot
 from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, ProcessState
 from include.state.run_files import (
     ProcessElsewhere,
@@ -94,11 +94,22 @@ def test_process_of_another_place_is_never_signalled(settings: Settings, place: 
 
 
 def test_earlier_boot_of_this_host_is_no_other_place(settings: Settings) -> None:
-    run = record(settings, FLIGHTS, OTHER_MACHINE, host_name())
+    run = record(settings, FLIGHTS, OTHER_MACHINE, host_name(), age=seconds_since_boot() + 1)
     identity = f"{OTHER_MACHINE.partition('/')[0]}/1"
     assert not is_alive(replace(run, identity=identity))
-    run_file(run_path(settings, FLIGHTS)).write(replace(run, identity=identity))
+    run_file(run.path or Path()).write(replace(run, identity=identity))
+    os.utime(run.path or Path(), (time.time() - seconds_since_boot() - 1,) * 2)
     assert observe_stream(settings, "flights").state is ProcessState.CRASHED
+
+
+def test_runner_on_another_machine_with_the_same_host_name_is_waited_for(settings: Settings) -> None:
+    run = record(settings, RUNNER, OTHER_MACHINE, host_name())
+    with pytest.raises(RunnerAlreadyRunning, match=f"pid {os.getpid()} on {host_name()}"):
+        refuse_other_host(settings)
+    with pytest.raises(ProcessElsewhere):
+        terminate(run)
+    os.utime(run_path(settings, RUNNER), (time.time() - EXPIRY - 1,) * 2)
+    refuse_other_host(settings)
 
 
 def test_age_of_a_heartbeat_is_measured_by_the_clock_of_its_file_system(
