@@ -21,24 +21,40 @@ require_engine() {
 
 # The folder is its owner's, so that the file may be readable for the containers' user.
 make_secrets() {
-  [ ! -s "$SECRETS/postgres_password" ] || return 0
+  local name
   install -d -m 700 "$SECRETS"
-  python3 -c 'import secrets; print(secrets.token_urlsafe(24))' >"$SECRETS/postgres_password"
-  chmod 444 "$SECRETS/postgres_password"
+  for name in postgres_password grafana_password; do
+    [ ! -s "$SECRETS/$name" ] || continue
+    python3 -c 'import secrets; print(secrets.token_urlsafe(24))' >"$SECRETS/$name"
+    chmod 444 "$SECRETS/$name"
+  done
 }
 
 # In the order of their bases; layers that did not change take no time.
 build() {
   local image
-  for image in platform runner airflow kafka; do
-    docker build --quiet --tag "headrace-$image:local" --file "infra/$image/Dockerfile" . >/dev/null
-    echo "  image headrace-$image: $(size "headrace-$image:local")"
-  done
+  build_image platform infra/platform
+  build_classes
+  for image in runner airflow kafka; do build_image "$image" "infra/$image"; done
   [ -z "${STAND_INS:-}" ] || for image in infra/stand-ins/*/Dockerfile; do
     image=$(basename "$(dirname "$image")")
-    docker build --quiet --tag "headrace-stand-in-$image:local" --file "infra/stand-ins/$image/Dockerfile" . >/dev/null
-    echo "  image headrace-stand-in-$image: $(size "headrace-stand-in-$image:local")"
+    build_image "stand-in-$image" "infra/stand-ins/$image"
   done
+}
+
+build_image() {
+  local name=headrace-$1:local folder=$2
+  shift 2
+  docker build --quiet --tag "$name" --file "$folder/Dockerfile" "$@" . >/dev/null
+  echo "  image ${name%:local}: $(size "$name")"
+}
+
+# Code is in the image that makes the class archive, but a change of the code leaves the archive valid.
+build_classes() {
+  local layers
+  layers=$(docker image inspect headrace-platform:local --format '{{json .RootFS.Layers}}' | cksum)
+  [ "$(docker image inspect headrace-classes:local --format '{{index .Config.Labels "platform"}}' 2>/dev/null)" != "$layers" ] || return 0
+  build_image classes infra/classes --label "platform=$layers"
 }
 
 size() { docker image inspect "$1" --format '{{.Size}}' | awk '{printf "%.0f MB", $1 / 1e6}'; }
@@ -52,6 +68,7 @@ up() {
   compose up --detach --wait "$@"
   echo "All services are healthy after $(($(date +%s) - began)) s"
   echo "Airflow: http://127.0.0.1:${STACK_AIRFLOW_PORT:-8080}   user admin, password: docker compose exec runner cat /state/airflow/passwords.json"
+  echo "Console: http://127.0.0.1:${STACK_CONSOLE_PORT:-8081}   log in as who docker compose exec console headrace console --add-user NAME adds"
   echo "Commands: docker compose exec runner headrace status"
 }
 
@@ -61,7 +78,7 @@ require_engine
 case $command in
   build) make_secrets && build ;;
   up) up "$@" ;;
-  down) compose down "$@" ;;
+  down) compose --profile '*' down "$@" ;;
   images) docker image ls 'headrace-*' --format 'table {{.Repository}}\t{{.Size}}' ;;
   memory) docker stats --no-stream --format 'table {{.Name}}\t{{.MemUsage}}\t{{.CPUPerc}}' $(compose ps --quiet) ;;
   compose) compose "$@" ;;

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from include.errors import HeadraceError
 from include.settings import CLONE, PREFIX, Settings, reject_unknown
+from infra.stack_provisioning import provisioning_problems
 
 COMPOSE, STAND_INS = "docker-compose.yml", "infra/stand-ins/compose.yaml"
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
@@ -31,15 +32,32 @@ OURS = "headrace-"
 
 def problems(clone: Path) -> list[str]:
     """Return what is wrong with the stack's files below `clone`, one sentence each."""
-    stack = with_defaults(yaml.safe_load((clone / COMPOSE).read_text("utf-8")))
-    stand_ins = with_defaults(yaml.safe_load((clone / STAND_INS).read_text("utf-8")))
-    found = list(unknown_services(stack, stand_ins))
+    stack, stand_ins = (with_defaults(load_compose(clone / name)) for name in (COMPOSE, STAND_INS))
+    found = [*unknown_services(stack, stand_ins), *left_to_a_registry(stack, stand_ins)]
+    found += [f"{COMPOSE}, {what}" for what in provisioning_problems(clone, stack)]
     one_shots = completed_services(stack)
     for name, service in stack["services"].items():
         found += [f"{COMPOSE}, {name}: {what}" for what in service_problems(clone, stack, service, name in one_shots)]
     for path in sorted((clone / "infra").glob("**/Dockerfile")):
         found += [f"{path.relative_to(clone)}: {what}" for what in image_problems(clone, path)]
     return found
+
+
+def load_compose(path: Path) -> Any:
+    """Return a compose file; the tags with which Compose overrides a value instead of adding to it are left out."""
+    return yaml.load(path.read_text("utf-8"), ComposeLoader)  # noqa: S506  (a safe loader)
+
+
+class ComposeLoader(yaml.SafeLoader):
+    """YAML with Compose's tag for lists that replace those of the first file."""
+
+
+def replacing_list(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
+    """Return a list that replaces the one of the first file."""
+    return list(loader.construct_sequence(node, deep=True))
+
+
+ComposeLoader.add_constructor("!override", replacing_list)
 
 
 def with_defaults(value: Any) -> Any:
@@ -59,6 +77,16 @@ def unknown_services(stack: Mapping[str, Any], stand_ins: Mapping[str, Any]) -> 
     for name, service in stack["services"].items():
         for other in set(service.get("depends_on", {})) - known:
             yield f"{COMPOSE}, {name}: depends on {other}, which does not exist"
+
+
+def left_to_a_registry(stack: Mapping[str, Any], stand_ins: Mapping[str, Any]) -> Iterator[str]:
+    """Yield services of official images that have no stand-in and are not left out explicitly."""
+    for name, service in stack["services"].items():
+        instead = stand_ins["services"].get(name, {})
+        built = str(instead.get("image", service["image"])).startswith(OURS)
+        left_out = set(instead.get("profiles", ())) - set(service.get("profiles", ()))
+        if not built and not left_out:
+            yield f"{STAND_INS}: {name} has neither a stand-in nor a profile of its own that leaves it out"
 
 
 def completed_services(stack: Mapping[str, Any]) -> set[str]:

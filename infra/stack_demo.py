@@ -10,16 +10,18 @@ After a crash: the same command continues: nothing is sent twice.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.request import urlopen
 
 from include.errors import HeadraceError, Terminal
 from include.settings import CLONE
-from infra.stack_site import DATASET, StackSite
+from infra.stack_site import AUDITED, DATASET, StackSite, await_that, line_about
 
 COPY = ".stack/datasets"
 STREAM, BACKFILL, REPLAY, RELEASE = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "release"))
@@ -37,32 +39,32 @@ def main() -> int:
     parser.add_argument("--to", default="", metavar="TIME", help="end of the event times [default: the whole year]")
     until = parser.parse_args().to
     copy_datasets()
-    site = StackSite({"STACK_DATASETS": COPY, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
+    chosen = {"STACK_DATASETS": COPY, "COMPOSE_PROFILES": "observability"}
+    site = StackSite({**chosen, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
     steps: list[tuple[str, Callable[[], str]]] = [
-        ("the stack starts", lambda: last_line(site.script("up"), "healthy")),
+        ("the stack starts", lambda: line_about("healthy", site.script("up"))),
         (
             "flights from Kafka to gold",
-            lambda: last_line(site.headrace("demo", *(("--to", until) if until else ())), "balanced"),
+            lambda: line_about("balanced", site.headrace("demo", *(("--to", until) if until else ()))),
         ),
+        ("Prometheus", lambda: scrape(site)),
         ("Airflow keeps the stream", lambda: keep_stream(site)),
         ("backfill of two days", lambda: backfill(site)),
         ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 0, "last_batch": 0})),
         ("release of a changed folder", lambda: release(site)),
         ("status from another container", lambda: f"stream {site.stream_state('airflow-triggerer')}"),
-        ("the ledger on PostgreSQL, rebuilt", lambda: last_line(site.headrace("ledger", "rebuild"))),
-        ("audit", lambda: last_line(site.headrace("audit"))),
+        ("the ledger on PostgreSQL, rebuilt", lambda: line_about("", site.headrace("ledger", "rebuild"))),
+        ("audit", lambda: line_about(AUDITED, site.headrace("audit"))),
     ]
     for name, step in steps:
         began = time.monotonic()
         try:
             outcome = step()
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             print(f"headrace: {name}: {error}", file=sys.stderr)
             return 1
         print(f"{name:32} {time.monotonic() - began:7.1f} s   {outcome}", flush=True)
-    for title, found in (("image", site.sizes()), ("memory", site.memory())):
-        for name, size in found.items():
-            print(f"{title:8} {name:36} {size}")
+    site.print_costs()
     return 0
 
 
@@ -73,10 +75,21 @@ def copy_datasets() -> None:
         shutil.copytree(CLONE / "include" / "datasets", CLONE / COPY, ignore=ignored)
 
 
-def last_line(output: str, about: str = "") -> str:
-    """Return the last line of an output that is about something."""
-    lines = [line.strip() for line in output.splitlines() if line.strip() and about in line]
-    return lines[-1] if lines else ""
+def scrape(site: StackSite) -> str:
+    """Wait until Prometheus has the stream's published batch; every rule is evaluated. Raises StepFailed."""
+    published = "query?query=headrace_published_batch"
+    await_that(lambda: bool(asked(site, published)["result"]), "the stream is scraped", 120)
+    rules = [rule for group in asked(site, "rules")["groups"] for rule in group["rules"]]
+    if not rules or any(rule["health"] != "ok" for rule in rules):
+        raise StepFailed(f"Prometheus cannot evaluate its rules: {rules}")
+    return f"scraped, {len(rules)} rules, firing: {[r['name'] for r in rules if r['state'] == 'firing'] or 'none'}"
+
+
+def asked(site: StackSite, path: str) -> dict[str, Any]:
+    """Return an answer of Prometheus."""
+    port = site.environ.get("STACK_PROMETHEUS_PORT", "9090")
+    with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as answer:
+        return dict(json.loads(answer.read())["data"])
 
 
 def keep_stream(site: StackSite) -> str:
@@ -105,12 +118,8 @@ def backfill(site: StackSite) -> str:
 
 
 def release(site: StackSite) -> str:
-    """Ship a folder with another column in silver."""
-    path = site.datasets / DATASET / "silver.py"
-    text = path.read_text("utf-8")
-    if "is_short" not in text:
-        added = '.select(*accepted.columns, "stage", F.length("dest").alias("is_short"), "airline",'
-        path.write_text(text.replace('.select(*accepted.columns, "stage", "airline",', added), "utf-8")
+    """Ship a folder with another column in silver, an addition, which needs no approval."""
+    site.add_column()
     return finished(site, RELEASE, {})
 
 

@@ -1,13 +1,13 @@
 """Faults of the compose stack under load: after each, every record is accounted for and gold equals an oracle.
 
-    python -m infra.stack_faults [--only kill,pause]   (`make stack-faults`)
+    python -m infra.stack_faults [--only kill,pause] [--fresh]   (`make stack-faults`)
 
-Reads / Writes: the stack, with volumes of its own project; .stack/faults/, a copy of the datasets.
+Reads / Writes: the stack, with ports and volumes of its own project; .stack/faults/, a copy of the datasets.
 Guarantee: it exits 0 only when after each fault the audit balances and gold equals the oracle.
-After a crash: the same command continues with the next days of flights.
+After a crash: the same command continues with the next days of flights, as a second run does.
 
-While a fault lasts, three days of flights are sent by a container of their own. Recovery: from the end of the fault
-until gold holds everything.
+While a fault lasts, days of flights are sent by a container of their own. Recovery: from the end of the fault until
+gold holds all that Kafka had then.
 """
 
 from __future__ import annotations
@@ -19,29 +19,35 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from include.errors import HeadraceError, Terminal
 from include.settings import CLONE
+from infra.stack_load import FIRST, Load
 from infra.stack_oracle import departures_by_carrier
-from infra.stack_site import DATASET, CommandFailed, StackSite, await_that
+from infra.stack_site import DATASET, CommandFailed, StackSite, await_that, line_about
 
-FOLDER = ".stack/faults"
-FIRST = datetime(2013, 1, 1)  # noqa: DTZ001  (days of the feed, which are UTC)
-DAYS, RATE, LASTING = 3, 120, 60.0
-LOAD = "headrace-load"
-FINISHED = "which is finished"
+PROJECT, FOLDER = "headrace-faults", ".stack/faults"
+# Other ports than the stack's, which may run next to it.
+PORTS = {"AIRFLOW": "8090", "KAFKA": "9095", "CONSOLE": "8091", "PROMETHEUS": "9097", "ALERTMANAGER": "9098"}
+LASTING = 60.0
+# Events a second of two days: the load lasts somewhat longer than a fault of a minute, or half a minute.
+SLOW, FAST = 75, 160
 # Megabytes; a larger volume is not one that this script made.
 LARGEST_VOLUME = 8000
-EATERS = "for i in $(seq 60); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
-SERVICES = (
+# With them the container is over its limit while the driver lives, and below it when the driver is gone.
+EATERS = "for i in $(seq 40); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
+CORE = (
     *("kafka", "postgres", "runner", "airflow-apiserver", "airflow-scheduler"),
-    *("airflow-dag-processor", "airflow-triggerer"),
+    *("airflow-dag-processor", "airflow-triggerer", "console"),
 )
+OBSERVERS = ("metrics", "prometheus", "alertmanager")
+# What the images of this repository run, in the order of a roll-out.
+OURS = (*CORE[2:], OBSERVERS[0])
 GOLD = "select carrier, sum(departed)::bigint as departed from gold.carrier_hours group by carrier having departed > 0"
 
 
@@ -59,82 +65,83 @@ class NotEqual(Terminal):
     """After a fault a record is missing, or gold differs from the oracle."""
 
 
-@dataclass
-class FaultRun:
-    """The stack under load, and how far the feed was sent."""
+@dataclass(frozen=True)
+class Fault:
+    """What happens, and how fast events are sent meanwhile."""
 
-    site: StackSite
-    until: datetime = field(default=FIRST)
+    name: str
+    happen: Callable[[], None]
+    rate: int = FAST
 
-    def under(self, name: str, fault: Callable[[], None]) -> None:
-        """Send days of flights while the fault happens; then wait, audit, compare, and print the recovery time."""
+    def survive(self, site: StackSite, load: Load) -> None:
+        """Let it happen under load; then wait, audit, compare, and print the recovery time."""
         began = time.monotonic()
-        with self.load():
+        with load.days(self.rate):
             time.sleep(5)
-            fault()
+            self.happen()
             over = time.monotonic()
-        self.site.headrace("wait", "--caught-up", "--dataset", DATASET, "--timeout", "600")
-        recovered = time.monotonic() - over
-        await_that(lambda: all(map(self.site.is_healthy, SERVICES)), "every service is healthy", 300)
-        self.require_equal()
-        lasted = over - began
+            await_that(lambda: has_recovered(site, time.monotonic() - over), "gold holds what Kafka had", 600)
+            recovered = time.monotonic() - over
+        site.headrace("wait", "--caught-up", "--dataset", DATASET, "--timeout", "600")
+        await_that(lambda: site.are_healthy(*CORE, *OBSERVERS), "every service is healthy", 300)
+        require_equal(site, load)
         print(
-            f"{name:44} fault {lasted:6.1f} s   recovered after {recovered:6.1f} s   balanced, as the oracle",
+            f"{self.name:38} fault {over - began - 5:6.1f} s   recovered after {recovered:5.1f} s   "
+            f"balanced, as the oracle   {time.monotonic() - began:6.1f} s in all",
             flush=True,
         )
 
-    @contextmanager
-    def load(self) -> Iterator[None]:
-        """Send the next days by a container of their own; at the end, wait until all of it is sent."""
-        since, self.until = self.until, self.until + timedelta(days=DAYS)
-        words = [
-            "produce",
-            DATASET,
-            "--from",
-            f"{since:%F}",
-            "--to",
-            f"{self.until:%F}",
-            "--rate",
-            str(RATE),
-            "--quiet",
-        ]
-        words += ["--manifest", f"/state/load-{since:%F}.jsonl"]
-        sending = ("run", "--rm", "--no-deps", "-T", "--name", LOAD)
-        with suppress(CommandFailed):
-            self.site.run("docker", "rm", "--force", LOAD)
-        self.site.compose(*sending, "--detach", "runner", "headrace", *words)
-        yield
-        with_container = ("docker", "ps", "--quiet", "--filter", f"name={LOAD}")
-        await_that(lambda: not self.site.run(*with_container).strip(), "the load is sent", 300)
-        # What an interrupted sender did not deliver is sent now; the manifest of a finished one is refused.
-        try:
-            self.site.compose(*sending, "runner", "headrace", *words)
-        except CommandFailed as error:
-            if FINISHED not in error.output:
-                raise
 
-    def require_equal(self) -> None:
-        """Raise NotEqual unless the audit balances and gold equals the oracle."""
-        if not self.site.is_balanced():
-            raise NotEqual(self.site.headrace("audit", "--dataset", DATASET))
-        rows = json.loads(self.site.headrace("query", GOLD, "--format", "json"))
-        found = {row["carrier"]: row["departed"] for row in rows}
-        expected = departures_by_carrier(FIRST, self.until)
-        if found != expected:
-            raise NotEqual(f"gold has {found}, the oracle {expected}")
+def has_recovered(site: StackSite, seconds: float) -> bool:
+    """Return whether gold holds everything that is in Kafka for longer than `seconds`."""
+    with suppress(CommandFailed, KeyError, ValueError):
+        lag = site.status()["datasets"][DATASET]["lag"]["seconds"]
+        return lag is not None and float(lag) < seconds
+    return False
+
+
+def require_equal(site: StackSite, load: Load) -> None:
+    """Raise NotEqual unless the audit balances and gold equals the oracle."""
+    if not site.is_balanced():
+        raise NotEqual(site.headrace("audit", "--dataset", DATASET))
+    rows = json.loads(site.headrace("query", GOLD, "--format", "json"))
+    found = {row["carrier"]: row["departed"] for row in rows}
+    expected = departures_by_carrier(FIRST, load.until)
+    if found != expected:
+        raise NotEqual(f"gold has {found}, the oracle {expected}")
 
 
 def small_volume() -> str:
     """Return the device of the volume for the state folder: a file of 4 GB with a file system. Needs root."""
-    image = CLONE / FOLDER / "state.img"
+    image, device = CLONE / FOLDER / "state.img", CLONE / FOLDER / "state.device"
     if not image.exists():
         image.parent.mkdir(parents=True, exist_ok=True)
         with image.open("wb") as file:
             file.truncate(4 << 30)
         subprocess.run(["mkfs.ext4", "-q", "-E", "root_owner=10001:10001", image], check=True)
-    found = subprocess.run(["losetup", "--associated", image], check=True, capture_output=True, text=True).stdout
-    command = ["losetup", "--find", "--show", str(image)]
-    return found.partition(":")[0] or subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    found = loop_devices(image)
+    device.unlink(missing_ok=True)
+    # The volume keeps the name of its device; the number of the loop device is another one after a boot.
+    device.symlink_to(found[0] if found else output("losetup", "--find", "--show", str(image)).strip())
+    return str(device)
+
+
+def loop_devices(image: Path) -> list[str]:
+    """Return the loop devices of a file."""
+    return [line.partition(":")[0] for line in output("losetup", "--associated", str(image)).splitlines()]
+
+
+def output(*words: str) -> str:
+    """Return what a command of the system prints."""
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def remove(site: StackSite) -> None:
+    """Remove the containers, volumes, datasets and device of earlier runs."""
+    site.script("down", "--volumes")
+    for device in loop_devices(CLONE / FOLDER / "state.img"):
+        output("losetup", "--detach", device)
+    shutil.rmtree(CLONE / FOLDER, ignore_errors=True)
 
 
 def start_stream(site: StackSite) -> None:
@@ -144,17 +151,18 @@ def start_stream(site: StackSite) -> None:
     await_that(lambda: site.stream_state() == "running", "the stream runs", 600)
 
 
-def kill(site: StackSite, service: str) -> None:
-    """Kill a container and start it again."""
-    site.run("docker", "kill", site.container(service))
+def kill(site: StackSite, *services: str) -> None:
+    """Kill containers and start them again."""
+    containers = [site.container(service) for service in services]
+    site.run("docker", "kill", *containers)
     time.sleep(3)
-    site.run("docker", "start", site.container(service))
-    await_that(lambda: site.is_healthy(service), f"{service} is healthy", 300)
+    site.run("docker", "start", *containers)
+    await_that(lambda: site.are_healthy(*services), f"{', '.join(services)}: healthy", 300)
 
 
 def cut_off(site: StackSite) -> None:
     """Take Kafka off the network for a minute."""
-    kafka, network = site.container("kafka"), "headrace-faults_default"
+    kafka, network = site.container("kafka"), f"{PROJECT}_default"
     site.run("docker", "network", "disconnect", network, kafka)
     time.sleep(LASTING)
     site.run("docker", "network", "connect", "--alias", "kafka", network, kafka)
@@ -191,7 +199,7 @@ def fill_volume(site: StackSite) -> None:
     time.sleep(LASTING / 2)
     site.compose("exec", "-T", "runner", "rm", "/state/logs/filler")
     # What was given up for want of space starts again.
-    site.headrace("up", DATASET)
+    start_stream(site)
 
 
 def down_and_up(site: StackSite) -> None:
@@ -202,51 +210,75 @@ def down_and_up(site: StackSite) -> None:
 
 def roll_out(site: StackSite) -> None:
     """Rebuild the images with a changed dataset, replace one service after the other, then ship the release."""
-    path = site.datasets / DATASET / "silver.py"
-    text = path.read_text("utf-8")
-    path.write_text(
-        text.replace('"stage", "airline",', '"stage", F.length("dest").alias("dest_length"), "airline",'), "utf-8"
-    )
+    site.add_column()
     (CLONE / "infra" / "runner" / "rolled_out").write_text(f"{time.time()}\n")
     try:
         site.script("build")
-        for service in SERVICES[2:]:
+        for service in OURS:
             site.compose("up", "--detach", "--no-deps", "--wait", "--force-recreate", service)
     finally:
         (CLONE / "infra" / "runner" / "rolled_out").unlink()
     site.headrace("release", "run", "--dataset", DATASET, service="airflow-scheduler", within=900)
 
 
+def faults_of(site: StackSite) -> Sequence[Fault]:
+    """Return the faults in their order."""
+    return (
+        *(Fault(f"kill {name}", partial(kill, site, name)) for name in CORE),
+        Fault(f"kill {', '.join(OBSERVERS)}", partial(kill, site, *OBSERVERS)),
+        Fault("kafka off its network for a minute", partial(cut_off, site), SLOW),
+        Fault("kafka paused for a minute", partial(pause, site, "kafka"), SLOW),
+        Fault("runner paused for a minute", partial(pause, site, "runner"), SLOW),
+        Fault("memory limit of runner hit", partial(hit_memory_limit, site)),
+        Fault("volume full for half a minute", partial(fill_volume, site)),
+        Fault("compose down and up", partial(down_and_up, site), SLOW),
+        Fault("images rebuilt and rolled out", partial(roll_out, site), SLOW),
+    )
+
+
+def faults_site() -> StackSite:
+    """Return the site of the faults: a project, ports and, for root, a small volume of their own."""
+    environ = {"COMPOSE_PROJECT_NAME": PROJECT, "COMPOSE_PROFILES": "observability"}
+    environ |= {"STACK_DATASETS": f"{FOLDER}/datasets"} | {f"STACK_{name}_PORT": port for name, port in PORTS.items()}
+    if os.geteuid() == 0:
+        device = str(CLONE / FOLDER / "state.device")
+        environ |= {"STACK_OVERRIDE": "infra/stand-ins/small_volume.yaml", "STACK_STATE_DEVICE": device}
+    return StackSite({**environ, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
+
+
+def start(site: StackSite) -> None:
+    """Start the stack and the stream."""
+    if os.geteuid() == 0:
+        small_volume()
+    if not site.datasets.exists():
+        shutil.copytree(CLONE / "include" / "datasets", site.datasets, ignore=shutil.ignore_patterns("__pycache__"))
+    print(line_about("healthy", site.script("up")), flush=True)
+    start_stream(site)
+
+
 def main() -> int:
     """Run every fault, or those whose names contain a word of `--only`; return 1 at the first that is not survived."""
     parser = argparse.ArgumentParser(description="Faults of the compose stack under load.")
     parser.add_argument("--only", default="", help="comma-separated words of the names of faults")
-    only = [word for word in parser.parse_args().only.split(",") if word]
-    environ = {"COMPOSE_PROJECT_NAME": "headrace-faults", "STACK_DATASETS": f"{FOLDER}/datasets"}
-    if os.geteuid() == 0:
-        environ |= {"STACK_OVERRIDE": "infra/stand-ins/small_volume.yaml", "STACK_STATE_DEVICE": small_volume()}
-    site = StackSite({**environ, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
-    if not site.datasets.exists():
-        shutil.copytree(CLONE / "include" / "datasets", site.datasets, ignore=shutil.ignore_patterns("__pycache__"))
-    faults: dict[str, Callable[[], None]] = {f"kill {name}": partial(kill, site, name) for name in SERVICES}
-    faults |= {
-        "kafka off its network for a minute": lambda: cut_off(site),
-        "kafka paused for a minute": lambda: pause(site, "kafka"),
-        "runner paused for a minute": lambda: pause(site, "runner"),
-        "memory limit of runner hit": lambda: hit_memory_limit(site),
-        "volume full for half a minute": lambda: fill_volume(site),
-        "compose down and up": lambda: down_and_up(site),
-        "images rebuilt and rolled out": lambda: roll_out(site),
-    }
+    parser.add_argument("--fresh", action="store_true", help="remove the containers and volumes of earlier runs first")
+    given = parser.parse_args()
+    only, site = [word for word in given.only.split(",") if word], faults_site()
+    chosen = [fault for fault in faults_of(site) if not only or any(word in fault.name for word in only)]
     try:
-        site.script("up")
-        start_stream(site)
-        run = FaultRun(site)
-        for name, fault in faults.items():
-            if not only or any(word in name for word in only):
-                run.under(name, fault)
-    except (HeadraceError, CommandFailed) as error:
+        if given.fresh:
+            remove(site)
+        start(site)
+        load = Load.continued(site, len(chosen))
+        print(f"the flights from {load.until:%F} on, two days for each of {len(chosen)} faults", flush=True)
+        for fault in chosen:
+            fault.survive(site, load)
+        site.print_costs()
+        site.script("down")
+    except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
+        print(
+            f"  the containers were left as they are → COMPOSE_PROJECT_NAME={PROJECT} make stack-down", file=sys.stderr
+        )
         return 1
     return 0
 

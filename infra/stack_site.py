@@ -23,6 +23,8 @@ from include.settings import CLONE
 USER = "admin"
 DATASET = "flights"
 AUDITED = "balanced"
+# As the shell's `timeout`.
+TIMED_OUT = 124
 
 
 class CommandFailed(Terminal):
@@ -45,10 +47,13 @@ class StackSite:
 
     def run(self, *words: str, within: float = 900.0) -> str:
         """Run a command in the clone and return its output. Raises CommandFailed."""
-        done = subprocess.run(
-            words, cwd=CLONE, env={**os.environ, **self.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=within, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                words, cwd=CLONE, env={**os.environ, **self.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=within, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise CommandFailed(words, TIMED_OUT, f"it was ended after {within:.0f} s\n{error.output or ''}") from error
         if done.returncode:
             raise CommandFailed(words, done.returncode, done.stdout)
         return done.stdout
@@ -69,11 +74,12 @@ class StackSite:
         """Return the id of a service's container."""
         return self.compose("ps", "--all", "--quiet", service).split()[-1]
 
-    def is_healthy(self, service: str) -> bool:
-        """Return whether Docker reports a service healthy."""
-        with suppress(CommandFailed, IndexError):
-            state = json.loads(self.run("docker", "inspect", "--format", "{{json .State}}", self.container(service)))
-            return bool(state["Running"] and state.get("Health", {}).get("Status") == "healthy")
+    def are_healthy(self, *services: str) -> bool:
+        """Return whether each of the services runs and Docker reports it healthy."""
+        with suppress(CommandFailed):
+            lines = self.compose("ps", "--all", "--format", "json").splitlines()
+            found = {container["Service"]: container for container in map(json.loads, lines)}
+            return all(found.get(name, {}).get("Health") == "healthy" for name in services)
         return False
 
     def status(self, service: str = "runner") -> dict[str, Any]:
@@ -103,6 +109,20 @@ class StackSite:
         """The folder of datasets that is mounted."""
         return CLONE / self.environ["STACK_DATASETS"]
 
+    def add_column(self) -> None:
+        """Add a column to silver of the dataset in the mounted folder: a change that is only an addition."""
+        path = self.datasets / DATASET / "silver.py"
+        text, before = path.read_text("utf-8"), '*accepted.columns, "stage",'
+        assert before in text, f"{path} has no {before}"
+        added = f'{before} F.length("dest").alias("length_{text.count("F.length")}"),'
+        path.write_text(text.replace(before, added), "utf-8")
+
+    def print_costs(self) -> None:
+        """Print the size of each image and the memory of each container."""
+        for title, found in (("image", self.sizes()), ("memory", self.memory())):
+            for name, size in found.items():
+                print(f"{title:8} {name:36} {size}")
+
     def memory(self) -> dict[str, str]:
         """Return the memory that each container uses."""
         ids = self.compose("ps", "--quiet").split()
@@ -113,6 +133,12 @@ class StackSite:
         """Return the size of each image of ours; layers are shared."""
         lines = self.run("docker", "image", "ls", "headrace-*", "--format", "{{.Repository}} {{.Size}}").splitlines()
         return dict(line.split() for line in lines)
+
+
+def line_about(words: str, output: str) -> str:
+    """Return the last line of an output that contains the words, "" when none does."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and words in line]
+    return lines[-1] if lines else ""
 
 
 def await_that(holds: Callable[[], bool], what: str, within: float = 300.0) -> float:
