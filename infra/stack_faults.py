@@ -29,7 +29,7 @@ from include.errors import HeadraceError, Terminal
 from include.settings import CLONE
 from infra.stack_load import FIRST, Load
 from infra.stack_oracle import departures_by_carrier
-from infra.stack_site import DATASET, CommandFailed, StackSite, await_that, line_about
+from infra.stack_site import DATASET, CommandFailed, StackSite, await_that, await_value, line_about
 
 PROJECT, FOLDER = "headrace-faults", ".stack/faults"
 # Other ports than the stack's, which may run next to it.
@@ -80,7 +80,7 @@ class Fault:
             time.sleep(5)
             self.happen()
             over = time.monotonic()
-            await_that(lambda: has_recovered(site, time.monotonic() - over), "gold holds what Kafka had", 600)
+            await_published(site)
             recovered = time.monotonic() - over
         site.headrace("wait", "--caught-up", "--dataset", DATASET, "--timeout", "600")
         await_that(lambda: site.are_healthy(*CORE, *OBSERVERS), "every service is healthy", 300)
@@ -92,12 +92,10 @@ class Fault:
         )
 
 
-def has_recovered(site: StackSite, seconds: float) -> bool:
-    """Return whether gold holds everything that is in Kafka for longer than `seconds`."""
-    with suppress(CommandFailed, KeyError, ValueError):
-        lag = site.status()["datasets"][DATASET]["lag"]["seconds"]
-        return lag is not None and float(lag) < seconds
-    return False
+def await_published(site: StackSite) -> None:
+    """Wait until gold holds all records that Kafka has now, or as soon as Kafka answers."""
+    sent = await_value(site.sent_records, "Kafka answers")
+    await_that(lambda: site.published_records() >= sent, f"gold holds {sent} records", 600)
 
 
 def require_equal(site: StackSite, load: Load) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from include.clients.airflow_rest import AirflowRest
 from include.errors import Terminal, Transient
@@ -25,6 +25,7 @@ DATASET = "flights"
 AUDITED = "balanced"
 # As the shell's `timeout`.
 TIMED_OUT = 124
+Answer = TypeVar("Answer")
 
 
 class CommandFailed(Terminal):
@@ -91,6 +92,21 @@ class StackSite:
         found = {process["name"]: process["state"] for process in self.status(service)["processes"]}
         return str(found[f"stream:{DATASET}"])
 
+    def sent_records(self) -> int | None:
+        """Return how many records the topic has, None while Kafka or the runner's container does not answer."""
+        with suppress(CommandFailed):
+            found = self.status()["datasets"][DATASET]["rows"]["kafka"]
+            return None if found is None else int(found)
+        return None
+
+    def published_records(self) -> int:
+        """Return how many records of the topic the publication covers; 0 while the container does not answer."""
+        path = f"/state/warehouse/{DATASET}/publication.json"
+        with suppress(CommandFailed):
+            found = json.loads(self.compose("exec", "-T", "runner", "cat", path))
+            return sum(map(int, found["offsets"].values()))
+        return 0
+
     def is_balanced(self) -> bool:
         """Return whether the audit balances every record."""
         with suppress(CommandFailed):
@@ -141,11 +157,16 @@ def line_about(words: str, output: str) -> str:
     return lines[-1] if lines else ""
 
 
-def await_that(holds: Callable[[], bool], what: str, within: float = 300.0) -> float:
-    """Wait until `holds`; return after how many seconds. Raises NotReached."""
+def await_that(holds: Callable[[], bool], what: str, within: float = 300.0) -> None:
+    """Wait until `holds`. Raises NotReached."""
+    await_value(lambda: holds() or None, what, within)
+
+
+def await_value(ask: Callable[[], Answer | None], what: str, within: float = 300.0) -> Answer:
+    """Ask until there is an answer, and return it. Raises NotReached."""
     began = time.monotonic()
-    while not holds():
+    while (answer := ask()) is None:
         if time.monotonic() > began + within:
             raise NotReached(f"{within:.0f} s passed before {what}")
         time.sleep(0.5)
-    return time.monotonic() - began
+    return answer
