@@ -78,14 +78,14 @@ def copy_datasets() -> None:
 def scrape(site: StackSite) -> str:
     """Wait until Prometheus has the stream's published batch; every rule is evaluated. Raises StepFailed."""
     published = "query?query=headrace_published_batch"
-    await_that(lambda: bool(asked(site, published)["result"]), "the stream is scraped", 120)
-    rules = [rule for group in asked(site, "rules")["groups"] for rule in group["rules"]]
+    await_that(lambda: bool(answer_of(site, published)["result"]), "the stream is scraped", 120)
+    rules = [rule for group in answer_of(site, "rules")["groups"] for rule in group["rules"]]
     if not rules or any(rule["health"] != "ok" for rule in rules):
         raise StepFailed(f"Prometheus cannot evaluate its rules: {rules}")
     return f"scraped, {len(rules)} rules, firing: {[r['name'] for r in rules if r['state'] == 'firing'] or 'none'}"
 
 
-def asked(site: StackSite, path: str) -> dict[str, Any]:
+def answer_of(site: StackSite, path: str) -> dict[str, Any]:
     """Return an answer of Prometheus."""
     port = site.environ.get("STACK_PROMETHEUS_PORT", "9090")
     with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as answer:
