@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.host.ports import LOOPBACK, chosen_port
+from include.host.ports import LOOPBACK, chosen_port, refuse_unusable_host
 from include.settings import InvalidSetting, Settings, load_settings
 
 
@@ -30,6 +30,7 @@ def console(
         return
     from include.console.console_server import refuse_exposed, serve
 
+    refuse_unusable_host(host, "console")
     refuse_exposed(settings, host)
     chosen = chosen_port(0, settings.console_port if port is None else port, "console", "--port")
     text = f"console: http://{host}:{chosen}   (Ctrl-C ends it)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from include.host.ports import LOOPBACK, chosen_port
+from include.host.ports import LOOPBACK, chosen_port, refuse_unusable_host
 from include.settings import load_settings
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def metrics(
         registry.register(OneAtATime(settings))
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
+    refuse_unusable_host(host, "metrics endpoint")
     chosen = chosen_port(0, settings.metrics_port if port is None else port, "metrics", "--port")
     text = f"metrics: http://{host}:{chosen}/metrics   (Ctrl-C ends it)"
     Console(soft_wrap=True).print(text, highlight=False, markup=False)

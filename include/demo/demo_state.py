@@ -32,6 +32,7 @@ STATE_FOLDERS = (
     "quality",
     "audits",
     "console",
+    "metrics",
     "analyses",
     "removed",
     "spill",

@@ -72,8 +72,10 @@ def _first_centres(declared: analyses.KMeans, scaled: DataFrame) -> Centres:
 def next_centres(points: DataFrame, centres: Centres) -> Centres:
     """Return the mean of the points nearest to each centre; a centre without points stays."""
     means = F.array(*(F.avg(F.col(POINT)[place]) for place in range(len(centres[0]))))
-    found = points.groupBy(_nearest(centres).alias("_cluster")).agg(means.alias("_mean")).collect()
-    moved = {int(row["_cluster"]): [float(value) for value in row["_mean"]] for row in found}
+    found = points.groupBy(_nearest(centres).alias("_cluster")).agg(means.alias("_mean"))
+    pairs = F.map_from_entries(F.collect_list(F.struct("_cluster", "_mean")))
+    row = found.agg(pairs.alias("_means")).first()
+    moved: dict[int, list[float]] = row["_means"] if row else {}
     return [moved.get(number, centre) for number, centre in enumerate(centres)]
 
 

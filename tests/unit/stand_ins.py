@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from include.process_control.reconcile import Policy
 from include.process_control.runner import Runner
 from include.settings import Settings
 from include.state.desired_streams import request_stream
+from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import BROKER, CONSOLE, METRICS, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
 from include.status.process_status import observe_stream
@@ -61,6 +63,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
     while True: server.accept()[0].close()
 """
 QUICK = Policy(first_pause=0.05, longest_pause=0.2, drain_within=5.0, healthy_after=60.0)
+
+
+def report_progress(settings: Settings, name: str) -> None:
+    """Write the report of a process that makes progress; it has the pid of this one, which may be hours old."""
+    now = datetime.now(UTC)
+    status_file(settings, name).write(DriverStatus("running", pid=os.getpid(), at=now, progress_at=now))
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from include.cli.lazy_group import LazyCommand
 from include.cli.main import COMMANDS, main
@@ -56,8 +58,8 @@ def empty_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.chdir(tmp_path)
     for owner, name in ((subprocess, "Popen"), (os, "kill"), (os, "killpg")):
         monkeypatch.setattr(owner, name, refuse)
-    for name in ("connect", "bind"):
-        monkeypatch.setattr(socket.socket, name, refuse)
+    for owner, name in ((socket.socket, "connect"), (socketserver.TCPServer, "server_activate"), (uvicorn, "run")):
+        monkeypatch.setattr(owner, name, refuse)
     monkeypatch.setattr(time, "sleep", refuse)
     monkeypatch.setattr(LazyCommand, "load", LOAD)
     monkeypatch.setattr("include.clients.kafka.AdminClient", refuse)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stand_ins import report_progress
 
 from include.host.process_place import host_name, this_boot, this_place
 from include.paths import run_path
@@ -73,9 +74,7 @@ def test_own_run_files_name_their_place(settings: Settings) -> None:
 
 def test_process_elsewhere_lives_as_long_as_its_heartbeat(settings: Settings, place: str) -> None:
     record(settings, FLIGHTS, place)
-    status_file(settings, FLIGHTS).write(
-        DriverStatus("running", pid=os.getpid(), at=datetime.now(UTC), progress_at=datetime.now(UTC))
-    )
+    report_progress(settings, FLIGHTS)
     status = observe_stream(settings, "flights")
     assert (status.state, status.pid) == (ProcessState.RUNNING, os.getpid())
     os.utime(run_path(settings, FLIGHTS), (time.time() - EXPIRY - 5,) * 2)
@@ -212,6 +211,7 @@ def test_up_starts_no_runner_that_is_a_service(settings: Settings) -> None:
     with pytest.raises(NoRunner, match="docker compose up -d runner"):
         up_runner(service, lambda line: None)
     record(settings, RUNNER)
+    report_progress(settings, RUNNER)
     lines = list[str]()
     up_runner(service, lines.append)
     assert lines == [f"runner: already running, pid {os.getpid()}"]
@@ -220,6 +220,7 @@ def test_up_starts_no_runner_that_is_a_service(settings: Settings) -> None:
 def test_down_leaves_a_runner_that_is_a_service_and_releases_its_streams(settings: Settings) -> None:
     service = settings.model_copy(update={"runner": "service"})
     record(settings, RUNNER)
+    report_progress(settings, RUNNER)
     request_stream(settings, "flights", "test")
     down(service, lambda line: None)
     desired = desired_stream(settings, "flights")

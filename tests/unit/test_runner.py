@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stand_ins import StandIns
+from stand_ins import StandIns, report_progress
 
 from include.host.ports import PortInUse
 from include.paths import desired_path, run_path, status_path
@@ -40,6 +40,7 @@ def settings(two_datasets: Settings) -> Settings:
 def runner_run_file(settings: Settings) -> None:
     """Register this process as the runner."""
     write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv))
+    report_progress(settings, RUNNER)
 
 
 def run_of(settings: Settings, name: str) -> RunFile:
