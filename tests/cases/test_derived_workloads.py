@@ -66,6 +66,7 @@ def followed(spark: SparkSession, folder: Path, names: tuple[str, ...], batches:
     return settings
 
 
+@pytest.mark.extended
 def test_lines_and_orders_in_any_order_give_the_revenue_of_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
     followed(spark, tmp_path / "state", ("order_revenue", "customer_revenue"), 2, seed=1)
 

@@ -91,7 +91,7 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
     return {name: rows.sort(rows.columns[:2]) for name, rows in kept.items()}
 
 
-@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_duckdb_merges_gold_as_spark_does(spark: SparkSession, tmp_path: Path, cut: bool) -> None:
     found = []
     for by_spark in (False, True):

@@ -16,6 +16,7 @@ from spark_jobs.engine import learned_models
 from spark_jobs.engine.learned_models import clustered, recommended
 
 
+@pytest.mark.extended
 def test_clusters_that_lie_apart_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(1)
     centres = {"a": (0.0, 0.0, 6), "b": (50.0, 5000.0, 4), "c": (-50.0, 5000.0, 2)}
@@ -58,6 +59,7 @@ def test_killed_clustering_continues_after_its_last_iteration(
     assert (found.collect(), again) == (whole.collect(), figures)
 
 
+@pytest.mark.extended
 def test_users_of_the_ad_events_get_campaigns_that_they_like(spark: SparkSession, tmp_path: Path) -> None:
     counts, campaign_of = Counter[tuple[str, str, str]](), dict(ads())
     for value in ad_frame()["value"]:

@@ -96,14 +96,22 @@ def test_patch_interrupted_at_each_step_is_finished_by_next_owner(patcher: Slice
     release, before = patcher.production, visible(patcher.production)
     expected = from_scratch(patcher, lower_distance, BATCHES)
     patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
-    apply, revert = apply_and_revert_requests(release, patch)
+    apply, _ = apply_and_revert_requests(release, patch)
     crash_at_every_step(release, apply, (before, expected))
     release.restart()
     versions = release.versions()
     assert not execute_until(release, apply, None)
     release.restart()
     assert release.versions() == versions
-    crash_at_every_step(release, revert, (expected, before))
+
+
+@pytest.mark.extended
+def test_reverted_patch_interrupted_at_each_step_is_finished_by_next_owner(patcher: SlicePatcher) -> None:
+    release, before = patcher.production, visible(patcher.production)
+    patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
+    apply, revert = apply_and_revert_requests(release, patch)
+    assert not execute_until(release, apply, None)
+    crash_at_every_step(release, revert, (visible(release), before))
 
 
 def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:

@@ -80,6 +80,7 @@ def test_one_run_joins_batches_of_two_versions(patcher: SlicePatcher) -> None:
     assert airlines(other) == [*BEFORE, *AFTER]
 
 
+@pytest.mark.extended
 def test_rebuild_changes_rows_only_with_current_reference_tables(patcher: SlicePatcher) -> None:
     release = patcher.production
     release.refine(3, 3)

@@ -130,6 +130,7 @@ def test_duplicate_is_accepted_when_its_winner_is_rejected(patcher: SlicePatcher
     assert visible(patcher.production) == before
 
 
+@pytest.mark.extended
 def test_key_that_moves_to_another_window_leaves_the_old_one(patcher: SlicePatcher) -> None:
     before = visible(patcher.production)
     wrong, rebuilt, _ = patcher.rebuild(WHOLE_HISTORY, delay_united)

@@ -36,6 +36,7 @@ def read_while_publications_move(site: Site, plan: str, sums: tuple[int, int]) -
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.extended
 def test_release_is_built_promoted_and_rolled_back_while_streaming(site: Site) -> None:
     driver = site.start_driver()
     site.send(400)

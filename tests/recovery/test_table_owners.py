@@ -39,7 +39,8 @@ def assert_second_is_refused(site: Site, first: Driver) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [pytest.param(Step.SILVER_WRITTEN, marks=pytest.mark.extended), Step.BRONZE_STARTED])
+@pytest.mark.extended
+@pytest.mark.parametrize("step", [Step.SILVER_WRITTEN, Step.BRONZE_STARTED])
 def test_suspended_owner_is_refused(site: Site, step: Step) -> None:
     first = site.start_driver(f"stop:{step}")
     suspend_driver(first, site)
