@@ -1,0 +1,118 @@
+"""What the text of a `silver.py` says of the columns that it adds: the fields and reference columns that it names.
+
+The text is read, never run. A name may be built while the code runs; such a column has no known origin here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+RECORD = ""
+"""Stands for the record in place of the name of a reference table."""
+Named = tuple[str, str]
+"""RECORD or the name of a reference table, and one of its columns."""
+NAMING = ("alias", "name")
+
+
+@dataclass
+class SilverColumns:
+    """`added`: by column what it is made of, empty if that is not known; `joined`: the columns of the joins."""
+
+    added: dict[str, set[Named]] = field(default_factory=dict)
+    joined: set[Named] = field(default_factory=set)
+
+
+@dataclass
+class _SilverText:
+    """The function `silver`, with the variables of its file."""
+
+    fields: Collection[str]
+    reference: Mapping[str, Collection[str]]
+    variables: dict[str, ast.expr]
+    found: SilverColumns = field(default_factory=SilverColumns)
+
+    def visit(self, node: ast.AST, table: str) -> None:
+        """Note the columns that a part of the text adds to the rows of `table`."""
+        inner = table
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            root = self.root(node.func.value)
+            inner = root if root is not None else table
+            self._note(node.func.attr, node, inner)
+        for below in ast.iter_child_nodes(node):
+            self.visit(below, inner)
+
+    def _note(self, method: str, call: ast.Call, table: str) -> None:
+        assert isinstance(call.func, ast.Attribute)
+        if method == "withColumn" and len(call.args) == 2:
+            self._add(call.args[0], call.args[1], table)
+        elif method == "withColumns" and call.args and isinstance(call.args[0], ast.Dict):
+            for name, made in zip(call.args[0].keys, call.args[0].values, strict=True):
+                if name is not None:
+                    self._add(name, made, table)
+        elif method == "withColumnRenamed" and len(call.args) == 2:
+            self._add(call.args[1], call.args[0], table)
+        elif method in NAMING and len(call.args) == 1:
+            self._add(call.args[0], call.func.value, table)
+        elif method == "select" and table != RECORD:
+            for each in call.args:
+                self._add(each, each, table)
+        elif method == "join" and len(call.args) > 1:
+            self.found.joined |= set(self.names(call.args[1], RECORD))
+
+    def _add(self, name: ast.expr, made: ast.expr, table: str) -> None:
+        """Note an added column. A reference table's column with the name of a field is the key of a join."""
+        for column in _texts(name):
+            if table == RECORD or column not in self.fields:
+                self.found.added.setdefault(column, set()).update(self.names(made, table))
+
+    def names(self, node: ast.AST, table: str, depth: int = 0) -> Iterator[Named]:
+        """Yield the columns of `table` that an expression names, also through variables."""
+        known = self.fields if table == RECORD else self.reference[table]
+        for each in ast.walk(node):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                if each.value in known:
+                    yield table, each.value
+                elif table == RECORD:
+                    yield from self.found.added.get(each.value, ())
+            elif isinstance(each, ast.Name) and each.id in self.variables and depth < len(self.variables):
+                yield from self.names(self.variables[each.id], table, depth + 1)
+
+    def root(self, node: ast.expr, depth: int = 0) -> str | None:
+        """Return whose rows a chain of calls begins with; None for a chain that begins with no table."""
+        while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        if not isinstance(node, ast.Name):
+            return None
+        if node.id in self.reference:
+            return node.id
+        if node.id in self.variables and depth < len(self.variables):
+            return self.root(self.variables[node.id], depth + 1)
+        return RECORD if node.id == "accepted" else None
+
+
+def silver_columns(text: str, fields: Collection[str], reference: Mapping[str, Collection[str]]) -> SilverColumns:
+    """Return what a `silver.py` adds to the `fields` of a record; `reference`: columns by reference table."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return SilverColumns()
+    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.FunctionDef))]
+    assigned = [node for body in bodies for node in body if isinstance(node, ast.Assign)]
+    variables = {n.targets[0].id: n.value for n in assigned if isinstance(n.targets[0], ast.Name)}
+    reading = _SilverText(fields, reference, variables)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "silver"]
+    for function in functions:
+        for statement in _without_docstring(function.body):
+            reading.visit(statement, RECORD)
+    return reading.found
+
+
+def _without_docstring(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    return (node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)))
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
