@@ -175,6 +175,11 @@ def metrics_path(settings: Settings) -> Path:
     return settings.state / "metrics"
 
 
+def openlineage_path(settings: Settings) -> Path:
+    """Folder of what is known of the OpenLineage events that were sent."""
+    return settings.state / "openlineage"
+
+
 def reading_lock_path(settings: Settings, dataset: str) -> Path:
     """The file that jobs lock while they read versions of a dataset's tables that must stay readable."""
     return settings.state / "leases" / f"{dataset}.reading"

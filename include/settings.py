@@ -87,6 +87,24 @@ class Settings(BaseSettings):
         pattern=WEB_ADDRESS,
         description="where browsers reach a console that is a service of its own; empty: the runner starts one",
     )
+    openlineage_url: str = Field(
+        "",
+        pattern=r"^(https?://[^\s/]+\S*)?$",
+        description="receiver that OpenLineage events are posted to; empty: none",
+    )
+    openlineage_file: Path | None = Field(
+        None, description="file that OpenLineage events are appended to instead, one a line"
+    )
+    openlineage_key_file: Path | None = Field(None, description="file whose first line is the receiver's API key")
+    openlineage_namespace: str = Field(
+        "headrace", pattern=r"^\S+$", description="namespace of the jobs in OpenLineage events"
+    )
+    openlineage_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="interval between two runs that a stream reports as OpenLineage events, seconds",
+    )
     console_passwords: Path | None = Field(
         None, description="file of the console's users (headrace console --add-user); empty: it only shows"
     )
@@ -155,6 +173,19 @@ class Settings(BaseSettings):
         if self.kafka_security != "PLAINTEXT" and not self.kafka_bootstrap:
             raise InvalidSetting("HEADRACE_KAFKA_SECURITY", "needs HEADRACE_KAFKA_BOOTSTRAP: it is of your own Kafka")
         return self
+
+    @model_validator(mode="after")
+    def _one_receiver(self) -> Self:
+        if self.openlineage_url and self.openlineage_file:
+            raise InvalidSetting(
+                "HEADRACE_OPENLINEAGE_FILE", "is given together with HEADRACE_OPENLINEAGE_URL; choose one"
+            )
+        return self
+
+    @property
+    def sends_openlineage(self) -> bool:
+        """Whether OpenLineage events are sent at all."""
+        return bool(self.openlineage_url or self.openlineage_file)
 
     @property
     def is_power_safe(self) -> bool:

@@ -57,7 +57,7 @@ def silver_lineage(dataset: Dataset) -> TableColumns:
     text = (dataset.folder / "silver.py").read_text("utf-8")
     found = silver_columns(text, fields, tables)
     place = partial(_named_in, dataset, fields)
-    columns = {name: (place((RECORD, name), "transformation"),) for name in fields}
+    columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
     for name, named in found.added.items():
         # Of what the text does not tell, any field may be the origin.
         known = named or {(RECORD, field) for field in fields}

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from sqlglot import exp
 
 Use = Literal[
-    *("identity", "transformation", "aggregation"),
-    *("conditional", "window", "filter", "join", "group_by", "sort"),
+    "identity", "transformation", "aggregation", "conditional", "window", "filter", "join", "group_by", "sort"
 ]
 """How a value is made of a column. The first three pass its values on; the others only decide on values or on rows."""
 DIRECT: tuple[Use, ...] = ("identity", "transformation", "aggregation")

@@ -8,7 +8,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
-from sqlglot.optimizer.scope import Scope, build_scope
+from sqlglot.optimizer.scope import build_scope
 
 from include.catalog.column_origins import ColumnOrigin, TableColumns, Use, unique, use_of, used
 from include.catalog.sql_checks import parsed_statements
@@ -26,15 +26,13 @@ def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = 
     """
     try:
         tree = _parsed(sql, dialect)
-        schema = {name: {column: "unknown" for column in columns} for name, columns in tables.items()}
+        schema = {name: dict.fromkeys(columns, "unknown") for name, columns in tables.items()}
         qualified = qualify(
             tree, schema=_nested(schema), dialect=dialect, validate_qualify_columns=False, identify=False
         )
-        scope = build_scope(qualified)
     except (SqlglotError, RecursionError):
         return TableColumns()
-    if scope is None:
-        return TableColumns()
+    scope: Any = build_scope(qualified)
     columns = {name: unique(_origins_of(name, scope)) for name in scope.expression.named_selects}
     return TableColumns(columns, unique(_row_origins(scope)))
 
@@ -54,7 +52,7 @@ def _nested(schema: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     return found
 
 
-def _origins_of(name: str, scope: Scope) -> Iterator[ColumnOrigin]:
+def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
     """Yield the origins of one column of a scope; of a union those in each branch, by position."""
     if scope.set_operation_scopes:
         position = scope.expression.named_selects.index(name)
@@ -70,26 +68,26 @@ def _origins_of(name: str, scope: Scope) -> Iterator[ColumnOrigin]:
                 yield from _clause_origins(scope)
 
 
-def _expression_origins(expression: Any, scope: Scope, use: Use | None = None) -> Iterator[ColumnOrigin]:
+def _expression_origins(expression: Any, scope: Any, use: Use | None = None) -> Iterator[ColumnOrigin]:
     for column in expression.find_all(exp.Column):
         outer = use or use_of(column, expression)
-        source = scope.sources.get(column.table)
+        source: Any = scope.sources.get(column.table)
         if isinstance(source, exp.Table):
             yield ColumnOrigin(".".join(filter(None, (source.db, source.name))), column.name, outer)
-        elif isinstance(source, Scope) and source.is_udtf:
+        elif source is not None and source.is_udtf:
             yield from used(unique(_expression_origins(source.expression, source, "transformation")), outer)
-        elif isinstance(source, Scope) and column.name in source.expression.named_selects:
+        elif source is not None and column.name in source.expression.named_selects:
             yield from used(unique(_origins_of(column.name, source)), outer)
 
 
-def _row_origins(scope: Scope) -> Iterator[ColumnOrigin]:
+def _row_origins(scope: Any) -> Iterator[ColumnOrigin]:
     """Yield what decides which rows a scope and those below it have."""
     for below in scope.traverse():
         if not below.is_udtf:
             yield from _clause_origins(below)
 
 
-def _clause_origins(scope: Scope) -> Iterator[ColumnOrigin]:
+def _clause_origins(scope: Any) -> Iterator[ColumnOrigin]:
     for key, use in CLAUSES:
         clause = scope.expression.args.get(key) or ()
         for part in clause if isinstance(clause, list | tuple) else [clause]:

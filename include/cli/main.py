@@ -98,6 +98,10 @@ COMMANDS = {
         "include.cli.metrics_command:alerts",
         "Evaluate the alert conditions, and deliver each change once: firing, later resolved. Needs no Prometheus.",
     ),
+    "openlineage": LazyCommand(
+        "include.cli.openlineage_command:openlineage",
+        "Send what streams, plans and analyses do as OpenLineage events; `up` does so too when a receiver is set.",
+    ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",

@@ -29,7 +29,9 @@ from include.ledger.run_history import (
     RecordedRun,
     batches_after,
     last_batch,
+    plan_corrections,
     published_runs_after,
+    published_versions,
     runs_after,
     runs_before,
 )
@@ -176,6 +178,16 @@ class LedgerReader:
         """Return the first `count` runs of a release that end after batch `after`, newest first."""
         with self._question() as connection:
             return runs_after(connection, dataset, release, after, count)
+
+    def published_versions(self, dataset: str, release: str, batch: int) -> dict[str, int]:
+        """Return the version of each table that a published batch committed, by full name; empty for another batch."""
+        with self._question() as connection:
+            return published_versions(connection, dataset, release, batch)
+
+    def plan_corrections(self, dataset: str, release: str, plan: str, way: int) -> list[tuple[str, int, int]]:
+        """Return table, version and rows added of each commit of a plan's patch; `way` 1: applied, 2: reverted."""
+        with self._question() as connection:
+            return plan_corrections(connection, dataset, release, plan, way)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
 
-from include.ledger.ledger_schema import batches, gold_commits, publications, reasons, runs, warnings
+from include.ledger.ledger_schema import batches, corrections, gold_commits, publications, reasons, runs, warnings
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,24 @@ def published_runs_after(
     c, p = runs.c, publications.c
     query = _published(dataset, release).where(p.batch > batch, c.last_batch > batch).order_by(p.batch).limit(count)
     return _with_counts(connection, dataset, release, list(connection.execute(query)))
+
+
+def published_versions(connection: Connection, dataset: str, release: str, batch: int) -> dict[str, int]:
+    """Return the version of each table that a published batch committed, by full name; empty for another batch."""
+    c = publications.c
+    ours = (c.dataset == dataset) & (c.release == release) & (c.batch == batch)
+    text = connection.execute(select(c.tables).where(ours)).scalar()
+    return {} if text is None else dict(json.loads(text))
+
+
+def plan_corrections(
+    connection: Connection, dataset: str, release: str, plan: str, way: int
+) -> list[tuple[str, int, int]]:
+    """Return table, version and rows added of each commit of a plan's patch; `way` 1: applied, 2: reverted."""
+    c = corrections.c
+    ours = (c.dataset == dataset) & (c.release == release) & (c.plan == plan) & (c.way == way)
+    found = connection.execute(select(c.table, c.version, c.rows_added).where(ours).order_by(c.table))
+    return [(str(table), int(version), int(rows or 0)) for table, version, rows in found.tuples()]
 
 
 def runs_before(

@@ -30,6 +30,7 @@ from include.process_control.child_process import exit_code
 from include.process_control.console_process import start_console, start_metrics
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
+from include.process_control.lineage_process import start_openlineage
 from include.process_control.log_trimming import trim_logs
 from include.process_control.reconcile import (
     Action,
@@ -56,6 +57,7 @@ from include.state.process_states import (
     BROKER,
     CONSOLE,
     METRICS,
+    OPENLINEAGE,
     RUNNER,
     STREAM,
     WORKING_STATES,
@@ -114,12 +116,21 @@ def refuse_other_host(settings: Settings) -> None:
 
 def forget_other_places(settings: Settings) -> None:
     """Remove the records that an earlier runner in another container left: they ended with it, and its lock is ours."""
-    for name in (BROKER, CONSOLE, METRICS, *map(stream_name, started_datasets(settings))):
+    for name in (BROKER, CONSOLE, METRICS, OPENLINEAGE, *map(stream_name, started_datasets(settings))):
         with suppress(StateFileUnreadable):
             run = read_run_file(settings, name)
             if run is not None and is_elsewhere(run):
                 log_line(f"{name}: forgotten, it was pid {run.pid} on {run.host}")
                 remove_run_file(settings, name)
+
+
+def optional_processes(settings: Settings) -> dict[str, bool]:
+    """Return the processes that settings switch on or off."""
+    return {
+        CONSOLE: settings.console == "on",
+        METRICS: settings.metrics == "on",
+        OPENLINEAGE: settings.sends_openlineage,
+    }
 
 
 def restart_policy(settings: Settings) -> Policy:
@@ -152,9 +163,9 @@ class Runner:
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
-        for name, switch in ((CONSOLE, self.settings.console), (METRICS, self.settings.metrics)):
-            if not self.only and (self._run_file(name) or switch == "on"):
-                desired = switch == "on" and not self.stopping
+        for name, is_on in optional_processes(self.settings).items():
+            if not self.only and (self._run_file(name) or is_on):
+                desired = is_on and not self.stopping
                 server = unsupervised_status(self.settings, name)
                 found[name] = self._observe(server, last_change(requests) if desired else None)
         for name, observed in found.items():
@@ -284,6 +295,8 @@ class Runner:
                 start_console(self.settings)
             elif name == METRICS:
                 start_metrics(self.settings)
+            elif name == OPENLINEAGE:
+                start_openlineage(self.settings)
             else:
                 start_driver(self.settings, name.removeprefix(STREAM))
         except (HeadraceError, OSError) as error:

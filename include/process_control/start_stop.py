@@ -44,8 +44,7 @@ from include.state.run_files import RunFile, is_alive, read_run_file, remove_run
 from include.status.process_status import (
     is_started,
     observe_broker,
-    observe_console,
-    observe_metrics,
+    observe_optional,
     observe_processes,
     observe_runner,
     observe_stream,
@@ -268,9 +267,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
     with exclusive_command(settings):
         names, keeps_runner = list(datasets) or known, bool(datasets) or settings.runner == "service"
         before = observe_processes(settings, names)
-        before += (
-            [] if datasets else [e for e in (observe_console(settings), observe_metrics(settings)) if is_started(e)]
-        )
+        before += [] if datasets else [each for each in observe_optional(settings) if is_started(each)]
         end_jobs(settings, report, datasets)
         for name in names:
             if datasets and _requested_by_airflow(settings, name):

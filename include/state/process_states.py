@@ -13,6 +13,7 @@ BROKER = "broker"
 AIRFLOW = "airflow"
 CONSOLE = "console"
 METRICS = "metrics"
+OPENLINEAGE = "openlineage"
 STREAM = "stream:"
 JOB = "plan:"
 

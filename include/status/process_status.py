@@ -24,6 +24,7 @@ from include.state.process_states import (
     CONSOLE,
     JOB,
     METRICS,
+    OPENLINEAGE,
     RUNNER,
     ProcessState,
     ProcessStatus,
@@ -74,15 +75,25 @@ def web_server_status(run: RunFile) -> ProcessStatus:
 
 def observe_console(settings: Settings) -> ProcessStatus:
     """Return the console's status: running when its port is open; when it is gone, what the runner will do."""
-    return _observe_web_server(settings, CONSOLE, settings.console == "on")
+    return _observe_optional(settings, CONSOLE, settings.console == "on")
 
 
 def observe_metrics(settings: Settings) -> ProcessStatus:
     """Return the status of the metrics endpoint, as that of the console."""
-    return _observe_web_server(settings, METRICS, settings.metrics == "on")
+    return _observe_optional(settings, METRICS, settings.metrics == "on")
 
 
-def _observe_web_server(settings: Settings, name: str, is_on: bool) -> ProcessStatus:
+def observe_openlineage(settings: Settings) -> ProcessStatus:
+    """Return the status of the process that sends OpenLineage events: running while it lives."""
+    return _observe_optional(settings, OPENLINEAGE, settings.sends_openlineage)
+
+
+def observe_optional(settings: Settings) -> list[ProcessStatus]:
+    """Return the status of the processes that settings switch on: console, metrics endpoint, OpenLineage events."""
+    return [observe_console(settings), observe_metrics(settings), observe_openlineage(settings)]
+
+
+def _observe_optional(settings: Settings, name: str, is_on: bool) -> ProcessStatus:
     since = _broker_desired_since(settings) if is_on else None
     records = read_process_records(settings)
     return supervised_status(unsupervised_status(settings, name), observe_runner(settings), records.get(name), since)
@@ -204,6 +215,8 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
         return status_by_run_file(settings, name, broker_status)
     if name in (CONSOLE, METRICS):
         return status_by_run_file(settings, name, web_server_status)
+    if name == OPENLINEAGE:
+        return status_by_run_file(settings, name, sender_status)
     moment = now or datetime.now(UTC)
     return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
 
@@ -219,6 +232,13 @@ def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFi
     if is_suspended(run):
         return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT resumes it")
     return status_of(run)
+
+
+def sender_status(run: RunFile) -> ProcessStatus:
+    """Return the status of the process that sends events from its run file; `detail` is the receiver."""
+    if not is_alive(run):
+        return gone_status(run)
+    return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, str(run.extra.get("receiver", "")))
 
 
 def broker_status(run: RunFile) -> ProcessStatus:

@@ -31,9 +31,8 @@ from include.status.derived_progress import DerivedProgress, observe_derived, so
 from include.status.process_status import (
     is_started,
     observe_airflow,
-    observe_console,
     observe_jobs,
-    observe_metrics,
+    observe_optional,
     observe_processes,
     started_datasets,
 )
@@ -123,11 +122,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     notes: list[str] = []
     names = dataset_names(settings)
     known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
-    pages = [
-        each
-        for each in (observe_console(settings), observe_metrics(settings), *observe_airflow(settings))
-        if is_started(each)
-    ]
+    pages = [each for each in (*observe_optional(settings), *observe_airflow(settings)) if is_started(each)]
     processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
     totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))

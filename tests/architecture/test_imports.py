@@ -78,6 +78,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*LOW, *READERS, "include.audit.audit_outcome", "include.status"),
         "figures for Prometheus and alerts; never acts",
     ),
+    "include.lineage_events": (
+        (*LOW, *READERS, "include.quality.validation_history", "include.status"),
+        "what is recorded, as OpenLineage events; never acts",
+    ),
     "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
     "include.doctor": ((*LOW, "include.status"), "checks the machine"),
     "include.planning": (
@@ -128,6 +132,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
             "include.process_control",
             "include.analysis",
             "include.metrics",
+            "include.lineage_events",
             "include.quality",
             "include.console",
             "include.reference",
@@ -181,6 +186,7 @@ OUTSIDE = {
         "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
     ),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
+    "openlineage": (("include.lineage_events", "include.cli"), "events are made and sent in one place"),
     "prometheus_client": (("include.metrics", "include.cli"), "figures are collected in one place"),
     "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
     "typer": (

@@ -23,7 +23,7 @@ from include.process_control.runner import Runner
 from include.settings import Settings
 from include.state.desired_streams import request_stream
 from include.state.driver_status import DriverStatus, status_file
-from include.state.process_states import BROKER, CONSOLE, METRICS, WORKING_STATES, stream_name
+from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
 from include.status.process_status import observe_stream
 
@@ -119,7 +119,13 @@ class StandIns:
 
     def end(self) -> None:
         """End whatever is left."""
-        for name in (BROKER, CONSOLE, METRICS, *(stream_name(dataset) for dataset in ("flights", "weather"))):
+        for name in (
+            BROKER,
+            CONSOLE,
+            METRICS,
+            OPENLINEAGE,
+            *(stream_name(dataset) for dataset in ("flights", "weather")),
+        ):
             run = read_run_file(self.settings, name)
             if run is not None:
                 send(run, signal.SIGKILL)

@@ -1,0 +1,63 @@
+"""`headrace openlineage`: send OpenLineage events of what is done, or export what is declared."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from include.settings import Settings, load_settings
+
+
+def openlineage(
+    once: Annotated[bool, typer.Option("--once", help="Send what is due and exit.")] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what the folders declare instead, an event a line; -: print it."),
+    ] = None,
+) -> None:
+    """Send what streams, plans and analyses do as OpenLineage events; `up` does so too when a receiver is set.
+
+    The receiver is HEADRACE_OPENLINEAGE_URL, such as a Marquez, or HEADRACE_OPENLINEAGE_FILE.
+    """
+
+    settings, console = load_settings(), Console(soft_wrap=True)
+    show = partial(console.print, highlight=False, markup=False)
+    if export is not None:
+        _export(settings, export)
+        return
+    from include.lineage_events.event_delivery import receiver
+    from include.lineage_events.event_follower import EventFollower
+    from include.lineage_events.lineage_emitter import serve
+
+    if not once:
+        show(f"openlineage: events go to {settings.openlineage_url or settings.openlineage_file}   (Ctrl-C ends it)")
+        serve(settings, show)
+        return
+    follower = EventFollower(settings, receiver(settings), show)
+    with follower.alone():
+        show(f"{follower.look():,} events were delivered")
+
+
+def _export(settings: Settings, target: str) -> None:
+    from openlineage.client.serde import Serde
+
+    from include.lineage_events.declared_export import declared_events
+    from include.lineage_events.event_follower import known_brokers
+    from include.lineage_events.event_naming import event_naming
+
+    events = declared_events(settings, event_naming(settings, known_brokers(settings)), datetime.now(UTC))
+    lines = "".join(f"{Serde.to_json(event)}\n" for event in events)
+    if target == "-":
+        sys.stdout.write(lines)
+        return
+    try:
+        Path(target).write_text(lines, "utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{target} cannot be written: {error.strerror}") from error
+    Console(soft_wrap=True).print(f"{lines.count(chr(10))} jobs: {target}", highlight=False, markup=False)

@@ -1,0 +1,1 @@
+"""OpenLineage events: what streams, plans, analyses and validations have recorded, sent once it is durable."""

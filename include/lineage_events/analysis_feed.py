@@ -1,0 +1,78 @@
+"""Runs of analyses, from the Delta log of each result up to the published version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from include.catalog.analyses import declared_analysis
+from include.catalog.column_origins import TableColumns
+from include.clients.delta_log import Commit, commits_following
+from include.errors import HeadraceError
+from include.lineage_events.dataset_facets import TableFacts
+from include.lineage_events.declared_jobs import BATCH, DeclaredJob, analysis_job
+from include.lineage_events.event_cursors import EventCursor
+from include.lineage_events.event_delivery import Event
+from include.lineage_events.event_feed import Cursors, Outgoing
+from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.run_events import RunFacts, whole_run
+from include.reading.publication import PublishedTable, published_tables
+
+ANALYSIS = "analysis."
+
+
+def analysis_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
+    """Yield the published runs of analyses that were not sent. Raises errors of the log."""
+    tables = published_tables(known.settings)
+    for table in tables.values():
+        if not table.name.startswith(ANALYSIS):
+            continue
+        cursor = cursors.get(table.name) or EventCursor(table.version - 1)
+        for commit in commits_following(table.path, cursor.sent):
+            if commit.version > table.version:
+                break
+            cursor = replace(cursor, sent=commit.version)
+            pinned = replace(table, version=commit.version)
+            yield Outgoing(table.name, _events(known, pinned, commit) if _is_run(commit) else [], cursor)
+
+
+def _is_run(commit: Commit) -> bool:
+    return commit.metadata is not None and "analysis" in commit.metadata
+
+
+def _events(known: KnownTables, table: PublishedTable, commit: Commit) -> Sequence[Event]:
+    sources = {
+        str(name): (str(release), int(version)) for name, (release, version) in _metadata(commit)["sources"].items()
+    }
+    job, ended = _job(known, table, list(sources)), datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC)
+    facts = RunFacts(known.naming.run_id(ended, job.name, commit.app_version), _tables(known, table, sources))
+    return whole_run(known.naming, job, facts, ended, ended)
+
+
+def _metadata(commit: Commit) -> dict[str, Any]:
+    return dict(commit.metadata or {})
+
+
+def _job(known: KnownTables, table: PublishedTable, sources: list[str]) -> DeclaredJob:
+    """Return the job as the folder declares it now; without origins of columns when it does not any more."""
+    name = table.name.removeprefix(ANALYSIS)
+    with suppress(HeadraceError):
+        analysis = declared_analysis(known.settings, table.dataset, name)
+        result = [each.name for each in known.schema(table)]
+        return analysis_job(analysis, known.columns(sources), result)
+    about = f"An analysis that {table.dataset} does not declare any more."
+    job = f"{table.dataset}.analysis.{name}"
+    return DeclaredJob(job, "ANALYSIS", about, tuple(sources), {table.name: TableColumns()}, BATCH)
+
+
+def _tables(known: KnownTables, table: PublishedTable, sources: dict[str, tuple[str, int]]) -> dict[str, TableFacts]:
+    published, found = published_tables(known.settings), {table.name: known.facts(table)}
+    for name, (release, version) in sources.items():
+        if name in published:
+            pinned = replace(published[name], version=version)
+            same = published[name].release == release
+            found[name] = known.facts(pinned) if same else TableFacts(version)
+    return found

@@ -1,0 +1,66 @@
+"""The whole graph as the folders declare it: one event for each job, without runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from openlineage.client.event_v2 import JobEvent
+
+from include.catalog.analyses import declared_analyses
+from include.catalog.dataset import dataset_names, declared_dataset
+from include.catalog.derived_dataset import declared_derived, derived_names
+from include.ledger.ledger_reader import open_reader
+from include.lineage_events.dataset_facets import ColumnFacts, TableFacts
+from include.lineage_events.declared_jobs import DeclaredJob, analysis_job, dataset_jobs, derived_jobs
+from include.lineage_events.event_naming import EventNaming
+from include.lineage_events.known_tables import KnownTables, record_fields
+from include.lineage_events.run_events import job_event
+from include.reading.publication import published_tables
+from include.reading.published_sql import tables_mentioned
+from include.settings import Settings
+
+
+def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> Iterator[JobEvent]:
+    """Yield the events of all declared jobs, a job after those whose tables it reads. Raises DeclarationRefused."""
+    known = KnownTables(settings, open_reader(settings), naming)
+    published = published_tables(settings)
+    for job in declared_jobs(known):
+        tables = {
+            name: known.facts(published[name]) if name in published else _declared(known, job, name)
+            for name in (*job.inputs, *job.outputs)
+        }
+        yield job_event(naming, job, tables, at)
+
+
+def declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
+    """Yield the jobs of all folders. Raises DeclarationRefused."""
+    settings = known.settings
+    for name in dataset_names(settings):
+        dataset = declared_dataset(settings, name)
+        known.fields |= record_fields(dataset)
+        yield from _remembered(known, dataset_jobs(dataset))
+    for name in derived_names(settings):
+        derived = declared_derived(settings, name)
+        yield from _remembered(known, derived_jobs(derived, known.columns(derived.pipeline.sources.values())))
+    tables = sorted(known.declared | published_tables(settings).keys())
+    for name in dataset_names(settings):
+        for analysis in declared_analyses(settings, name).values():
+            sources = known.columns(tables_mentioned(analysis.declared.query, tables))
+            yield analysis_job(
+                analysis, sources, known.columns([f"analysis.{analysis.name}"])[f"analysis.{analysis.name}"]
+            )
+
+
+def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[DeclaredJob, ...]:
+    """Note the columns of the tables that jobs write, for the jobs that read them."""
+    for job in jobs:
+        known.declared |= {table: list(columns.columns) for table, columns in job.outputs.items()}
+    return jobs
+
+
+def _declared(known: KnownTables, job: DeclaredJob, name: str) -> TableFacts:
+    """Return what is declared of a table that is not published, or of a topic: its columns without types."""
+    if name in known.fields and not name.startswith("bronze."):
+        return known.topic(name)
+    return TableFacts(schema=[ColumnFacts(column) for column in known.declared.get(name, ())])

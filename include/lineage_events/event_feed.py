@@ -1,0 +1,28 @@
+"""What a feed yields: events to deliver in order, and how far everything is known to be sent before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from include.lineage_events.event_cursors import EventCursor
+from include.lineage_events.event_delivery import Event
+from include.lineage_events.known_tables import KnownTables
+
+MOST_RUNS = 1000
+"""Runs of a stream that one run of a job stands for at most, as after an outage of the receiver."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """`events` about `key`: `fixed` is written before the first is sent, `done` after the last (None: forget `key`)."""
+
+    key: str
+    events: Sequence[Event]
+    done: EventCursor | None
+    fixed: EventCursor | None = None
+
+
+Cursors = Mapping[str, EventCursor]
+Feed = Callable[[KnownTables, Cursors], Iterator[Outgoing]]
+"""Yields what is due. The next one is asked for when the last one is delivered."""

@@ -1,0 +1,120 @@
+"""Follows what is recorded and sends it: each look sends what is due, in order, and stops at what is not taken.
+
+Reads: publications, the ledger, Delta logs, plans, validations, run files.  Writes: `openlineage/cursors.json`.
+Guarantee: one follower for a state folder. Every publication, stage and validation is delivered at least once, from the
+first look on, in runs whose ids are the same each time. Nothing else waits for it.
+After a crash: the next look sends again what was not known to be delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from include.errors import HeadraceError
+from include.host.process_place import process_label
+from include.ledger.ledger_reader import open_reader
+from include.lineage_events.analysis_feed import analysis_events
+from include.lineage_events.derived_feed import derived_events
+from include.lineage_events.event_cursors import EventCursor, EventCursors, cursors_file
+from include.lineage_events.event_delivery import Deliver, EventRefused, EventsWait
+from include.lineage_events.event_feed import Feed, Outgoing
+from include.lineage_events.event_naming import event_naming
+from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.plan_feed import PlanFeed
+from include.lineage_events.process_feed import process_events
+from include.lineage_events.quality_feed import quality_events
+from include.lineage_events.stream_feed import stream_events
+from include.paths import openlineage_path
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from include.state.file_locks import take_lock
+from include.state.json_file import StateFileUnreadable
+
+UNKNOWN_BROKER = "localhost:9092"
+"""Names topics before the first broker was seen."""
+
+
+@dataclass
+class EventFollower:
+    """Sends events to `deliver`; `show` prints a line for people."""
+
+    settings: Settings
+    deliver: Deliver
+    show: Callable[[str], None]
+    feeds: list[Feed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Runs of drivers first: they are the parents of what the drivers have done.
+        self.feeds = [process_events, stream_events, derived_events, analysis_events, quality_events, PlanFeed()]
+        self.ledger = open_reader(self.settings)
+        self.known: KnownTables | None = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from sending the same events. Raises LockHeld."""
+        with take_lock(openlineage_path(self.settings) / "lock", process_label()):
+            yield
+
+    def look(self) -> int:
+        """Send what is due; return how many events were delivered.
+
+        An error of one feed is shown, and the others follow. Raises EventsWait, StateFileUnreadable, OSError.
+        """
+        stored = cursors_file(self.settings).read() or EventCursors()
+        sending = _Sending(self, dict(stored.cursors), known_brokers(self.settings))
+        known = self._known(sending.kafka)
+        for feed in self.feeds:
+            try:
+                for outgoing in feed(known, sending.cursors):
+                    sending.send(outgoing)
+            except EventsWait:
+                raise
+            except HeadraceError as error:
+                self.show(f"{error.what}; tried again")
+        return sending.delivered
+
+    def _known(self, kafka: str) -> KnownTables:
+        """Return the memory of earlier looks, unless the brokers have another address."""
+        naming = event_naming(self.settings, kafka)
+        if self.known is None or self.known.naming != naming:
+            self.known = KnownTables(self.settings, self.ledger, naming)
+        return self.known
+
+
+def known_brokers(settings: Settings) -> str:
+    """Return the address of the brokers, or the last one known; topics keep their names while the broker is down."""
+    with suppress(HeadraceError):
+        return str(bootstrap_servers(settings))
+    with suppress(StateFileUnreadable):
+        return (cursors_file(settings).read() or EventCursors()).kafka or UNKNOWN_BROKER
+    return UNKNOWN_BROKER
+
+
+@dataclass
+class _Sending:
+    """One look: the cursors, which it moves as events are delivered."""
+
+    follower: EventFollower
+    cursors: dict[str, EventCursor]
+    kafka: str
+    delivered: int = 0
+
+    def send(self, outgoing: Outgoing) -> None:
+        if outgoing.fixed is not None and outgoing.fixed != self.cursors.get(outgoing.key):
+            self._move(outgoing.key, outgoing.fixed)
+        for event in outgoing.events:
+            try:
+                self.follower.deliver(event)
+                self.delivered += 1
+            except EventRefused as error:
+                self.follower.show(error.what)
+        self._move(outgoing.key, outgoing.done)
+
+    def _move(self, key: str, cursor: EventCursor | None) -> None:
+        if cursor is None:
+            self.cursors.pop(key, None)
+        else:
+            self.cursors[key] = cursor
+        cursors_file(self.follower.settings).write(EventCursors(dict(self.cursors), self.kafka))

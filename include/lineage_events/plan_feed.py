@@ -1,0 +1,159 @@
+"""Plans: a plan is a run of the job of its kind, from planned to applied, rejected or cancelled; a rollback is its own.
+
+A plan whose last attempt failed is FAIL until its next stage is complete: `headrace plan apply` continues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from openlineage.client.event_v2 import RunState
+
+from include.catalog.history_slice import KAFKA
+from include.lineage_events.dataset_facets import TableFacts
+from include.lineage_events.declared_jobs import DeclaredJob, plan_job
+from include.lineage_events.event_cursors import EventCursor
+from include.lineage_events.event_delivery import Event
+from include.lineage_events.event_feed import Cursors, Outgoing
+from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
+from include.paths import bronze_path, plan_path, release_path
+from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
+from include.plans.plan_journal import PlanUnreadable, last_failure, load_plan, open_plans, plan_ids
+from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
+from include.reading.publication import PublishedTable, tables_of
+
+APPLY, REVERT = 1, 2
+FOLLOWED = timedelta(days=30)
+"""For how long after it was applied a plan is looked at for a rollback: what is followed must not grow for ever."""
+STATES = {
+    Stage.BUILT: RunState.RUNNING,
+    Stage.COMPARED: RunState.RUNNING,
+    Stage.APPROVED: RunState.RUNNING,
+    Stage.REJECTED: RunState.ABORT,
+    Stage.CANCELLED: RunState.ABORT,
+}
+
+
+@dataclass
+class PlanFeed:
+    """Follows plans; the folder of plans is listed only when it has changed."""
+
+    seen: int | None = None
+
+    def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
+        """Yield the stages of plans that were not sent. Raises the errors of ledger and catalog."""
+        yield from self._new_plans(known, cursors)
+        for key in [key for key in cursors if key.startswith("plan ")]:
+            yield from _plan_events(known, key, cursors[key])
+
+    def _new_plans(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
+        """Yield a cursor for each new plan; before the first look only open plans are followed."""
+        folder = plan_path(known.settings, "any").parent
+        changed = folder.stat().st_mtime_ns if folder.is_dir() else 0
+        if changed == self.seen:
+            return
+        highest = {key: cursor.sent for key, cursor in cursors.items() if key.startswith("plans ")}
+        ids = plan_ids(known.settings)
+        fresh = {record.plan.id for record in open_plans(known.settings)} if "plans" not in cursors else set()
+        for plan in ids:
+            kind, _, number = plan.rpartition("-")
+            known_up_to = highest.get(f"plans {kind}", -1 if "plans" in cursors else int(number))
+            if (int(number) > known_up_to or plan in fresh) and f"plan {plan}" not in cursors:
+                yield Outgoing(f"plan {plan}", [], EventCursor())
+            if int(number) > highest.get(f"plans {kind}", -1):
+                yield Outgoing(f"plans {kind}", [], EventCursor(sent=int(number)))
+        yield Outgoing("plans", [], EventCursor())
+        self.seen = changed
+
+
+def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:
+    """Yield the stages of a plan that were not sent, then the failure of the stage that is under way."""
+    try:
+        record = load_plan(known.settings, key.removeprefix("plan "))
+    except PlanUnreadable:
+        return
+    stages, now = 1 + len(record.events), datetime.now(UTC)
+    if cursor.sent < stages:
+        fresh = range(max(cursor.sent, 0), stages)
+        cursor = EventCursor(stages)
+        yield Outgoing(key, [event for stage in fresh for event in _stage_events(known, record, stage)], cursor)
+    if (failure := last_failure(known.settings, record.plan.id)) and (at := _failed_at(failure)) != cursor.at:
+        cursor = replace(cursor, at=at)
+        job, facts = _job(known, record.plan), _facts(known, record.plan, {})
+        yield Outgoing(key, [run_event(known.naming, job, facts, RunState.FAIL, at, failure)], cursor)
+    if _is_over(record, now):
+        yield Outgoing(key, [], None)
+
+
+def _is_over(record: PlanRecord, now: datetime) -> bool:
+    """Return whether no stage of a plan is awaited any more."""
+    if record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage is Stage.ROLLED_BACK):
+        return True
+    return record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED
+
+
+def _failed_at(failure: str) -> datetime:
+    return datetime.fromisoformat(failure[: len("2026-01-01 00:00:00")]).replace(tzinfo=UTC)
+
+
+def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequence[Event]:
+    """Return the events of a stage by its number; 0: it was planned."""
+    naming, plan = known.naming, record.plan
+    job, facts = _job(known, plan), _facts(known, plan, {})
+    if stage == 0:
+        return [run_event(naming, job, facts, RunState.START, plan.planned_at)]
+    event = record.events[stage - 1]
+    if event.stage in STATES:
+        return [run_event(naming, job, facts, STATES[event.stage], event.at)]
+    if event.stage is Stage.RETIRED:
+        return []
+    tables = _tables(known, record, APPLY if event.stage is Stage.APPLIED else REVERT)
+    if event.stage is Stage.APPLIED and all(each.stage is not Stage.APPLIED for each in record.events[: stage - 1]):
+        return [run_event(naming, job, _facts(known, plan, tables), RunState.COMPLETE, event.at)]
+    own = replace(_facts(known, plan, tables), run_id=naming.run_id(event.at, "plan", plan.id, stage))
+    if event.stage is Stage.ROLLED_BACK:
+        job = replace(job, name=f"{plan.dataset}.rollback", about=f"Publishes {plan.dataset} as it was before a plan.")
+    return list(whole_run(naming, job, own, event.at, event.at))
+
+
+def _job(known: KnownTables, plan: Plan) -> DeclaredJob:
+    """Return the job of a plan's kind; one that reads records from Kafka reads the topic too."""
+    jobs = known.jobs(plan.dataset, plan.release)
+    job = plan_job(jobs, plan.dataset, plan.kind)
+    topics = jobs[0].inputs if plan.slice is not None and plan.slice.of(KAFKA) else ()
+    return replace(job, inputs=(*topics, *job.inputs))
+
+
+def _facts(known: KnownTables, plan: Plan, tables: dict[str, TableFacts]) -> RunFacts:
+    run_id = known.naming.run_id(plan.planned_at, "plan", plan.id)
+    slice_ = plan.slice
+    nominal = (slice_.since, slice_.until) if slice_ and slice_.since and slice_.until else None
+    return RunFacts(run_id, tables, _airflow_run(known, plan), nominal)
+
+
+def _airflow_run(known: KnownTables, plan: Plan) -> ParentRun | None:
+    """Return the run of Airflow that a plan belongs to, `dag/run`."""
+    dag, _, run = plan.origin.partition("/")
+    return ParentRun(known.naming.jobs, dag, known.naming.run_id(plan.planned_at, "airflow", dag, run)) if run else None
+
+
+def _tables(known: KnownTables, record: PlanRecord, way: int) -> dict[str, TableFacts]:
+    """Return what a plan has read and written: the versions of its release, or the commits of its patch."""
+    plan, built = record.plan, record.find(ReleaseBuilt)
+    if built is not None:
+        found = built.built if way == APPLY else built.published
+        return {name: known.facts(table) for name, table in tables_of(known.settings, found).items()}
+    tables = dict[str, TableFacts]()
+    root = release_path(known.settings, plan.dataset, plan.release)
+    for name, version, rows in known.ledger.plan_corrections(plan.dataset, plan.release, plan.id, way):
+        layer, _, table = name.partition(".")
+        path = {"gold": root / "gold" / table, "bronze": bronze_path(known.settings, plan.dataset)}.get(
+            layer, root / layer
+        )
+        tables[name] = known.facts(PublishedTable(name, path, version, plan.dataset, plan.release, 0), rows)
+    if (slice_built := record.find(SliceBuilt)) is not None and way == APPLY:
+        tables[f"bronze.{plan.dataset}"] = TableFacts(rows=slice_built.records)
+    return tables
