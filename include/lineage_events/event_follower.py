@@ -19,7 +19,7 @@ from include.lineage_events.analysis_feed import analysis_events
 from include.lineage_events.derived_feed import derived_events
 from include.lineage_events.event_cursors import EventCursor, EventCursors, cursors_file
 from include.lineage_events.event_delivery import Deliver, EventRefused, EventsWait
-from include.lineage_events.event_feed import Feed, Outgoing
+from include.lineage_events.outgoing_events import Feed, Outgoing
 from include.lineage_events.event_naming import event_naming
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.plan_feed import PlanFeed

@@ -16,7 +16,7 @@ from include.lineage_events.dataset_facets import TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, plan_job
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.event_feed import Cursors, Outgoing
+from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
 from include.paths import bronze_path, plan_path, release_path

@@ -10,7 +10,7 @@ from openlineage.client.event_v2 import RunState
 
 from include.lineage_events.declared_jobs import stream_job
 from include.lineage_events.event_cursors import EventCursor
-from include.lineage_events.event_feed import Cursors, Outgoing
+from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event
 from include.reading.publication import publications
@@ -63,7 +63,7 @@ def _ended(known: KnownTables, dataset: str, run_id: str, runs_again: bool) -> O
 
 
 def _error(status: ProcessStatus, runs_again: bool) -> str:
-    """Return why a driver ended, "" when it was asked to."""
+    """Return why a driver ended, "" when it was requested."""
     if runs_again:
         return status.last_error
     return (status.detail or status.last_error or status.state.meaning) if status.state in BROKEN else ""

@@ -16,7 +16,7 @@ from include.lineage_events.dataset_facets import NOTHING_KNOWN, Assertion, Tabl
 from include.lineage_events.declared_jobs import DeclaredJob, stream_job
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.event_feed import MOST_RUNS, Cursors, Outgoing
+from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing
 from include.lineage_events.event_naming import TOPIC
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.process_feed import parent_of

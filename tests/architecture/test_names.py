@@ -20,7 +20,7 @@ FORMER_WORDS = re.compile(
 )
 
 CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b")
-PRODUCTS = {"PySpark"}
+PRODUCTS = {"PySpark", "OpenLineage"}
 
 
 def sources() -> list[Path]:

@@ -25,4 +25,4 @@ class Outgoing:
 
 Cursors = Mapping[str, EventCursor]
 Feed = Callable[[KnownTables, Cursors], Iterator[Outgoing]]
-"""Yields what is due. The next one is asked for when the last one is delivered."""
+"""Yields what is due. The next one is taken when the last one is delivered."""
