@@ -71,13 +71,20 @@ def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
 def _expression_origins(expression: Any, scope: Any, use: Use | None = None) -> Iterator[ColumnOrigin]:
     for column in expression.find_all(exp.Column):
         outer = use or use_of(column, expression)
-        source: Any = scope.sources.get(column.table)
+        source = _source_of(column, scope)
         if isinstance(source, exp.Table):
             yield ColumnOrigin(".".join(filter(None, (source.db, source.name))), column.name, outer)
         elif source is not None and source.is_udtf:
             yield from used(unique(_expression_origins(source.expression, source, "transformation")), outer)
         elif source is not None and column.name in source.expression.named_selects:
             yield from used(unique(_origins_of(column.name, source)), outer)
+
+
+def _source_of(column: Any, scope: Any) -> Any:
+    """Return the table or scope of a column. One that no schema has is of the only one, if there is one."""
+    if not column.table and len(scope.selected_sources) == 1:
+        return next(iter(scope.selected_sources.values()))[1]
+    return scope.sources.get(column.table)
 
 
 def _row_origins(scope: Any) -> Iterator[ColumnOrigin]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from include.catalog.analyses import declared_analysis
@@ -16,8 +17,8 @@ from include.lineage_events.dataset_facets import TableFacts
 from include.lineage_events.declared_jobs import BATCH, DeclaredJob, analysis_job
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import Cursors, Outgoing, separately
 from include.lineage_events.run_events import RunFacts, whole_run
 from include.reading.publication import PublishedTable, published_tables
 
@@ -25,18 +26,18 @@ ANALYSIS = "analysis."
 
 
 def analysis_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-    """Yield the published runs of analyses that were not sent. Raises errors of the log."""
-    tables = published_tables(known.settings)
-    for table in tables.values():
-        if not table.name.startswith(ANALYSIS):
-            continue
-        cursor = cursors.get(table.name) or EventCursor(table.version - 1)
-        for commit in commits_following(table.path, cursor.sent):
-            if commit.version > table.version:
-                break
-            cursor = replace(cursor, sent=commit.version)
-            pinned = replace(table, version=commit.version)
-            yield Outgoing(table.name, _events(known, pinned, commit) if _is_run(commit) else [], cursor)
+    """Yield the published runs of analyses that were not sent."""
+    for table in published_tables(known.settings).values():
+        if table.name.startswith(ANALYSIS):
+            cursor = cursors.get(table.name) or EventCursor(table.version - 1)
+            yield from separately(known.show, _table_events(known, table, cursor))
+
+
+def _table_events(known: KnownTables, table: PublishedTable, cursor: EventCursor) -> Iterator[Outgoing]:
+    for commit in islice(commits_following(table.path, cursor.sent), max(table.version - cursor.sent, 0)):
+        pinned = replace(table, version=commit.version)
+        events = _events(known, pinned, commit) if _is_run(commit) else []
+        yield Outgoing(table.name, events, EventCursor(commit.version))
 
 
 def _is_run(commit: Commit) -> bool:

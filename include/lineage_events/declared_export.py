@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from graphlib import TopologicalSorter
 
 from openlineage.client.event_v2 import JobEvent
 
 from include.catalog.analyses import declared_analyses
 from include.catalog.dataset import dataset_names, declared_dataset
-from include.catalog.derived_dataset import declared_derived, derived_names
+from include.catalog.derived_dataset import DerivedDataset, declared_derived, derived_names
 from include.ledger.ledger_reader import open_reader
 from include.lineage_events.dataset_facets import ColumnFacts, TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, analysis_job, dataset_jobs, derived_jobs
@@ -23,7 +24,7 @@ from include.settings import Settings
 
 def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> Iterator[JobEvent]:
     """Yield the events of all declared jobs, a job after those whose tables it reads. Raises DeclarationRefused."""
-    known = KnownTables(settings, open_reader(settings), naming)
+    known = KnownTables(settings, open_reader(settings), naming, lambda _: None)
     published = published_tables(settings)
     for job in declared_jobs(known):
         tables = {
@@ -40,8 +41,7 @@ def declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
         dataset = declared_dataset(settings, name)
         known.fields |= record_fields(dataset)
         yield from _remembered(known, dataset_jobs(dataset))
-    for name in derived_names(settings):
-        derived = declared_derived(settings, name)
+    for derived in derived_in_order(settings):
         yield from _remembered(known, derived_jobs(derived, known.columns(derived.pipeline.sources.values())))
     tables = sorted(known.declared | published_tables(settings).keys())
     for name in dataset_names(settings):
@@ -50,6 +50,17 @@ def declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
             yield analysis_job(
                 analysis, sources, known.columns([f"analysis.{analysis.name}"])[f"analysis.{analysis.name}"]
             )
+
+
+def derived_in_order(settings: Settings) -> list[DerivedDataset]:
+    """Return the declared derived datasets, each after those whose tables it reads. Raises DeclarationRefused."""
+    found = {name: declared_derived(settings, name) for name in derived_names(settings)}
+    owners = {f"gold.{gold.name}": name for name, derived in found.items() for gold in derived.pipeline.gold}
+    needed = {
+        name: {owners[table] for table in derived.pipeline.sources.values() if table in owners}
+        for name, derived in found.items()
+    }
+    return [found[name] for name in TopologicalSorter(needed).static_order()]
 
 
 def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[DeclaredJob, ...]:

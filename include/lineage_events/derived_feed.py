@@ -12,8 +12,8 @@ from include.lineage_events.dataset_facets import TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing, separately
 from include.lineage_events.process_feed import parent_of
 from include.lineage_events.run_events import ParentRun, RunFacts, whole_run
 from include.paths import release_path, warehouse
@@ -21,17 +21,17 @@ from include.reading.publication import Publication, PublishedTable, publication
 
 
 def derived_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-    """Yield the runs of all derived datasets that are published and not sent. Raises errors of log and catalog."""
+    """Yield the runs of all derived datasets that are published and not sent."""
     for publication in publications(known.settings).values():
         if not publication.is_derived:
             continue
         parent = parent_of(known, cursors, publication.dataset)
         for table in tables_of(known.settings, publication).values():
             cursor = cursors.get(f"derived {table.name}")
-            yield from _table_events(known, publication, table, cursor, parent)
+            yield from separately(known.show, _derived_table_events(known, publication, table, cursor, parent))
 
 
-def _table_events(
+def _derived_table_events(
     known: KnownTables,
     publication: Publication,
     table: PublishedTable,

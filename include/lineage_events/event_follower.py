@@ -18,10 +18,10 @@ from include.ledger.ledger_reader import open_reader
 from include.lineage_events.analysis_feed import analysis_events
 from include.lineage_events.derived_feed import derived_events
 from include.lineage_events.event_cursors import EventCursor, EventCursors, cursors_file
-from include.lineage_events.event_delivery import Deliver, EventRefused, EventsWait
-from include.lineage_events.outgoing_events import Feed, Outgoing
+from include.lineage_events.event_delivery import Deliver, EventRefused
 from include.lineage_events.event_naming import event_naming
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import Feed, Outgoing
 from include.lineage_events.plan_feed import PlanFeed
 from include.lineage_events.process_feed import process_events
 from include.lineage_events.quality_feed import quality_events
@@ -38,12 +38,16 @@ UNKNOWN_BROKER = "localhost:9092"
 
 @dataclass
 class EventFollower:
-    """Sends events to `deliver`; `show` prints a line for people."""
+    """Sends events to `deliver`; `show` prints a line for people.
+
+    `noted`: the errors of the last look, which are not shown again.
+    """
 
     settings: Settings
     deliver: Deliver
     show: Callable[[str], None]
     feeds: list[Feed] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # Runs of drivers first: they are the parents of what the drivers have done.
@@ -60,26 +64,24 @@ class EventFollower:
     def look(self) -> int:
         """Send what is due; return how many events were delivered.
 
-        An error of one feed is shown, and the others follow. Raises EventsWait, StateFileUnreadable, OSError.
+        An error of one dataset is shown, and the others follow. Raises EventsWait, StateFileUnreadable, OSError, and
+        PublicationUnreadable.
         """
         stored = cursors_file(self.settings).read() or EventCursors()
         sending = _Sending(self, dict(stored.cursors), known_brokers(self.settings))
-        known = self._known(sending.kafka)
+        known, before, self.noted = self._known(sending.kafka), self.noted, set()
         for feed in self.feeds:
-            try:
-                for outgoing in feed(known, sending.cursors):
-                    sending.send(outgoing)
-            except EventsWait:
-                raise
-            except HeadraceError as error:
-                self.show(f"{error.what}; tried again")
+            for outgoing in feed(known, sending.cursors):
+                sending.send(outgoing)
+        for error in sorted(self.noted - before):
+            self.show(error)
         return sending.delivered
 
     def _known(self, kafka: str) -> KnownTables:
         """Return the memory of earlier looks, unless the brokers have another address."""
         naming = event_naming(self.settings, kafka)
         if self.known is None or self.known.naming != naming:
-            self.known = KnownTables(self.settings, self.ledger, naming)
+            self.known = KnownTables(self.settings, self.ledger, naming, lambda error: self.noted.add(error))
         return self.known
 
 

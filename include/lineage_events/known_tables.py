@@ -5,7 +5,7 @@ Each release is read once, each schema once for a folder: a table keeps its colu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,11 +29,12 @@ MOST_RELEASES = 100
 
 @dataclass
 class KnownTables:
-    """The memory of one follower; `naming` are the names that events use."""
+    """The memory of one follower; `naming` are the names that events use; `show` prints a line for people."""
 
     settings: Settings
     ledger: LedgerReader
     naming: EventNaming
+    show: Callable[[str], None]
     released: dict[tuple[str, str], tuple[DeclaredJob, ...]] = field(default_factory=dict)
     schemas: dict[tuple[Path, str], Sequence[ColumnFacts]] = field(default_factory=dict)
     fields: dict[str, Sequence[ColumnFacts]] = field(default_factory=dict)

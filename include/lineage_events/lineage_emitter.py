@@ -1,22 +1,26 @@
 """The process that sends OpenLineage events. `python -m include.lineage_events.lineage_emitter`
 
-Reads / Writes: what event_follower.py does.
+Reads / Writes: what event_follower.py does, and its status.
 Guarantee: a receiver that is missing delays nothing but its events; they are tried again with growing pauses.
 After a crash: the runner starts it again.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from include.errors import HeadraceError
 from include.lineage_events.event_delivery import receiver
 from include.lineage_events.event_follower import EventFollower
 from include.settings import Settings, load_settings
+from include.state.driver_status import DriverStatus, status_file
+from include.state.process_states import OPENLINEAGE, ProcessState
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 REFUSED = 2
@@ -25,21 +29,32 @@ Wait = Callable[[float], object]
 
 def follow(follower: EventFollower, seconds: float, wait: Wait, ended: Callable[[], bool]) -> None:
     """Look again and again until `ended`; after an error with pauses that double up to a minute."""
-    pause, shown = FIRST_PAUSE, ""
+    pause, waiting = FIRST_PAUSE, ""
     while not ended():
         try:
             follower.look()
         except (HeadraceError, OSError) as error:
-            text = str(error)
-            if text != shown:
-                follower.show(text)
+            if str(error) != waiting:
+                waiting = str(error)
+                report(follower, waiting)
             wait(pause)
-            pause, shown = min(pause * 2, LONGEST_PAUSE), text
+            pause = min(pause * 2, LONGEST_PAUSE)
             continue
-        if shown:
-            follower.show("events are taken again")
-        pause, shown = FIRST_PAUSE, ""
+        if waiting:
+            report(follower, "")
+        pause, waiting = FIRST_PAUSE, ""
         wait(seconds)
+
+
+def report(follower: EventFollower, waiting: str) -> None:
+    """Say why events wait, in the log and in the process's status; "": they are taken again."""
+    follower.show(waiting or "events are taken again")
+    state = ProcessState.WAITING if waiting else ProcessState.RUNNING
+    reason = waiting.partition("\n")[0] or None
+    with suppress(OSError):
+        status_file(follower.settings, OPENLINEAGE).write(
+            DriverStatus(state=state.label, reason=reason, pid=os.getpid(), at=datetime.now(UTC))
+        )
 
 
 def serve(settings: Settings, show: Callable[[str], None]) -> None:

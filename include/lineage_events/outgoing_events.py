@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from include.errors import HeadraceError
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
 from include.lineage_events.known_tables import KnownTables
@@ -21,6 +22,14 @@ class Outgoing:
     events: Sequence[Event]
     done: EventCursor | None
     fixed: EventCursor | None = None
+
+
+def separately(show: Callable[[str], None], events: Iterator[Outgoing]) -> Iterator[Outgoing]:
+    """Yield what is due of one dataset; an error of it is shown, so that the others follow."""
+    try:
+        yield from events
+    except HeadraceError as error:
+        show(f"{error.what}; tried again")
 
 
 Cursors = Mapping[str, EventCursor]

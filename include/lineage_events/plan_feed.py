@@ -16,12 +16,12 @@ from include.lineage_events.dataset_facets import TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, plan_job
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import Cursors, Outgoing, separately
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
 from include.paths import bronze_path, plan_path, release_path
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
-from include.plans.plan_journal import PlanUnreadable, last_failure, load_plan, open_plans, plan_ids
+from include.plans.plan_journal import last_failure, load_plan, open_plans, plan_ids
 from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
 from include.reading.publication import PublishedTable, tables_of
 
@@ -44,10 +44,10 @@ class PlanFeed:
     seen: int | None = None
 
     def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-        """Yield the stages of plans that were not sent. Raises the errors of ledger and catalog."""
+        """Yield the stages of plans that were not sent."""
         yield from self._new_plans(known, cursors)
         for key in [key for key in cursors if key.startswith("plan ")]:
-            yield from _plan_events(known, key, cursors[key])
+            yield from separately(known.show, _plan_events(known, key, cursors[key]))
 
     def _new_plans(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         """Yield a cursor for each new plan; before the first look only open plans are followed."""
@@ -71,10 +71,7 @@ class PlanFeed:
 
 def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:
     """Yield the stages of a plan that were not sent, then the failure of the stage that is under way."""
-    try:
-        record = load_plan(known.settings, key.removeprefix("plan "))
-    except PlanUnreadable:
-        return
+    record = load_plan(known.settings, key.removeprefix("plan "))
     stages, now = 1 + len(record.events), datetime.now(UTC)
     if cursor.sent < stages:
         fresh = range(max(cursor.sent, 0), stages)

@@ -10,8 +10,8 @@ from openlineage.client.event_v2 import RunState
 
 from include.lineage_events.declared_jobs import stream_job
 from include.lineage_events.event_cursors import EventCursor
-from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event
 from include.reading.publication import publications
 from include.state.json_file import StateFileUnreadable

@@ -9,8 +9,8 @@ from include.lineage_events.dataset_facets import Assertion, TableFacts
 from include.lineage_events.declared_jobs import BATCH, DeclaredJob
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import Cursors, Outgoing
 from include.lineage_events.run_events import RunFacts, whole_run
 from include.quality.validation_history import MOST_KEPT, StoredValidation, stored_validations
 from include.reading.publication import publications

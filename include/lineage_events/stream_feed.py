@@ -16,9 +16,9 @@ from include.lineage_events.dataset_facets import NOTHING_KNOWN, Assertion, Tabl
 from include.lineage_events.declared_jobs import DeclaredJob, stream_job
 from include.lineage_events.event_cursors import EventCursor
 from include.lineage_events.event_delivery import Event
-from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing
 from include.lineage_events.event_naming import TOPIC
 from include.lineage_events.known_tables import KnownTables
+from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing, separately
 from include.lineage_events.process_feed import parent_of
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
 from include.paths import bronze_path, release_path
@@ -53,13 +53,17 @@ class StreamSpan:
 
 
 def stream_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-    """Yield the runs of all streams that are published and not sent. Raises the errors of ledger and catalog."""
-    for dataset, publication in stream_publications(known.settings).items():
-        key = f"stream {dataset}"
-        cursor = cursors.get(key) or _first_cursor(known, publication)
-        for span, covering in _spans(known, publication, cursor):
-            events = _span_events(known, span, parent_of(known, cursors, dataset)) if span.runs else []
-            yield Outgoing(key, events, replace(covering, sent=covering.until), fixed=covering)
+    """Yield the runs of all streams that are published and not sent."""
+    for publication in stream_publications(known.settings).values():
+        yield from separately(known.show, _stream_events(known, cursors, publication))
+
+
+def _stream_events(known: KnownTables, cursors: Cursors, publication: Publication) -> Iterator[Outgoing]:
+    key = f"stream {publication.dataset}"
+    cursor = cursors.get(key) or _first_cursor(known, publication)
+    for span, covering in _spans(known, publication, cursor):
+        events = _span_events(known, span, parent_of(known, cursors, span.dataset)) if span.runs else []
+        yield Outgoing(key, events, replace(covering, sent=covering.until), fixed=covering)
 
 
 def _first_cursor(known: KnownTables, publication: Publication) -> EventCursor:

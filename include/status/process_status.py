@@ -216,7 +216,7 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
     if name in (CONSOLE, METRICS):
         return status_by_run_file(settings, name, web_server_status)
     if name == OPENLINEAGE:
-        return status_by_run_file(settings, name, sender_status)
+        return status_by_run_file(settings, name, lambda run: sender_status(settings, run))
     moment = now or datetime.now(UTC)
     return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
 
@@ -234,11 +234,14 @@ def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFi
     return status_of(run)
 
 
-def sender_status(run: RunFile) -> ProcessStatus:
-    """Return the status of the process that sends events from its run file; `detail` is the receiver."""
+def sender_status(settings: Settings, run: RunFile) -> ProcessStatus:
+    """Return the status of the process that sends events; `detail`: the receiver, or why it takes none."""
     if not is_alive(run):
         return gone_status(run)
-    return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, str(run.extra.get("receiver", "")))
+    reported = read_reported_status(settings, run)
+    state = reported.process_state if reported else ProcessState.RUNNING
+    detail = (reported.reason if reported else None) or str(run.extra.get("receiver", ""))
+    return ProcessStatus(run.name, run.pid, state, detail)
 
 
 def broker_status(run: RunFile) -> ProcessStatus:

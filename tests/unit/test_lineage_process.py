@@ -1,39 +1,61 @@
-"""The process that sends OpenLineage events: the runner starts it when a receiver is set, and ends it."""
+"""The process that sends OpenLineage events: started by the runner when a receiver is set, waiting while it is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from ledgered_stream import Stream
 from lineage_receiver import LineageReceiver
 from stand_ins import StandIns, runner_with
 
+from include.catalog.dataset import snapshot_dataset
+from include.ledger.ledger_writer import open_writer
+from include.ledger.project_commits import project_dataset
 from include.paths import log_path
-from include.settings import Settings
+from include.settings import CLONE, Settings
 from include.state.process_states import OPENLINEAGE, ProcessState
 from include.state.run_files import is_alive, read_run_file
 from include.status.process_status import observe_openlineage
 
+GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
+
 
 @pytest.fixture
-def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+def http() -> LineageReceiver:
+    return LineageReceiver()
+
+
+@pytest.fixture
+def site(two_datasets: Settings, http: LineageReceiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process that keeps a real sender, with stand-ins for the rest."""
-    http = LineageReceiver()
     with (
         http.up(),
-        runner_with(two_datasets, monkeypatch, console="off", openlineage_url=http.url) as found,
+        runner_with(
+            two_datasets, monkeypatch, console="off", openlineage_url=http.url, openlineage_seconds="0.1"
+        ) as found,
     ):
         yield found
 
 
-def test_sender_runs_names_its_receiver_and_ends_with_the_runner(site: StandIns) -> None:
-    def works() -> bool:
-        return observe_openlineage(site.settings).state is ProcessState.RUNNING
+def state(site: StandIns) -> ProcessState:
+    return observe_openlineage(site.settings).state
 
-    site.until(works, log_path(site.settings, OPENLINEAGE).name, within=60)
+
+def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: StandIns, http: LineageReceiver) -> None:
+    http.codes += [503] * 1000
+    declared = site.settings.model_copy(update={"datasets": CLONE / "include" / "datasets"})
+    stream = Stream(site.settings, release=snapshot_dataset(declared, "flights").release, gold=GOLD)
+    stream.run(0, 0)
+    project_dataset(open_writer(site.settings), site.settings, "flights")
+    site.until(lambda: state(site) is ProcessState.WAITING, log_path(site.settings, OPENLINEAGE).name, within=60)
+    assert "HTTP 503" in observe_openlineage(site.settings).detail
+    http.codes.clear()
+    site.until(lambda: state(site) is ProcessState.RUNNING, "events are taken again")
+    assert observe_openlineage(site.settings).detail == http.url
+    assert len(http.run_ids("flights.gold.route_days")) == 1
     run = read_run_file(site.settings, OPENLINEAGE)
     assert run is not None
-    assert observe_openlineage(site.settings).detail == site.settings.openlineage_url
     site.runner.stopping = True
     site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
     assert read_run_file(site.settings, OPENLINEAGE) is None
@@ -43,4 +65,4 @@ def test_sender_is_not_started_without_a_receiver(two_datasets: Settings, monkey
     with runner_with(two_datasets, monkeypatch, console="off") as site:
         for _ in range(3):
             site.step()
-        assert observe_openlineage(site.settings).state is ProcessState.STOPPED
+        assert state(site) is ProcessState.STOPPED
