@@ -15,13 +15,17 @@ from include.ledger.ledger_schema import batches, corrections, gold_commits, pub
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """A bronze batch: rows, commit time and the first and last Kafka time of its records (UTC milliseconds)."""
+    """A bronze batch: rows, commit time and the first and last Kafka time of its records (UTC milliseconds).
+
+    `reference`: JSON, name → version of each reference table that the batch is joined with.
+    """
 
     batch: int
     rows: int
     committed_at_ms: int
     first_timestamp_ms: int | None
     last_timestamp_ms: int | None
+    reference: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class RecordedRun:
 def batches_after(connection: Connection, dataset: str, batch: int, count: int) -> list[BatchTimes]:
     """Return at most `count` bronze batches after `batch`, ascending."""
     c = batches.c
-    columns = (c.batch, c.rows, c.committed_at_ms, c.first_timestamp_ms, c.last_timestamp_ms)
+    columns = (c.batch, c.rows, c.committed_at_ms, c.first_timestamp_ms, c.last_timestamp_ms, c.reference)
     query = select(*columns).where(c.dataset == dataset, c.batch > batch).order_by(c.batch).limit(count)
     return [BatchTimes(*row) for row in connection.execute(query)]
 

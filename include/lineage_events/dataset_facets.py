@@ -104,7 +104,7 @@ def _input_fields(naming: EventNaming, origins: Origins) -> list[column_lineage_
 def transformation(use: Use) -> column_lineage_dataset.Transformation:
     """Return a use in OpenLineage's words."""
     kind = "DIRECT" if use in DIRECT else "INDIRECT"
-    return column_lineage_dataset.Transformation(kind, use.upper(), "", masking=use == "aggregation")
+    return column_lineage_dataset.Transformation(kind, use.upper())
 
 
 def _facets(naming: EventNaming, name: str, facts: TableFacts) -> Facets:

@@ -11,10 +11,11 @@ from openlineage.client.event_v2 import JobEvent
 from include.catalog.analyses import declared_analyses
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import DerivedDataset, declared_derived, derived_names
+from include.catalog.lineage_graph import REFERENCE
 from include.ledger.ledger_reader import open_reader
 from include.lineage_events.dataset_facets import ColumnFacts, TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, analysis_job, dataset_jobs, derived_jobs
-from include.lineage_events.event_naming import EventNaming
+from include.lineage_events.event_naming import TOPIC, EventNaming
 from include.lineage_events.known_tables import KnownTables, record_fields
 from include.lineage_events.run_events import job_event
 from include.reading.publication import published_tables
@@ -28,7 +29,7 @@ def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> It
     published = published_tables(settings)
     for job in declared_jobs(known):
         tables = {
-            name: known.facts(published[name]) if name in published else _declared(known, job, name)
+            name: known.facts(published[name]) if name in published else _declared(known, name)
             for name in (*job.inputs, *job.outputs)
         }
         yield job_event(naming, job, tables, at)
@@ -70,8 +71,10 @@ def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[Decl
     return jobs
 
 
-def _declared(known: KnownTables, job: DeclaredJob, name: str) -> TableFacts:
-    """Return what is declared of a table that is not published, or of a topic: its columns without types."""
-    if name in known.fields and not name.startswith("bronze."):
+def _declared(known: KnownTables, name: str) -> TableFacts:
+    """Return what is declared of a topic or reference table; of a table that is not published its columns alone."""
+    if name.startswith(TOPIC):
         return known.topic(name)
+    if name.startswith(REFERENCE):
+        return known.reference(name)
     return TableFacts(schema=[ColumnFacts(column) for column in known.declared.get(name, ())])

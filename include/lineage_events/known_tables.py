@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.catalog.column_lineage import VALUE, dataset_columns
 from include.catalog.dataset import DERIVED, Dataset, declared_dataset, released_dataset
 from include.catalog.derived_dataset import released_derived
+from include.catalog.lineage_graph import REFERENCE
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import LedgerReader
-from include.lineage_events.dataset_facets import NOTHING_KNOWN, ColumnFacts, TableFacts
+from include.lineage_events.dataset_facets import ColumnFacts, TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, dataset_jobs, derived_jobs, topic_of
 from include.lineage_events.event_naming import EventNaming
-from include.paths import snapshot_path
+from include.paths import reference_path, snapshot_path
 from include.reading.publication import PublishedTable, published_tables
 from include.reading.published_tables import open_table
 from include.settings import Settings
@@ -38,7 +39,7 @@ class KnownTables:
     released: dict[tuple[str, str], tuple[DeclaredJob, ...]] = field(default_factory=dict)
     schemas: dict[tuple[Path, str], Sequence[ColumnFacts]] = field(default_factory=dict)
     fields: dict[str, Sequence[ColumnFacts]] = field(default_factory=dict)
-    """Of topics, and of the record in bronze."""
+    """Declared columns of topics and reference tables, and of the record in bronze."""
     declared: dict[str, list[str]] = field(default_factory=dict)
     """Columns of tables that may not be published yet."""
 
@@ -93,7 +94,12 @@ class KnownTables:
 
     def topic(self, name: str, rows: int | None = None) -> TableFacts:
         """Return what is known of a topic: the fields of its records."""
-        return replace(NOTHING_KNOWN, rows=rows, schema=self.fields.get(name, ()))
+        return TableFacts(rows=rows, schema=self.fields.get(name, ()))
+
+    def reference(self, name: str, version: int | None = None) -> TableFacts:
+        """Return what is known of a reference table, named as in a LineageEdge."""
+        dataset, _, table = name.removeprefix(REFERENCE).partition(".")
+        return TableFacts(version, path=reference_path(self.settings, dataset, table), schema=self.fields.get(name, ()))
 
 
 def type_name(kind: object) -> str:
@@ -102,8 +108,12 @@ def type_name(kind: object) -> str:
 
 
 def record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
-    """Return the fields of a record, as columns of the topic, and of bronze below the column that keeps the record."""
+    """Return the declared columns of topic and reference tables, and of the record in bronze, below `value`."""
     fields = [ColumnFacts(column.member, column.type) for column in dataset.contract.columns]
     about = f"Field of the JSON object in {VALUE}, which bronze keeps as bytes."
     inside = [ColumnFacts(f"{VALUE}.{each.name}", each.type, about) for each in fields]
-    return {topic_of(dataset): fields, f"bronze.{dataset.name}": inside}
+    reference = {
+        f"{REFERENCE}{dataset.name}.{table.name}": [ColumnFacts(*column) for column in table.columns]
+        for table in dataset.pipeline.reference
+    }
+    return {topic_of(dataset): fields, f"bronze.{dataset.name}": inside, **reference}

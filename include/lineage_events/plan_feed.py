@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from openlineage.client.event_v2 import RunState
 
 from include.catalog.history_slice import KAFKA
+from include.catalog.lineage_graph import REFERENCE
 from include.lineage_events.dataset_facets import TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, plan_job
 from include.lineage_events.event_cursors import EventCursor
@@ -143,7 +144,7 @@ def _tables(known: KnownTables, record: PlanRecord, way: int) -> dict[str, Table
     if built is not None:
         found = built.built if way == APPLY else built.published
         return {name: known.facts(table) for name, table in tables_of(known.settings, found).items()}
-    tables = dict[str, TableFacts]()
+    tables = {name: known.reference(name) for name in _job(known, plan).inputs if name.startswith(REFERENCE)}
     root = release_path(known.settings, plan.dataset, plan.release)
     for name, version, rows in known.ledger.plan_corrections(plan.dataset, plan.release, plan.id, way):
         layer, _, table = name.partition(".")

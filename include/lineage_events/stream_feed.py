@@ -5,12 +5,14 @@ Several publications are one run, so that a catalog gets a run each interval and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from openlineage.client.event_v2 import RunState
 
+from include.catalog.lineage_graph import REFERENCE
 from include.ledger.run_history import BatchTimes, RecordedRun
 from include.lineage_events.dataset_facets import NOTHING_KNOWN, Assertion, TableFacts
 from include.lineage_events.declared_jobs import DeclaredJob, stream_job
@@ -39,6 +41,11 @@ class StreamSpan:
     def bounds(self) -> str:
         """The batches that it covers."""
         return f"{self.runs[0].first_batch}-{self.runs[-1].last_batch}"
+
+    @property
+    def reference(self) -> Mapping[str, int]:
+        """The versions of the reference tables that the last batch was joined with."""
+        return dict(json.loads(self.batches[-1].reference)) if self.batches else {}
 
     @property
     def ended(self) -> datetime:
@@ -125,6 +132,8 @@ def _tables(known: KnownTables, job: DeclaredJob, span: StreamSpan) -> dict[str,
 def _facts(known: KnownTables, name: str, span: StreamSpan, rows: int | None) -> TableFacts:
     if name.startswith(TOPIC):
         return known.topic(name, sum(each.rows for each in span.batches))
+    if name.startswith(REFERENCE):
+        return known.reference(name, span.reference.get(name.rpartition(".")[2]))
     layer, _, table = name.partition(".")
     if name not in span.versions:
         return NOTHING_KNOWN

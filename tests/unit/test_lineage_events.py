@@ -34,7 +34,10 @@ class LineageSite:
         self.writer = open_writer(self.settings)
 
     def publish(self, first: int, last: int) -> None:
-        self.stream.run(first, last)
+        for batch in range(first, last + 1):
+            self.stream.bronze(batch, reference={"airlines": 3})
+        self.stream.refine(first, last)
+        self.stream.publish(last)
         project_dataset(self.writer, self.settings, "flights")
 
     def look(self) -> int:
@@ -109,6 +112,9 @@ def test_run_has_rows_versions_and_what_rules_have_found(site: LineageSite) -> N
         site.stream.tables["gold.carrier_hours"].version
     )
     assert hours["outputs"][0]["facets"]["symlinks"]["identifiers"][0]["name"].endswith("/gold/carrier_hours")
+    (airlines,) = [each for each in refine["inputs"] if each["name"] == "reference.flights.airlines"]
+    assert airlines["facets"]["version"]["datasetVersion"] == "3"
+    assert [each["name"] for each in airlines["facets"]["schema"]["fields"]] == ["carrier", "name"]
     assert hours["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
     (worst,) = site.http.of("flights.gold.worst_delays")
     assert "row_number()" in worst["job"]["facets"]["sql"]["query"]
