@@ -33,6 +33,7 @@ STATE_FOLDERS = (
     "audits",
     "console",
     "metrics",
+    "openlineage",
     "analyses",
     "removed",
     "spill",
