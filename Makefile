@@ -45,12 +45,12 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow; some: make test ARGS="tests/unit -k jars"
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
-test-all: setup-dev ## every test: also each kill, all of Airflow, its page in a browser; about an hour and a half
+test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers; 1.5 hours
 	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
-	@$(MAKE) test-kills
-	@$(MAKE) test-stack
+	@$(MAKE) test-kills ARGS=
+	@$(MAKE) test-stack ARGS=
 
-test-kills: setup-dev ## kill drivers, jobs, runner and broker at each step, one at a time; prints its measurements
+test-kills: setup-dev ## the tests of minutes: kills of drivers, jobs, runner and broker at each step; prints its measurements
 	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/observability $(ARGS)
 
 test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager

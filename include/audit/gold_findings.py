@@ -88,6 +88,23 @@ class ExpressionNotEvaluable(Terminal):
         self.dataset, self.unchecked = dataset, unchecked
 
 
+class TableNotChecked(Terminal):
+    """The audit could not check a table, for another reason than its declaration."""
+
+    def __init__(self, dataset: str, unchecked: UncheckedTable) -> None:
+        super().__init__(
+            f"{unchecked.table} was not checked: {unchecked.reason}; all other tables were checked",
+            f"headrace audit --dataset {dataset}",
+        )
+        self.dataset, self.unchecked = dataset, unchecked
+
+
+def unchecked_error(dataset: str, unchecked: UncheckedTable) -> Terminal:
+    """Return the error for a table that was not checked."""
+    kind = ExpressionNotEvaluable if unchecked.expression else TableNotChecked
+    return kind(dataset, unchecked)
+
+
 def gold_check(
     database: Any, gold: Gold, held: Held | None = None, first: int = 0
 ) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:

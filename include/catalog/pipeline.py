@@ -225,7 +225,7 @@ def gold_session(gold: Gold) -> Session | None:
 
 
 def refresh_interval(gold: Gold) -> timedelta | None:
-    """Return how long a gold table may be behind; None when each run brings it up to date."""
+    """Return the interval of `refresh: every …`; None for `every_run` and `on_close`."""
     return gold.refresh if isinstance(gold.refresh, timedelta) else None
 
 

@@ -16,7 +16,7 @@ from include.cli.plan_command import THRESHOLD, YES, approver, current_user, pla
 from include.cli.rejected_command import Column, Reason, Since, Status, Until, app
 from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
 from include.planning.rejected_decisions import Author, discard, fix
-from include.reading.rejected_records import STATUSES, RejectedFilter
+from include.reading.rejected_records import RejectedFilter
 from include.settings import load_settings
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
@@ -112,8 +112,6 @@ def _record_filter(
     options = (reason, column, status, since, until, offsets)
     if all(each is None for each in options):
         raise typer.BadParameter("select records with --reason, --column, --status, --from, --to or --offsets")
-    if status is not None and status not in STATUSES:
-        raise typer.BadParameter(f"{status!r} is not one of {', '.join(STATUSES)}", param_hint="--status")
     return RejectedFilter(reason, column, None, status, since, until, offsets)
 
 

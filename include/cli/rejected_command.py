@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -36,7 +36,9 @@ app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: li
 Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")]
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
-Status = Annotated[str | None, typer.Option(help="Only open, fixed, discarded or duplicate.")]
+Status = Annotated[
+    Literal["open", "fixed", "discarded", "duplicate"] | None, typer.Option(help="Only records of this status.")
+]
 Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First Kafka time.")]
 Until = Annotated[
     datetime | None,
@@ -49,7 +51,7 @@ def list_rejected(
     dataset: Dataset = None,
     reason: Reason = None,
     column: Column = None,
-    disposition: Annotated[str | None, typer.Option(help="Only invalid or duplicate.")] = None,
+    disposition: Annotated[Literal["invalid", "duplicate"] | None, typer.Option(help="Only these records.")] = None,
     status: Status = None,
     since: Since = None,
     until: Until = None,

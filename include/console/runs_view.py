@@ -65,7 +65,7 @@ def run_line(run: RecordedRun) -> RunLine:
         batches,
         whole(run.rows_in),
         whole(run.accepted),
-        whole(run.invalid + run.duplicate),
+        whole(run.rejected),
         ", ".join(f"{reason} {count:,}" for reason, count in sorted(run.reasons.items())),
         ", ".join(f"{table} {count:,}" for table, count in sorted(run.gold.items())),
         moment_of_ms(run.published_at_ms),

@@ -85,6 +85,11 @@ class ReleaseTotals:
     warned: Mapping[str, int]
     expired: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def rejected(self) -> int:
+        """Records in rejected, by both dispositions."""
+        return self.invalid + self.duplicate
+
 
 @dataclass(frozen=True)
 class DatasetTotals:

@@ -49,6 +49,11 @@ class RecordedRun:
     warned: Mapping[str, int] = field(default_factory=dict)
     gold: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def rejected(self) -> int:
+        """Records in rejected, by both dispositions."""
+        return self.invalid + self.duplicate
+
 
 def batches_after(connection: Connection, dataset: str, batch: int, count: int) -> list[BatchTimes]:
     """Return at most `count` bronze batches after `batch`, ascending."""

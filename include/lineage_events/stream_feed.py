@@ -151,7 +151,7 @@ def _rows(span: StreamSpan) -> dict[str, int]:
     return {
         f"bronze.{dataset}": sum(each.rows for each in span.batches),
         f"silver.{dataset}": sum(run.accepted for run in runs),
-        f"rejected.{dataset}": sum(run.invalid + run.duplicate for run in runs),
+        f"rejected.{dataset}": sum(run.rejected for run in runs),
         **{f"gold.{name}": sum(run.gold.get(name, 0) for run in runs) for name in gold},
     }
 

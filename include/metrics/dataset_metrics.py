@@ -163,7 +163,7 @@ class _Scrape:
     def _recent_runs(self, publication: Publication, labels: dict[str, str]) -> None:
         runs = self.moving.ledger.runs_before(publication.dataset, publication.release, None, RECENT_RUNS)
         if came := sum(run.rows_in for run in runs):
-            self._add("rejected_share", sum(run.invalid + run.duplicate for run in runs) / came, **labels)
+            self._add("rejected_share", sum(run.rejected for run in runs) / came, **labels)
 
     def _watermark(self, publication: Publication, labels: dict[str, str]) -> None:
         batch = publication.batch
@@ -181,6 +181,7 @@ class _Scrape:
     def _derived(self, progress: Progress) -> None:
         for each in progress.derived:
             labels = {"dataset": each.dataset, "release": each.release}
+            self._known(self._audit, each.dataset)
             self._add("lag_seconds", each.seconds, **labels)
             self._add("published_batch", each.run, **labels)
             for table, rows in each.rows.items():

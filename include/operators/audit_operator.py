@@ -30,7 +30,7 @@ class Audit(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
         from include.audit.audit_outcome import record_outcomes
-        from include.audit.gold_findings import ExpressionNotEvaluable
+        from include.audit.gold_findings import unchecked_error
         from include.operators.run_parameters import AuditParameters, validated_params
 
         settings = load_settings()
@@ -45,7 +45,7 @@ class Audit(BaseOperator):
         with airflow_errors():
             for audit in audits:
                 if audit.unchecked:
-                    raise ExpressionNotEvaluable(audit.dataset, audit.unchecked[0])
+                    raise unchecked_error(audit.dataset, audit.unchecked[0])
         return {audit.dataset: counts(audit) for audit in audits}
 
     def _audits(self, settings: Settings, requested: Sequence[str]) -> list[DatasetAudit]:

@@ -147,5 +147,5 @@ def rejected_share(release: str | None, totals: DatasetTotals | None) -> float |
     found = totals.releases.get(release) if totals and release else None
     if found is None:
         return None
-    rejected = found.invalid + found.duplicate
+    rejected = found.rejected
     return rejected / (rejected + found.accepted) if rejected + found.accepted else None

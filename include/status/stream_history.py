@@ -119,7 +119,7 @@ class StreamHistory:
         minute = Minute(
             published=sum(batch.rows for batch in passed),
             runs=1,
-            rejected=run.invalid + run.duplicate,
+            rejected=run.rejected,
             lag_ms=lag,
             newest_ms=self.newest_ms,
             reasons=Counter(run.reasons),

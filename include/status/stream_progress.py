@@ -254,7 +254,7 @@ def rows_per_layer(
         "kafka": extent.offsets if extent else None,
         "bronze": totals.bronze if totals else None,
         "silver": refined.accepted if refined else nothing,
-        "rejected": refined.invalid + refined.duplicate if refined else nothing,
+        "rejected": refined.rejected if refined else nothing,
     }
     gold = refined.gold if refined else {}
     return rows | {f"gold.{table}": total for table, total in gold.items()}

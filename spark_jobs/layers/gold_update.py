@@ -109,8 +109,8 @@ def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: 
 
 
 def is_due(held: Held, interval: timedelta, now: float | None) -> bool:
-    """Whether the interval since the last refresh is over."""
-    return now is not None and now >= held.at + interval.total_seconds()
+    """Whether the interval since the last refresh is over; a refresh in the future is one of a clock that was wrong."""
+    return now is not None and not held.at <= now < held.at + interval.total_seconds()
 
 
 def refresh_update(silver: Table, held: Held, last: int, now: float | None) -> GoldUpdate:

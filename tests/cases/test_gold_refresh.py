@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -13,10 +14,12 @@ from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
+from include.catalog.gold_refresh import Held
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reading.publication import read_publication
 from spark_jobs.engine.publication_recovery import republish
 from spark_jobs.engine.recompute_history import recompute_history
+from spark_jobs.layers.gold_update import is_due
 from spark_jobs.layers.release_tables import pinned_release
 from spark_jobs.storage.failpoints import Step
 
@@ -206,3 +209,8 @@ def test_gold_of_each_refresh_after_crashes_equals_that_of_one_batch(
         assert rows(release, gold.name).equals(rows(once, gold.name)), gold.name
     for kind in KINDS:
         assert rows(release, f"minute_{kind}").equals(rows(release, f"plain_{kind}")), kind
+
+
+@pytest.mark.parametrize(("now", "due"), [(159, False), (160, True), (99, True), (None, False)])
+def test_table_is_due_after_its_interval_or_when_the_clock_was_set_back(now: float | None, due: bool) -> None:
+    assert is_due(Held(3, 100.0), timedelta(minutes=1), now) is due

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from include.audit.audit_outcome import AuditOutcome, outcome_file
 from include.catalog.derived_dataset import snapshot_derived
+from include.metrics.dataset_metrics import HeadraceCollector
 from include.operators.service_levels import FAILED, LagLimit, ServiceLevelMonitor, health_line
 from include.paths import status_path
 from include.reading.publication import Publication, SourceVersion, TableVersion, publish
@@ -74,3 +76,11 @@ def test_health_of_an_unreadable_declaration_is_unknown_with_a_reason(settings: 
     found = observer_of(settings, NAME).observe()
     assert (found.batch, found.sources_behind, found.lag_seconds) == (None, None, None)
     assert "is not YAML" in found.notes[0]
+
+
+def test_metrics_say_that_the_audit_of_a_derived_dataset_found_something(settings: Settings) -> None:
+    outcome = AuditOutcome(NAME, NOON, "r", 4, balanced=False, findings=2, unchecked=0, first="2 rows are missing")
+    outcome_file(settings, NAME).write(outcome)
+    samples = [sample for family in HeadraceCollector(settings).collect() for sample in family.samples]
+    balanced = [each.value for each in samples if each.name == "headrace_audit_balanced"]
+    assert balanced == [0.0]
