@@ -88,6 +88,28 @@ def download(java: Path, jars: Sequence[Jar], workspace: Path, arrived: Callable
         raise JarsUnavailable(sorted(waiting), "\n".join(line for line in output if line))
 
 
+def download_archive(java: Path, coordinate: str, workspace: Path) -> Path:
+    """Download `group:artifact:version:type:classifier` and return its path. Raises JarsUnavailable."""
+    group, artifact, version, kind, classifier = coordinate.split(":")
+    workspace.mkdir(parents=True, exist_ok=True)
+    names = {name: quoteattr(value) for name, value in (("org", group), ("name", artifact), ("rev", version))}
+    request, target = workspace / "ivy.xml", workspace / f"{artifact}-{version}.{kind}"
+    request.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="headrace" module="archive"/><configurations><conf name="default"/></configurations>'
+        f'<dependencies><dependency org={names["org"]} name={names["name"]} rev={names["rev"]} transitive="false"'
+        f' conf="default->default"><artifact name={names["name"]} type={quoteattr(kind)} ext={quoteattr(kind)}'
+        f" m:classifier={quoteattr(classifier)}/></dependency></dependencies></ivy-module>"
+    )
+    command = [java, f"-Divy.default.ivy.user.dir={workspace}", "-cp", ivy_jar(), "org.apache.ivy.Main"]
+    command += ["-settings", SETTINGS, "-ivy", request, "-cache", workspace / "cache", "-types", kind]
+    command += ["-retrieve", workspace / f"[artifact]-[revision].{kind}"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if not target.is_file():
+        raise JarsUnavailable([coordinate], "\n".join(done.stdout.splitlines()[-15:]))
+    return target
+
+
 def arrived_coordinate(line: str) -> str:
     """Return the coordinate that a line of Ivy's output reports as downloaded; empty for other lines."""
     match = ARRIVED.search(line)

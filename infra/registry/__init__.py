@@ -1,0 +1,1 @@
+"""A schema registry on this machine, to try Avro with."""
