@@ -100,6 +100,11 @@ def decision_log_path(settings: Settings, dataset: str) -> Path:
     return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
 
 
+def writer_schemas_path(settings: Settings, dataset: str) -> Path:
+    """The schemas by which a dataset's records were written, kept next to bronze."""
+    return warehouse(settings) / folder_name("dataset", dataset) / "writer_schemas.jsonl"
+
+
 def quality_path(settings: Settings, dataset: str) -> Path:
     """The last validation results of a dataset's published tables, with Data Docs."""
     return settings.state / "quality" / folder_name("dataset", dataset)

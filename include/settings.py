@@ -124,6 +124,16 @@ class Settings(BaseSettings):
     kafka_password_file: Path | None = Field(None, description="file whose first line is that user's password")
     kafka_ca_file: Path | None = Field(None, description="certificates (PEM) that sign that Kafka's, for TLS")
     kafka_create_topics: bool = Field(True, description="whether missing topics are created")
+    schema_registry_url: str = Field(
+        "",
+        pattern=r"^(https?://[\w.-]+(:\d{1,5})?(/[\w./-]*)?)?$",
+        description="schema registry with Confluent's REST API, for datasets in Avro; empty: there is none",
+    )
+    schema_registry_user: str = Field("", description="user of that registry; empty: no log-in")
+    schema_registry_password_file: Path | None = Field(
+        None, description="file whose first line is that user's password"
+    )
+    schema_registry_ca_file: Path | None = Field(None, description="certificates (PEM) that sign that registry's")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")

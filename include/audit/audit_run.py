@@ -13,6 +13,7 @@ from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.reading.decision_log import decided_records
 from include.reading.publication import find_publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
+from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
@@ -46,7 +47,7 @@ def audit_dataset(
     decided = decided_records(settings, name).items()
     fixes = {place: record.payload for place, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
-    return dataset_audit(dataset, publication, tables, topic, fixes, progress)
+    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress)
 
 
 def _missing_topic(name: str) -> Topic:

@@ -46,11 +46,14 @@ from include.audit.silver_findings import (
 )
 from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import HOLDS, Held, held_of
+from include.catalog.payload_format import JSON
 from include.catalog.pipeline import Gold, refresh_interval
 from include.clients.delta_log import newest_metadata
 from include.reading.memory_database import memory_database
 from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import PinnedTables
+from include.schemas.payload_text import define_payload_text
+from include.schemas.writer_schemas import WriterSchemas
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"
@@ -140,11 +143,12 @@ def dataset_audit(
     tables: PinnedTables,
     topic: Topic,
     fixes: Mapping[tuple[int, int], bytes],
+    schemas: WriterSchemas,
     progress: Progress = lambda _: None,
 ) -> DatasetAudit:
     """Audit one dataset: `tables` are those of its publication, `topic` is Kafka's side.
 
-    `fixes` are corrected payloads of rejected records by partition and offset. `progress`
+    `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'. `progress`
     receives the name of each step. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
     name, counted, audited = dataset.name, _KafkaCounts(), _AuditedTables(tables)
@@ -154,6 +158,7 @@ def dataset_audit(
     layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in LAYERS]
     with _database(audited, layers) as database:
         register_fixes(database, fixes)
+        define_payload_text(database, schemas, dataset.contract.format != JSON)
         progress(f"{name}: bronze against Kafka and its commits")
         audited.check(bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted))
         progress(f"{name}: silver and rejected against bronze")
@@ -162,7 +167,8 @@ def dataset_audit(
         audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
         audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline))
         kept = counted.aged.of("silver")
-        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline, kept))
+        members = {column.name: column.member for column in dataset.contract.columns}
+        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline, kept, members))
         for gold in dataset.pipeline.gold:
             progress(f"{name}: gold.{gold.name} against silver")
             _check_gold(audited, database, silver, gold, kept)

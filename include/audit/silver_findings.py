@@ -7,6 +7,7 @@ All functions query a DuckDB connection with the views `bronze`, `silver` and `r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -60,25 +61,33 @@ def repeated_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterat
     yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
 
 
-def orphan_findings(database: Any, dataset: str, pipeline: Pipeline, first: int = 0) -> Iterator[Finding]:
+def orphan_findings(
+    database: Any,
+    dataset: str,
+    pipeline: Pipeline,
+    first: int = 0,
+    members: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Finding]:
     """Yield rejected duplicates without a winner in silver.
 
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
-    identity is read from its fix, or else from its payload in bronze. One whose winner is of a batch before `first`,
-    which have expired from silver, is not judged.
+    identity is read from its fix, or else from its payload in bronze (`payload_text`). One whose winner is of a batch
+    before `first`,
+    which have expired from silver, is not judged. `members`: the names that columns have in the payload, if others.
     """
-    orphans = database.sql(_orphans(database, pipeline, first)).pl()
+    orphans = database.sql(_orphans(database, pipeline, first, members)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
 
-def _orphans(database: Any, pipeline: Pipeline, first: int) -> str:
+def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str]) -> str:
     """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
     extracted = ", ".join(
-        f"try_cast(json_extract_string(payload, {_json_path(name)}) as {types[name]}) as _identity_{number}"
+        f"try_cast(json_extract_string(payload, {path}) as {types[name]}) as _identity_{number}"
         for number, name in names
+        for path in [_json_path(members.get(name, name))]
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
@@ -157,7 +166,8 @@ order by all
 """
 ORPHANED_DUPLICATES = """
 with duplicates as (
-    select b._batch_id, b.partition, b."offset", try(decode(coalesce(f.value, b.value))) as payload
+    select b._batch_id, b.partition, b."offset",
+        case when f.value is null then payload_text(b.value) else try(decode(f.value)) end as payload
     from bronze as b
     left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     join (select _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r

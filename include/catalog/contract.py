@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.catalog.contract_rules import Rule, RuleModel, rule_findings, typed_rule
+from include.catalog.payload_format import JSON, DeclaredFormat
 from include.catalog.portable_regex import pattern_fault
 from include.catalog.row_conditions import zoned_time
 from include.catalog.yaml_declarations import (
@@ -76,8 +77,8 @@ class ServiceLevel:
 class Contract:
     """All that a dataset promises.
 
-    `columns` and `identity` (the columns whose absence is `missing_id`) describe one record; `rules` apply to records
-    and to silver as a whole, `gold` to gold tables by full name; `levels` to the service.
+    `columns` and `identity` (the columns whose absence is `missing_id`) describe one record, `format` its payload;
+    `rules` apply to records and to silver as a whole, `gold` to gold tables by full name; `levels` to the service.
     """
 
     dataset: str
@@ -87,6 +88,7 @@ class Contract:
     identity: tuple[str, ...]
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     levels: tuple[ServiceLevel, ...] = ()
+    format: str = JSON
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))
@@ -162,6 +164,7 @@ class _Record(_Table):
 
     name: Any = None
     logicalType: Literal["object"]
+    customProperties: Annotated[list[DeclaredFormat], Field(max_length=1)] = []
     properties: list[_Property] = []
 
 
@@ -259,6 +262,7 @@ def read_contract(document: Document) -> Contract | None:
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
         levels=tuple(ServiceLevel(level.property, float(level.value * SECONDS[level.unit])) for level in levels),
+        format=record.customProperties[0].value if record.customProperties else JSON,
     )
     document.check(_file_findings(file))
     return contract

@@ -29,6 +29,9 @@ class ContractChange:
 def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
     """Return what differs between two contracts of a dataset, the gravest first; wording alone is no difference."""
     found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
+    if base.format != fresh.format:
+        why = f"{base.format} → {fresh.format}: records of the format before are rejected, those in bronze too"
+        found.append(ContractChange("format", BREAKING, why))
     if base.identity != fresh.identity:
         why = f"({', '.join(base.identity)}) → ({', '.join(fresh.identity)}): other records are the same event"
         found.append(ContractChange("primaryKey", BREAKING, why))

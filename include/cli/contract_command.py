@@ -73,7 +73,7 @@ def _show(console: Console, each: ContractCheck) -> None:
     mark = "[green]valid[/]" if each.is_valid else "[red]not valid[/]"
     version = f" {each.version}" if each.version else ""
     console.print(f"[bold]{escape(each.dataset)}[/]{version}: {mark}", highlight=False)
-    for line in filter(None, [*each.problems, each.not_checked]):
+    for line in filter(None, [*each.problems, each.not_checked, each.registry]):
         console.print(f"  {line}", highlight=False, markup=False)
     for change in each.changes:
         colour = COLOURS[change.kind]

@@ -23,6 +23,8 @@ from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
+from include.schemas.payload_text import shown_payload
+from include.schemas.writer_schemas import known_schemas
 from include.settings import load_settings
 
 PAYLOAD_WIDTH = 100
@@ -143,6 +145,8 @@ def _print_origin(console: Console, found: RowOrigin, indent: str) -> None:
     source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
     console.print(f"{indent}{source}: {total:,} records", highlight=False)
     console.print(Padding(_ranges_table(found.ranges), (0, 0, 0, len(indent)), expand=False))
+    schemas = known_schemas(load_settings(), found.table.dataset) if found.records else {}
     for record in found.records:
-        value = "null" if record.value is None else excerpt(record.value, PAYLOAD_WIDTH)
+        payload = shown_payload(record.value, schemas)
+        value = "null" if payload is None else excerpt(payload, PAYLOAD_WIDTH)
         console.print(Text(f"{indent}{record.partition}/{record.offset}  {value}"))

@@ -25,6 +25,7 @@ from include.quality.quality_report import QualityReport, quality_report
 from include.quality.silver_drift import drift_warnings
 from include.reading.publication import publications, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
+from include.schemas.writer_schemas import known_schemas
 from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Data quality: rule violations, table rules, drift.")
@@ -133,7 +134,8 @@ def drift(
     settings = load_settings()
     publication = read_publication(settings, dataset)
     contract = released_dataset(settings, dataset, publication.release).contract
-    found = drift_warnings(PinnedTables(tables_of(settings, publication)), contract, since_batch)
+    reading, schemas = PinnedTables(tables_of(settings, publication)), known_schemas(settings, dataset)
+    found = drift_warnings(reading, contract, since_batch, schemas)
     if as_json:
         typer.echo(json.dumps([asdict(warning) for warning in found], indent=1))
         return

@@ -28,6 +28,8 @@ from include.reading.rejected_records import (
     rejected_datasets,
     rejected_records,
 )
+from include.schemas.payload_text import shown_payload
+from include.schemas.writer_schemas import known_schemas
 from include.settings import load_settings
 
 PAYLOAD_WIDTH = 80
@@ -72,7 +74,7 @@ def list_rejected(
         json.dump([_values(record) for record in found], sys.stdout, indent=1, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    wide_console().print(_records_table(found) if found else "no rejected record matches")
+    wide_console().print(_records_table(_shown(found)) if found else "no rejected record matches")
 
 
 @app.command("show")
@@ -97,7 +99,7 @@ def show_rejected(
         values = _values(found[0]) if found else {"status": REINSTATED, "decisions": _decisions(decisions)}
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
         return
-    for line in _record_lines(found[0]) if found else [f"{REINSTATED}: it is in silver.{dataset}"]:
+    for line in _record_lines(_shown(found)[0]) if found else [f"{REINSTATED}: it is in silver.{dataset}"]:
         wide_console().print(Text(_printable(line)), soft_wrap=True)
     for decision in _decisions(decisions):
         line = f"{decision['at']}  {decision['act']} by {decision['by']}: {decision['why']}"
@@ -160,6 +162,12 @@ def _records_table(records: list[RejectedRecord]) -> Table:
         cells = (position, record.status, _printable(reasons), iso_time(record.first_seen))
         table.add_row(*map(Text, cells), Text(excerpt(record.payload, PAYLOAD_WIDTH)))
     return table
+
+
+def _shown(records: Sequence[RejectedRecord]) -> list[RejectedRecord]:
+    """Return the records with payloads in Avro as JSON."""
+    schemas = {name: known_schemas(load_settings(), name) for name in {record.dataset for record in records}}
+    return [replace(each, payload=shown_payload(each.payload, schemas[each.dataset])) for each in records]
 
 
 def _printable(text: str) -> str:

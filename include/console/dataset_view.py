@@ -22,6 +22,8 @@ from include.reading.decision_log import decided_records
 from include.reading.plain_values import text_of
 from include.reading.published_tables import pinned
 from include.reading.rejected_records import RejectedFilter, RejectedRecord, rejected_records
+from include.schemas.payload_text import shown_payload
+from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
 from include.status.derived_progress import DerivedProgress
 from include.status.stream_progress import DatasetProgress
@@ -256,12 +258,14 @@ class SampleLine:
 def rejected_samples(settings: Settings, dataset: str, reason: str | None) -> list[SampleLine]:
     """Return the newest rejected records, of one reason if it is given. Raises TableUnknown."""
     chosen, decided = RejectedFilter(reason=reason), decided_records(settings, dataset)
-    return [_sample(record) for record in rejected_records(pinned(settings), dataset, chosen, decided, MOST_SAMPLES)]
+    schemas = known_schemas(settings, dataset)
+    found = rejected_records(pinned(settings), dataset, chosen, decided, MOST_SAMPLES)
+    return [_sample(record, shown_payload(record.payload, schemas)) for record in found]
 
 
-def _sample(record: RejectedRecord) -> SampleLine:
-    payload = "(no value)" if record.payload is None else text_of(record.payload[:MOST_PAYLOAD])
-    cut = record.payload is not None and len(record.payload) > MOST_PAYLOAD
+def _sample(record: RejectedRecord, value: bytes | None) -> SampleLine:
+    payload = "(no value)" if value is None else text_of(value[:MOST_PAYLOAD])
+    cut = value is not None and len(value) > MOST_PAYLOAD
     return SampleLine(
         f"partition {record.partition}, offset {record.offset:,}, batch {record.batch:,}",
         moment(record.first_seen),

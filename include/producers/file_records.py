@@ -14,6 +14,8 @@ import polars as pl
 from include.producers.kafka_producer import SendProgress, produce
 
 CHUNK_LINES = 20_000
+Encode = Callable[[int, bytes], bytes]
+"""The number of a line and the line → the record's value."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ def send_file(
     topic: str,
     *,
     key: str | None = None,
+    encoded: Encode | None = None,
     rate: float | None = None,
     on_progress: Callable[[SendProgress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
@@ -43,12 +46,12 @@ def send_file(
     """Send each line that is not empty as a record to a topic, which must exist, in order of the file.
 
     `key` is the field of the JSON object whose value becomes the Kafka key, so that equal keys stay in order; a line
-    without it, or without `key`, has none. Raises DeliveryFailed.
+    without it, or without `key`, has none. `encoded` makes a record of a line and its number, before the first is sent,
+    and again when it is sent. Raises DeliveryFailed, and what `encoded` raises.
     """
-    with path.open("rb") as lines:
-        total = sum(1 for line in lines if line.strip())
+    total = sum(1 for _ in _records(path, encoded))
     sent, seconds = 0, 0.0
-    for chunk in _chunks(path, key):
+    for chunk in _chunks(path, key, encoded):
         before, began = sent, seconds
 
         def shift(at: SendProgress, before: int = before, began: float = began) -> None:
@@ -61,14 +64,23 @@ def send_file(
     return FileSent(sent, total, seconds)
 
 
-def _chunks(path: Path, key: str | None) -> Iterator[pl.DataFrame]:
-    """Yield the file's records as the producer takes them: columns `key`, `value` and `fault`."""
+def _records(path: Path, encoded: Encode | None) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each line that is not empty, and its record."""
     with path.open("rb") as file:
-        lines = (line.rstrip(b"\r\n") for line in file if line.strip())
-        while values := list(islice(lines, CHUNK_LINES)):
-            keys = [None if key is None else record_key(value, key) for value in values]
-            schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
-            yield pl.DataFrame({"key": keys, "value": values, "fault": [None] * len(values)}, schema)
+        for number, read in enumerate(file, 1):
+            if read.strip():
+                line = read.rstrip(b"\r\n")
+                yield line, line if encoded is None else encoded(number, line)
+
+
+def _chunks(path: Path, key: str | None, encoded: Encode | None) -> Iterator[pl.DataFrame]:
+    """Yield the file's records as the producer takes them: columns `key`, `value` and `fault`."""
+    records = _records(path, encoded)
+    while chunk := list(islice(records, CHUNK_LINES)):
+        keys = [None if key is None else record_key(line, key) for line, _ in chunk]
+        values = [value for _, value in chunk]
+        schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
+        yield pl.DataFrame({"key": keys, "value": values, "fault": [None] * len(values)}, schema)
 
 
 def record_key(record: bytes, field: str) -> bytes | None:

@@ -14,11 +14,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from include.catalog.dataset import declared_dataset
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file, sample_file, share, utc_time
 from include.clients.kafka import ensure_topic
+from include.producers.dataset_records import dataset_encoding
 from include.producers.feed_registry import find_feed
-from include.producers.file_records import send_file
+from include.producers.file_records import Encode, send_file
 from include.producers.injected_faults import Shares
 from include.producers.kafka_producer import DeliveryFailed, SendProgress
 from include.producers.paced_sending import Run, Sent, send
@@ -37,6 +39,13 @@ def produce(
         typer.Option(parser=sample_file, metavar="FILE", help="Instead of a feed: your own records, one a line."),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic for the records of --file.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Instead of --topic: the dataset whose topic and format the records get.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(parser=sample_file, metavar="FILE", help="With --dataset: their schema, else the contract's."),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="The field of a record of --file whose value becomes the Kafka key.")
     ] = None,
@@ -78,12 +87,11 @@ def produce(
     shares = Shares(duplicates, late, reorder, corrupt)
     if file is not None:
         _refuse_feed_options(feed, since or until or manifest or repeat > 1 or shares != Shares())
-        if topic is None:
-            raise typer.BadParameter("--file needs the topic that its records go to", param_hint="--topic")
-        _produce_file(file, topic, key, rate, partitions, bootstrap or _own_broker(), quiet)
+        target, encoded = _target(topic, dataset, schema)
+        _produce_file(file, target, key, encoded, rate, partitions, bootstrap or _own_broker(), quiet)
         return
-    if feed is None or topic or key:
-        raise typer.BadParameter("name a feed, or --file FILE with --topic TOPIC", param_hint="FEED")
+    if feed is None or topic or dataset or schema or key:
+        raise typer.BadParameter("name a feed, or --file FILE with --topic TOPIC or --dataset D", param_hint="FEED")
     run = Run(find_feed(feed), since, until, repeat, shares, seed)
     address = bootstrap or _own_broker()
     console = Console(stderr=True, soft_wrap=True)
@@ -107,14 +115,39 @@ def _refuse_feed_options(feed: str | None, given: object) -> None:
         )
 
 
+def _target(topic: str | None, dataset: str | None, schema: Path | None) -> tuple[str, Encode | None]:
+    """Return the topic of a file's records, and how they are written there; a schema is registered."""
+    if (topic is None) == (dataset is None):
+        raise typer.BadParameter(
+            "--file needs the topic that its records go to, or their dataset", param_hint="--topic"
+        )
+    if dataset is not None:
+        settings = load_settings()
+        found = declared_dataset(settings, dataset)
+        return found.pipeline.topic, dataset_encoding(settings, found, schema)
+    if schema is not None:
+        raise typer.BadParameter("is for --dataset; the records of --topic are sent as they are", param_hint="--schema")
+    return str(topic), None
+
+
 def _produce_file(
-    file: Path, topic: str, key: str | None, rate: float | None, partitions: int, address: str, quiet: bool
+    file: Path,
+    topic: str,
+    key: str | None,
+    encoded: Encode | None,
+    rate: float | None,
+    partitions: int,
+    address: str,
+    quiet: bool,
 ) -> None:
     console = Console(stderr=True, soft_wrap=True)
     with _stop_on_interrupt() as stop, _progress(console, file.name, quiet) as on_progress:
         try:
             ensure_topic(address, topic, partitions)
-            sent = send_file(file, address, topic, key=key, rate=rate, on_progress=on_progress, stop=stop)
+
+            sent = send_file(
+                file, address, topic, key=key, encoded=encoded, rate=rate, on_progress=on_progress, stop=stop
+            )
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(FAILED) from error

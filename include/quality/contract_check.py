@@ -11,6 +11,7 @@ from include.catalog.dataset_checks import dataset_problems
 from include.catalog.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names
 from include.quality.odcs_standard import contract_problems, rule_problems
 from include.quality.quality_packages import QualityNotInstalled
+from include.quality.registry_check import registry_check
 from include.reading.publication import find_publication
 from include.reference.reference_tables import reference_problems
 from include.settings import Settings
@@ -23,7 +24,8 @@ class ContractCheck:
     """What is wrong with a dataset's folder, and how its contract differs from that of `base`, the published release.
 
     `base` is None when nothing is published; `required_version` is the least version for the changes, None when the
-    version is not of the form 1.2.3. `not_checked` says which checks were left out, and why.
+    version is not of the form 1.2.3. `not_checked` says which checks were left out, and why; `registry` what was
+    compared with the schema registry.
     """
 
     dataset: str
@@ -34,6 +36,7 @@ class ContractCheck:
     required_version: str | None = None
     is_version_enough: bool = True
     not_checked: str = ""
+    registry: str = ""
 
     @property
     def is_valid(self) -> bool:
@@ -66,11 +69,13 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
         wrong, not_checked = (), f"{NOT_CHECKED}: {error.what}"
     declared, published = declared_dataset(settings, name), find_publication(settings, name)
     fresh = declared.contract
-    wrong = (*wrong, *(error.what for error in reference_problems(settings, declared)))
-    if wrong or published is None:
-        return ContractCheck(name, fresh.version, wrong, not_checked=not_checked)
-    base = released_dataset(settings, name, published.release).contract
-    return replace(compared_contract(name, published.release, base, fresh), not_checked=not_checked)
+    unread, registry = registry_check(settings, declared)
+    wrong = (*wrong, *(error.what for error in reference_problems(settings, declared)), *unread)
+    checked = ContractCheck(name, fresh.version, wrong)
+    if not wrong and published is not None:
+        base = released_dataset(settings, name, published.release).contract
+        checked = compared_contract(name, published.release, base, fresh)
+    return replace(checked, not_checked=not_checked, registry=registry)
 
 
 def _checked_derived(settings: Settings, name: str) -> ContractCheck:

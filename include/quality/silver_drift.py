@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.catalog.contract import Column, Contract
+from include.catalog.payload_format import JSON
 from include.errors import Terminal
 from include.reading.memory_database import memory_database
 from include.reading.published_tables import PinnedTables
+from include.schemas.payload_text import define_payload_text
+from include.schemas.writer_schemas import WriterSchemas
+from include.sql_quoting import sql_literal
 
 BINS, FEW = 10, 50
 NULLS, PSI, DISTINCT = 0.05, 0.2, 2.0
@@ -54,10 +58,12 @@ class DriftWarning:
     first: RecordPosition | None
 
 
-def drift_warnings(reading: PinnedTables, contract: Contract, since_batch: int) -> list[DriftWarning]:
+def drift_warnings(
+    reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas
+) -> list[DriftWarning]:
     """Return how silver from batch `since_batch` on differs from all before; NothingToCompare when a side is empty."""
     name = contract.dataset
-    with _database(reading, name, since_batch) as database:
+    with _database(reading, contract, since_batch, schemas) as database:
         sizes = dict(database.execute("select fresh, count(*) from rows group by fresh").fetchall())
         if not sizes.get(True) or not sizes.get(False):
             raise NothingToCompare(name, since_batch)
@@ -65,14 +71,15 @@ def drift_warnings(reading: PinnedTables, contract: Contract, since_batch: int) 
         return [*found, *_unknown_fields(database, contract)]
 
 
-def _database(reading: PinnedTables, dataset: str, since_batch: int) -> Any:
-    database = memory_database()
+def _database(reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas) -> Any:
+    database, dataset = memory_database(), contract.dataset
+    define_payload_text(database, schemas, contract.format != JSON)
     database.register("silver", reading.arrow(f"silver.{dataset}"))
     database.register("bronze", reading.arrow(f"bronze.{dataset}"))
     database.execute(f"create view rows as select *, _batch_id >= {int(since_batch)} as fresh from silver")
     database.execute(
         'create view payloads as select _batch_id, partition as _partition, "offset" as _offset, '
-        f"try(decode(value)) as payload from bronze where _batch_id >= {int(since_batch)}"
+        f"payload_text(value) as payload from bronze where _batch_id >= {int(since_batch)}"
     )
     return database
 
@@ -183,7 +190,7 @@ def _first(database: Any, condition: str) -> RecordPosition | None:
 
 def _unknown_fields(database: Any, contract: Contract) -> Iterator[DriftWarning]:
     """Fields of accepted and rejected payloads that the contract does not have."""
-    known = ", ".join(f"'{column.name}'" for column in contract.columns)
+    known = ", ".join(sql_literal(column.member) for column in contract.columns)
     sql = f"""
         select field, count(*), min((_batch_id, _partition, _offset))
         from (

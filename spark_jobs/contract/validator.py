@@ -10,8 +10,10 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract import Column as ContractColumn
 from include.catalog.contract import Contract
+from include.catalog.payload_format import JSON
 from spark_jobs.contract.field_types import FieldRule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
 from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
+from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.plain_form import joined_values, plain_values
 
 REASONS = "array<struct<rule:string,column:string,detail:string>>"
@@ -23,6 +25,7 @@ class Validator:
     """A compiled contract: the columns of each selection, made once, since making them costs more than a small batch.
 
     Selections follow one another because an expression that is used twice in one of them is computed twice.
+    Records are those of `PayloadTexts.of`: JSON texts, in other formats with `_unread`.
     """
 
     selections: tuple[tuple[Column, ...], ...]
@@ -55,11 +58,12 @@ def compiled_validator(contract: Contract) -> Validator:
     text, value = F.col("value").cast("string"), F.col("value")
     schema = ", ".join(f"`{column.member}` string" for column in contract.columns)
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
-    carried = [*coordinates, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
+    unread = [] if contract.format == JSON else [F.col(UNREAD)]
+    carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
     taken_apart = (
-        (*read, F.col("_batch_id"), value, joined_values(text, contract).alias("_joined")),
-        (*coordinates, value, plain_values(text, F.col("_joined")).alias("_values")),
+        (*read, F.col("_batch_id"), *unread, value, joined_values(text, contract).alias("_joined")),
+        (*coordinates, *unread, value, plain_values(text, F.col("_joined")).alias("_values")),
     )
     return Validator(
         (
@@ -109,6 +113,9 @@ def _faults(contract: Contract) -> Column:
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
         _present(types)
     )
+    if contract.format != JSON:
+        why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
+        found = F.when(F.col(UNREAD).isNotNull(), why).otherwise(found)
     return _general_path(found).alias("_faults")
 
 

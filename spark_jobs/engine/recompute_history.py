@@ -118,8 +118,9 @@ class _History:
     def __post_init__(self) -> None:
         settings, dataset = self.writer.decisions.settings, self.writer.decisions.dataset
         self._decisions = ChosenDecisions(settings, dataset)
-        # One for all runs: its queries are prepared once.
-        self._recomputing = replace(self.writer, decisions=self._decisions)
+        # One for all runs: its queries are prepared once. The schemas are those that the tables were made with.
+        payloads = replace(self.writer.payloads, learns=False)
+        self._recomputing = replace(self.writer, decisions=self._decisions, payloads=payloads)
 
     def runs(self, most_rows: int) -> Iterator[RefineRun]:
         first = self.first

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from os import getpid
 from pathlib import Path
@@ -24,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.app_ids import bronze_app_id
 from include.catalog.dataset import Dataset, declared_dataset
+from include.catalog.payload_format import JSON
 from include.catalog.pipeline import row_columns
 from include.reading.memory_database import spill_folder
 from include.reading.plain_values import excerpt, json_value
@@ -58,8 +60,10 @@ SOURCE = pa.schema(
 def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
     """Return what becomes of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
 
-    A record's offset is its line, counted from 0; empty lines are no records.
+    A record's offset is its line, counted from 0; empty lines are no records. Whatever the format of the topic's
+    records, those of a sample are JSON.
     """
+    dataset = replace(dataset, contract=replace(dataset.contract, format=JSON))
     lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
     bronze = Table(bronze_spec(settings, dataset.name))
     release = open_release(spark, settings, dataset, bronze)

@@ -6,7 +6,7 @@ are built for the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -33,25 +33,25 @@ class PreparedSilver:
 
 
 class PreparedQueries(Generic[Query]):
-    """Queries by name and by the frames that they join, each over the slot of its name."""
+    """Queries by name and by what they are made of (frames that they join, schemas), each over the slot of its name."""
 
     def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
         self._spark, self._scratch = spark, scratch
         self._slots: dict[str, Slot] = {}
-        self._queries: dict[tuple[str, tuple[DataFrame, ...]], Query] = {}
+        self._queries: dict[tuple[str, tuple[Hashable, ...]], Query] = {}
 
     def over(
         self,
         files: Sequence[Path],
         name: str,
         schema: StructType,
-        joined: tuple[DataFrame, ...],
+        made_of: tuple[Hashable, ...],
         build: Callable[[DataFrame], Query],
     ) -> Query:
         """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows."""
         if name not in self._slots:
             self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema)
-        slot, key = self._slots[name], (name, joined)
+        slot, key = self._slots[name], (name, made_of)
         slot.put(files)
         if key not in self._queries:
             if len(self._queries) >= MOST_QUERIES:

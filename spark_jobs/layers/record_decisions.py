@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from include.paths import decision_log_path
 from include.reading.decision_log import Coordinates, DecidedRecord, DecisionLogReader, decision_log_size
 from include.settings import Settings
+from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.validator import REASONS, Validator
 
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"
@@ -43,13 +44,16 @@ class RecordDecisions:
 def validate_with_decisions(
     validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, DecidedRecord]
 ) -> DataFrame:
-    """Validate records (columns of bronze) as `Validator.validated` does, with the decisions about them."""
+    """Validate records as `Validator.validated` does, with the decisions about them; a fix is a JSON text."""
     if not decisions:
         return validator.validated(records)
     rows = [(*place, one.payload, one.is_discarded) for place, one in decisions.items()]
     known = F.broadcast(records.sparkSession.createDataFrame(rows, SCHEMA))
     both = records.join(known, ["partition", "offset"], "left")
-    fixed = both.withColumn("value", F.coalesce("fixed", "value")).select(*records.columns)
+    fixed = both.withColumn("value", F.coalesce("fixed", "value"))
+    if UNREAD in records.columns:
+        fixed = fixed.withColumn(UNREAD, F.when(F.col("fixed").isNull(), F.col(UNREAD)))
+    fixed = fixed.select(*records.columns)
     validated = validator.validated(fixed)
     out = known.where("discarded").selectExpr("partition as _partition", "offset as _offset", "discarded")
     marked = validated.join(F.broadcast(out), ["_partition", "_offset"], "left")

@@ -54,6 +54,8 @@ class ValidatedBatch:
     warnings: Counts
     decided_until: int = 0
     """Length of the list of decisions (bytes) by which the records were validated."""
+    schemas_until: int = 0
+    """Length of the list of writers' schemas (bytes) by which they were read."""
     rows: pa.Table | None = None
     """What gold's merges get of silver's rows; None when it is not known."""
 
@@ -88,16 +90,18 @@ class SilverOfRun:
 def commit_silver(writer: SilverTables, run: RefineRun) -> SilverOfRun:
     """Commit a run to silver, then to rejected; return silver's rows of the run as committed.
 
-    What is committed already is recognised and not written again: silver's commit then says by which decisions its
-    records were validated, so that rejected is completed by the same. Raises RowsUnaccounted, OwnershipLost.
+    What is committed already is recognised and not written again: silver's commit then says by which decisions and
+    schemas its records were validated, so that rejected is completed by the same.
+    Raises RowsUnaccounted, OwnershipLost.
     """
     silver, rejected, rows = writer.app_id("silver"), writer.app_id("rejected"), None
     if writer.rejected.committed(rejected) < run.last:
-        committed, until = None, writer.decisions.until()
+        committed, until, schemas = None, writer.decisions.until(), None
         if writer.silver.committed(silver) >= run.last:
             committed = _files_of_run(writer, run)
-            until = int(metadata_of(commit_of(writer.silver, silver, run.last)).get("decided_until", 0))
-        batch = _validated_batch(writer, run, committed, until)
+            facts = metadata_of(commit_of(writer.silver, silver, run.last))
+            until, schemas = (int(facts.get(name, 0)) for name in ("decided_until", "schemas_until"))
+        batch = _validated_batch(writer, run, committed, until, schemas)
         rows = batch.rows
         if committed is None:
             writer.silver.commit(silver, run.last, _silver_metadata(writer, run, batch), batch.silver)
@@ -112,25 +116,26 @@ def _files_of_run(writer: SilverTables, run: RefineRun) -> list[DataFile]:
 
 
 def _validated_batch(
-    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int
+    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int, schemas: int | None
 ) -> ValidatedBatch:
     """Write the run's files of both tables, but not silver's when they are `committed`; raises RowsUnaccounted."""
     inheritance = writer.inheritance
     if inheritance is not None and run.first < inheritance.until:
         batch = _inherited(writer, inheritance, run, committed)
     else:
-        batch = _validated(writer, run, committed, until)
+        batch = _validated(writer, run, committed, until, schemas)
     validate_balance(writer.silver.spec.name, run.batches, batch)
     pass_step(Step.SILVER_WRITTEN, run.last)
     return batch
 
 
 def _validated(
-    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int
+    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int, schemas: int | None
 ) -> ValidatedBatch:
     records = run_records(writer, run)
     rows_in = rows_in_files(records)
-    files = validate_files(writer, records, run.batches, writer.staging, until, with_inputs=True)
+    known = writer.payloads.learn(records) if schemas is None else schemas
+    files = validate_files(writer, records, run.batches, writer.staging, until, schemas=known, with_inputs=True)
     with duckdb_session() as duck:
         view_run(duck, writer, files, run.first)
         find_duplicates(duck, writer.dataset, "accepted", "known")
@@ -140,7 +145,7 @@ def _validated(
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     for folder in (writer.staging, writer.records_folder):
         shutil.rmtree(folder, ignore_errors=True)
-    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until, rows)
+    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until, known, rows)
 
 
 def _handed_over(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
@@ -229,6 +234,7 @@ def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch
         "rows": batch.accepted,
         "rows_in": batch.rows_in,
         "decided_until": batch.decided_until,
+        "schemas_until": batch.schemas_until,
         "event_time_max": {p: iso_time(t) for p, t in times.items()},
     }
 

@@ -17,11 +17,13 @@ from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
 from include.record_coordinates import COORDINATES, PLACE
 from include.settings import Settings
+from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.payload_schemas import PayloadSchemas
 from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
@@ -73,6 +75,7 @@ class SilverTables:
     identities: IdentityLookup
     staging: Path
     decisions: RecordDecisions
+    payloads: PayloadSchemas
     counting: WarningCounter
     inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
     """What gold's merges get of silver's rows."""
@@ -111,8 +114,7 @@ def open_silver_tables(
 
     Inherited tables are not opened: see `release_tables.py`.
     """
-    validator = compiled_validator(dataset.contract)
-    empty = validator.validated(no_rows(spark, BRONZE))
+    validator, empty = compiled_validator(dataset.contract), validated_nothing(spark, dataset)
     silver_is = silver_spec(
         settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
     )
@@ -120,12 +122,13 @@ def open_silver_tables(
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
     staging = release_path(settings, dataset.name, dataset.release) / "_staging"
-    decisions, counting = RecordDecisions(settings, dataset.name), compiled_warning_counter(dataset.contract)
+    followed = (RecordDecisions(settings, dataset.name), PayloadSchemas(settings, dataset))
+    counting = compiled_warning_counter(dataset.contract)
     owns = silver_is.name not in versions
     identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
     tables = (bronze, silver, rejected, identities)
     return SilverTables(
-        spark, dataset, validator, empty.schema, transform, reference, *tables, staging, decisions, counting
+        spark, dataset, validator, empty.schema, transform, reference, *tables, staging, *followed, counting
     )
 
 
@@ -133,8 +136,13 @@ def silver_of_nothing(
     spark: SparkSession, dataset: Dataset, transform: Transformation, reference: ReferenceVersions
 ) -> DataFrame:
     """Return silver.py's result for no records: an empty frame with silver's columns."""
-    accepted = compiled_validator(dataset.contract).validated(no_rows(spark, BRONZE)).drop("_reasons")
-    return transform(accepted, **reference.frames({}))
+    return transform(validated_nothing(spark, dataset).drop("_reasons"), **reference.frames({}))
+
+
+def validated_nothing(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    """Return no records, validated: an empty frame with the columns of `Validator.validated`."""
+    texts = PayloadTexts(dataset.contract).of(no_rows(spark, BRONZE))
+    return compiled_validator(dataset.contract).validated(texts)
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.reading.decision_log import Coordinates, DecidedRecord
+from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
@@ -83,6 +84,7 @@ def validate_files(
     folder: Path,
     until: int,
     *,
+    schemas: int | None = None,
     with_inputs: bool = False,
 ) -> ValidatedFiles:
     """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
@@ -90,20 +92,22 @@ def validate_files(
     `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
     only the others are parsed in full. A valid record on which silver.py fails is invalid by `transform_error`; raises
     TransformationBroken when a bronze batch has too many of them. `with_inputs`: gold's inputs are computed too.
+    `schemas`: length of the list of writers' schemas to read them by; by default those that are new are added first.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if not records:
         return ValidatedFiles((), ())
     decisions = writer.decisions.for_batches(batches, until)
+    texts = writer.payloads.texts(records, writer.payloads.learn(records) if schemas is None else schemas)
     came, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
     good = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
-    for query in _plain_queries(writer, records, ranges, decisions):
+    for query in _plain_queries(writer, texts, records, ranges, decisions):
         # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
         failure_of(good.write, query)
     left = _write_others(records, folder)
     _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
     if left:
-        _validate_others(writer, decisions, folder)
+        _validate_others(writer, texts, decisions, folder)
     valid, rejected = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
     for versions in ranges if valid.is_dir() else ():
         if failure_of(good.write, _valid_query(writer, valid, versions, ranges)):
@@ -116,6 +120,7 @@ def validate_files(
 
 def _plain_queries(
     writer: SilverTables,
+    texts: PayloadTexts,
     records: Sequence[Path],
     ranges: Sequence[VersionRange],
     decisions: Mapping[Coordinates, DecidedRecord],
@@ -127,11 +132,11 @@ def _plain_queries(
             records,
             "records",
             RECORD,
-            tuple(frames.values()),
-            lambda rows: AcceptedQuery(writer, frames, writer.validator.accepted_plain(rows)),
+            (*frames.values(), texts.schemas),
+            lambda rows: AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows))),
         )
         return
-    rows = read_files(writer.spark, RECORD, records)
+    rows = texts.of(read_files(writer.spark, RECORD, records))
     for versions in ranges:
         undecided = without_decisions(_within(rows, versions, ranges), decisions)
         yield AcceptedQuery(writer, versions.frames, writer.validator.accepted_plain(undecided))
@@ -186,15 +191,17 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
     return left
 
 
-def _validate_others(writer: SilverTables, decisions: Mapping[Coordinates, DecidedRecord], folder: Path) -> None:
+def _validate_others(
+    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Coordinates, DecidedRecord], folder: Path
+) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
     files, validator = parquet_files(folder / OTHERS), writer.validator
     if decisions:
-        rows = read_files(writer.spark, RECORD, files)
+        rows = texts.of(read_files(writer.spark, RECORD, files))
         validated = _with_verdict(validate_with_decisions(validator, rows, decisions))
     else:
         validated = writer.prepared.validated.over(
-            files, OTHERS, RECORD, (), lambda rows: _with_verdict(validator.validated(rows))
+            files, OTHERS, RECORD, (texts.schemas,), lambda rows: _with_verdict(validator.validated(texts.of(rows)))
         )
     validated.write.partitionBy("_verdict").parquet(str(folder / "validated"))
 

@@ -52,6 +52,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*GROUND, "include.catalog", "include.clients"),
         "reference tables; knows nothing of batches",
     ),
+    "include.schemas": (
+        (*GROUND, "include.catalog", "include.clients"),
+        "schemas of payloads: kept, read, compared with contracts; computes no rows",
+    ),
     "include.scaffold": (
         (*GROUND, "include.catalog", "include.clients"),
         "infers a new dataset's folder from a sample; changes no folder that exists",
@@ -62,11 +66,18 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.plans": ((*LOW, *TABLES), "plans as files, and the data that ended ones leave; changes no history"),
     "include.producers": (
-        (*LOW, "include.clients", "include.cli", "include.strict_values"),
+        (*LOW, "include.catalog", "include.clients", "include.cli", "include.schemas", "include.strict_values"),
         "makes events; knows no table",
     ),
     "include.audit": (
-        (*GROUND, "include.catalog", "include.clients", "include.reading", "include.state.json_file"),
+        (
+            *GROUND,
+            "include.catalog",
+            "include.clients",
+            "include.reading",
+            "include.schemas",
+            "include.state.json_file",
+        ),
         "counts from outside; an error shared with the writer of a table could not be found",
     ),
     "include.status": ((*LOW, *READERS), "one model of current state; never acts"),
@@ -89,7 +100,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "plans changes of history",
     ),
     "include.quality": (
-        (*GROUND, *READERS, "include.planning", "include.reference", "include.rendering"),
+        (*GROUND, *READERS, "include.planning", "include.reference", "include.rendering", "include.schemas"),
         "validates whole tables, in a process of its own; reports what rules counted",
     ),
     "include.maintenance": (
@@ -101,7 +112,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "iterative jobs over published tables; writes no table of a dataset",
     ),
     "include.console": (
-        (*LOW, *READERS, "include.audit", "include.status", "include.planning", "include.quality", "include.rendering"),
+        (*LOW, *READERS, "include.audit", "include.status", "include.planning", "include.quality", "include.rendering")
+        + ("include.schemas",),
         "pages in a browser; decides by the functions of include.planning, computes no rows",
     ),
     "include.operators": (
@@ -137,6 +149,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
             "include.console",
             "include.reference",
             "include.scaffold",
+            "include.schemas",
             "include.status",
             "include.strict_values",
         ),
@@ -152,11 +165,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "tables and leases; knows no layer or dataset",
     ),
-    "spark_jobs.contract": (("include.catalog",), "contract to Spark columns; knows neither tables nor stream"),
+    "spark_jobs.contract": (
+        ("include.catalog", "include.clients.schema_registry", "include.schemas"),
+        "contract to Spark columns; knows neither tables nor stream",
+    ),
     "spark_jobs.layers": (
         (
             *(*GROUND, "include.catalog", "include.clients", "include.reading", "include.reference"),
-            *("include.state.json_file", "spark_jobs.contract", "spark_jobs.storage"),
+            *("include.schemas", "include.state.json_file", "spark_jobs.contract", "spark_jobs.storage"),
         ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
@@ -168,7 +184,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (*LOW, *READERS, "include.reference", "spark_jobs"),
         "the processes: arguments, leases, exit codes",
     ),
-    "infra": ((*GROUND, "include.host", "include.clients.airflow_rest"), "sets up the machine; drives the stack"),
+    "infra": (
+        (*GROUND, "include.host", "include.clients.airflow_rest", "include.clients.schema_registry"),
+        "sets up the machine; drives the stack",
+    ),
     "dags": (("include.operators", "include.settings"), "WHEN: no logic"),
 }
 OUTSIDE = {

@@ -111,7 +111,7 @@ def audited(release: SmallRelease) -> DatasetAudit:
     published = read_publication(release.settings, "meter")
     topic = Topic("meter", "meter-id", dict(release.ends), dict(release.ends), lambda *_: iter(()))
     tables = PinnedTables(tables_of(release.settings, published))
-    return dataset_audit(release.dataset, published, tables, topic, {})
+    return dataset_audit(release.dataset, published, tables, topic, {}, {})
 
 
 def test_only_batches_older_than_declared_expire(release: SmallRelease) -> None:

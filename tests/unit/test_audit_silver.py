@@ -21,6 +21,7 @@ from include.audit.silver_findings import (
     split_findings,
 )
 from include.catalog.pipeline import Pipeline
+from include.schemas.payload_text import define_payload_text
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
 Rows = Sequence[Mapping[str, Any]]
@@ -116,6 +117,7 @@ def identities(
 ) -> Found:
     fill(database, bronze, silver, rejected)
     register_fixes(database, fixes)
+    define_payload_text(database, {}, is_framed=False)
     return found([*repeated_findings(database, "sales", PIPELINE), *orphan_findings(database, "sales", PIPELINE)])
 
 

@@ -65,7 +65,7 @@ class Tables:
 
 
 def warnings(plant: Plant | None = None, since: int = CHANGED) -> list[DriftWarning]:
-    return drift_warnings(cast(PinnedTables, Tables(plant)), CONTRACT, since)
+    return drift_warnings(cast(PinnedTables, Tables(plant)), CONTRACT, since, {})
 
 
 def no_units(row: Row) -> None:

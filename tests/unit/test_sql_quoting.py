@@ -16,6 +16,7 @@ from include.audit.silver_findings import orphan_findings, register_fixes, repea
 from include.catalog.measures import Measure
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold
 from include.catalog.windows import Window, parsed_size
+from include.schemas.payload_text import define_payload_text
 from include.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 
 # All words that DuckDB reserves somewhere; the others are names everywhere.
@@ -111,6 +112,7 @@ def test_identity_of_a_column_with_any_name(database: duckdb.DuckDBPyConnection,
     rejected = [rejected_row(1, "duplicate"), rejected_row(2, "duplicate")]
     database.register("rejected", pa.Table.from_pylist(rejected, schema=REJECTED))
     register_fixes(database, {})
+    define_payload_text(database, {}, is_framed=False)
     pipeline = Pipeline("sales", 1, "sold_at", timedelta(days=1), (name,), timedelta(days=3), ())
     assert list(repeated_findings(database, "sales", pipeline)) == []
     (orphan,) = orphan_findings(database, "sales", pipeline)

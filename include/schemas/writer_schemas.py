@@ -1,0 +1,80 @@
+"""The schemas by which a dataset's records were written: one list per dataset, next to bronze, for all releases.
+
+A schema is added when a record first names it, before that record is validated, and stays. So a replay, a rebuild or an
+audit reads the record as the stream did, without the registry. One line a schema; a line that a crash cut off was not
+written. (adr-0001)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from include.clients.schema_registry import RegisteredSchema
+from include.durable_files import sync_path
+from include.errors import Terminal
+from include.paths import writer_schemas_path
+from include.settings import Settings
+
+WriterSchemas = Mapping[int, RegisteredSchema]
+"""By id."""
+
+
+class WriterSchemasUnreadable(Terminal):
+    """The file is no list of schemas; lines are only ever added whole, so somebody edited it."""
+
+    def __init__(self, path: Path, line: int, why: str) -> None:
+        super().__init__(
+            f"{path}: line {line} is no schema ({why}); no record was validated",
+            "restore the file from a backup; without it a record is read with the registry's schemas of now",
+        )
+        self.path, self.line = path, line
+
+
+def known_schemas(settings: Settings, dataset: str, until: int | None = None) -> WriterSchemas:
+    """Return the schemas of the list's first `until` bytes, of all by default. Raises WriterSchemasUnreadable."""
+    path = writer_schemas_path(settings, dataset)
+    content = path.read_bytes()[:until] if path.exists() else b""
+    found: dict[int, RegisteredSchema] = {}
+    for number, line in enumerate(content[: _whole(content)].splitlines(), 1):
+        schema = _read(path, number, line)
+        found.setdefault(schema.id, schema)
+    return found
+
+
+def schemas_size(settings: Settings, dataset: str) -> int:
+    """Return the current size of the list in bytes; lines are only appended."""
+    path = writer_schemas_path(settings, dataset)
+    return _whole(path.read_bytes()) if path.exists() else 0
+
+
+def keep_schemas(settings: Settings, dataset: str, schemas: Iterable[RegisteredSchema]) -> None:
+    """Add the schemas that the list does not have, durably."""
+    path = writer_schemas_path(settings, dataset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        known = known_schemas(settings, dataset)
+        file.truncate(schemas_size(settings, dataset))
+        for schema in schemas:
+            if schema.id not in known:
+                file.write(f"{json.dumps({'id': schema.id, 'type': schema.type, 'schema': schema.text})}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+    sync_path(path.parent)
+
+
+def _whole(content: bytes) -> int:
+    """Return where the last whole line ends."""
+    return content.rfind(b"\n") + 1
+
+
+def _read(path: Path, number: int, line: bytes) -> RegisteredSchema:
+    try:
+        found = json.loads(line)
+        return RegisteredSchema(int(found["id"]), str(found["type"]), str(found["schema"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise WriterSchemasUnreadable(path, number, f"{type(error).__name__}: {error}") from error

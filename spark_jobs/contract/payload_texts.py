@@ -1,0 +1,175 @@
+"""Payloads in the wire format of a schema registry, as the JSON texts that the contract validates (adr-0003).
+
+Avro is decoded with the schema by which the record was written, by Spark's own reader. A field becomes the JSON that
+has the same meaning: a time in UTC, a date, a decimal with its digits. Only the contract's fields are decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from include.catalog.contract import Contract
+from include.catalog.payload_format import AVRO, JSON
+from include.clients.schema_registry import AVRO as AVRO_TYPE
+from include.clients.schema_registry import RegisteredSchema
+from include.schemas.avro_record import BYTES, TEXT, AvroField, AvroRecord, SchemaUnusable, avro_record
+from include.schemas.wire_format import HEADER_BYTES
+from spark_jobs.contract.json_structure import MAX_BYTES
+
+UNREAD = "_unread"
+UNREAD_TYPE = "struct<rule:string,detail:string>"
+WIRE_FORMAT, UNKNOWN_SCHEMA, UNUSABLE_SCHEMA, UNDECODABLE = (
+    *("wire_format", "unknown_schema", "unusable_schema", "undecodable"),
+)
+# What follows each payload when it is decoded: only a payload of exactly its record's bytes leaves it unread.
+END = "486561647261636521"
+OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "dateFormat": "yyyy-MM-dd",
+    "ignoreNullFields": "false",
+}
+
+
+@dataclass(frozen=True)
+class PayloadTexts:
+    """How the records of a contract are read, with the schemas by which they were written."""
+
+    contract: Contract
+    schemas: tuple[RegisteredSchema, ...] = ()
+
+    def of(self, bronze: DataFrame) -> DataFrame:
+        """Return the records with the JSON text of each payload as `value`, and `_unread`: why it has none, or null.
+
+        Without a change, and without `_unread`, where payloads are JSON.
+        """
+        if self.contract.format == JSON:
+            return bronze
+        value = F.col("value")
+        is_framed = (F.octet_length(value) >= HEADER_BYTES) & (F.hex(F.substring(value, 1, 1)) == "00")
+        wrong = F.when(value.isNotNull() & ~is_framed, _unread(WIRE_FORMAT, F.hex(F.substring(value, 1, HEADER_BYTES))))
+        payload = F.when(is_framed, F.expr(f"substring(value, {HEADER_BYTES + 1})"))
+        if self.contract.format == AVRO:
+            return self._decoded(bronze, F.when(is_framed, _schema_id(value)), payload, wrong)
+        return bronze.withColumns({"value": payload, UNREAD: wrong})
+
+    def _decoded(self, bronze: DataFrame, schema: Column, payload: Column, wrong: Column) -> DataFrame:
+        readers = [_Reader.of(bronze, self.contract, each) for each in self.schemas]
+        usable = [reader for reader in readers if not reader.unusable]
+        ready = F.when(F.octet_length("value") <= MAX_BYTES, F.concat(payload, F.unhex(F.lit(END))))
+        rows = bronze.withColumns({"_schema": schema, "_ready": ready, UNREAD: wrong})
+        records = {reader.column: F.when(F.col("_schema") == reader.schema.id, reader.record()) for reader in usable}
+        # A selection of its own: an expression that is used twice in one is computed twice.
+        rows = rows.withColumns(records) if records else rows
+        text = _by_schema(((reader.schema.id, reader.text()) for reader in usable), F.lit(None).cast("string"))
+        unknown = F.when(F.col("_schema").isNotNull(), _unread(UNKNOWN_SCHEMA, F.col("_schema").cast("string")))
+        fault = _by_schema(((reader.schema.id, reader.fault()) for reader in readers), unknown)
+        size = F.when(F.octet_length("value") > MAX_BYTES, _unread("size", F.octet_length("value").cast("string")))
+        why = F.coalesce(F.col(UNREAD), size, fault)
+        decoded = rows.withColumns({"value": F.when(why.isNull(), text).cast("binary"), UNREAD: why})
+        return decoded.select(*bronze.columns, UNREAD)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How records of one schema are read; `unusable` says why they cannot be."""
+
+    contract: Contract
+    schema: RegisteredSchema
+    record_type: AvroRecord | None = None
+    unusable: str = ""
+
+    @classmethod
+    def of(cls, bronze: DataFrame, contract: Contract, schema: RegisteredSchema) -> _Reader:
+        """Return the reader of a schema; what Spark cannot read is unusable, not an error of the stream."""
+        if schema.type != AVRO_TYPE:
+            return cls(contract, schema, unusable=f"is of type {schema.type}")
+        try:
+            reader = cls(contract, schema, avro_record(schema.text))
+            _ = bronze.select(reader._decoded(F.col("value"))).schema
+        except SchemaUnusable as error:
+            return cls(contract, schema, unusable=str(error))
+        except (Py4JJavaError, PySparkException) as error:
+            return cls(contract, schema, unusable=f"is refused by Spark: {str(error).splitlines()[0][:200]}")
+        return reader
+
+    @property
+    def column(self) -> str:
+        return f"_record_{self.schema.id}"
+
+    def record(self) -> Column:
+        """Return the decoded record, and what follows it, which is END if the payload is the record and no more."""
+        return self._decoded(F.col("_ready"))
+
+    def _decoded(self, value: Column) -> Column:
+        assert self.record_type is not None
+        written, read = json.loads(self.schema.text), self.record_type.reader(self._members())
+        options = {**OPTIONS, "avroSchema": json.dumps(_with_end(read))}
+        return from_avro(value, json.dumps(_with_end(written)), options)
+
+    def text(self) -> Column:
+        """Return the record as JSON, the fields in the contract's order."""
+        fields = self._fields()
+        there = [fields[member] for member in self._members() if member in fields]
+        members = [self._value(field).alias(field.name) for field in there]
+        return F.to_json(F.struct(*members), JSON_OPTIONS) if members else F.lit("{}")
+
+    def _value(self, field: AvroField) -> Column:
+        # An object is no value of any column, so the record is rejected by the type of this field.
+        return self._column(field) if field.is_readable else F.struct(F.lit(field.kind).alias("avro"))
+
+    def fault(self) -> Column:
+        """Return why a record of this schema has no text, or null."""
+        about = F.lit(f"schema {self.schema.id}")
+        if self.unusable:
+            return _unread(UNUSABLE_SCHEMA, F.lit(f"schema {self.schema.id} {self.unusable}"))
+        whole = F.coalesce(F.hex(F.col(f"{self.column}.end")) == END, F.lit(False))
+        texts = [self._column(field) for field in self._fields().values() if field.kind in (TEXT, BYTES)]
+        valid = [F.coalesce(F.is_valid_utf8(text), F.lit(True)) for text in texts]
+        is_text = reduce(Column.__and__, valid, F.lit(True))
+        return F.when(~whole, _unread(UNDECODABLE, about)).when(~is_text, _unread("bad_utf8", about))
+
+    def _fields(self) -> Mapping[str, AvroField]:
+        assert self.record_type is not None
+        members = self._members()
+        return {field.name: field for field in self.record_type.fields if field.name in members}
+
+    def _members(self) -> list[str]:
+        return [column.member for column in self.contract.columns]
+
+    def _column(self, field: AvroField) -> Column:
+        return F.col(f"{self.column}.payload.`{field.name}`")
+
+
+def _with_end(record: Any) -> dict[str, Any]:
+    """Return the schema of a record that is followed by END. Without a namespace, which the record's would inherit."""
+    end = {"type": "fixed", "name": "HeadraceEnd", "size": len(END) // 2}
+    fields = [{"name": "payload", "type": record}, {"name": "end", "type": end}]
+    return {"type": "record", "name": "HeadraceFrame", "fields": fields}
+
+
+def _by_schema(cases: Iterable[tuple[int, Column]], otherwise: Column) -> Column:
+    """Return the column of each record's schema."""
+    found: Column | None = None
+    for number, column in cases:
+        is_own = F.col("_schema") == number
+        found = F.when(is_own, column) if found is None else found.when(is_own, column)
+    return otherwise if found is None else found.otherwise(otherwise)
+
+
+def _schema_id(value: Column) -> Column:
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+
+
+def _unread(rule: str, detail: Column) -> Column:
+    return F.struct(F.lit(rule).alias("rule"), detail.alias("detail")).cast(UNREAD_TYPE)

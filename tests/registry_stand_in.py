@@ -1,0 +1,100 @@
+"""A schema registry in memory behind a real HTTP server, with Confluent's answers: for tests that need no real one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+BY_ID = re.compile(r"/schemas/ids/(\d+)")
+LATEST = re.compile(r"/subjects/([^/]+)/versions/latest")
+VERSIONS = re.compile(r"/subjects/([^/]+)/versions")
+
+
+@dataclass
+class StandIn:
+    """The schemas by id, the ids of each subject, and every request; `answer` replaces all answers: status and body."""
+
+    address: str = ""
+    schemas: dict[int, str] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+    types: dict[int, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    logins: list[str] = field(default_factory=list)
+    answer: tuple[int, bytes] | None = None
+
+    def respond(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer."""
+        if found := BY_ID.fullmatch(path):
+            return self._by_id(int(found[1]))
+        if found := LATEST.fullmatch(path):
+            return self._latest(found[1])
+        if (found := VERSIONS.fullmatch(path)) and method == "POST":
+            return 200, {"id": self.add(found[1], body["schema"])}
+        if path.startswith("/config"):
+            return (200, {"compatibilityLevel": "BACKWARD"}) if path == "/config" else (404, {"error_code": 40408})
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def add(self, subject: str, text: str, number: int | None = None, kind: str = "AVRO") -> int:
+        """Register a schema, once, and return its id."""
+        same = [known for known, schema in self.schemas.items() if schema == text]
+        given = number or (same[0] if same else max(self.schemas, default=0) + 1)
+        self.schemas[given], self.types[given] = text, kind
+        if given not in (ids := self.subjects.setdefault(subject, [])):
+            ids.append(given)
+        return given
+
+    def _by_id(self, number: int) -> tuple[int, Any]:
+        if number not in self.schemas:
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        kind = self.types[number]
+        return 200, {"schema": self.schemas[number]} | ({} if kind == "AVRO" else {"schemaType": kind})
+
+    def _latest(self, subject: str) -> tuple[int, Any]:
+        ids = self.subjects.get(subject)
+        if not ids:
+            return 404, {"error_code": 40401, "message": "Subject not found"}
+        return 200, {"subject": subject, "version": len(ids), "id": ids[-1], "schema": self.schemas[ids[-1]]}
+
+
+@contextmanager
+def registry_stand_in() -> Iterator[StandIn]:
+    """Serve a registry on a free port of this machine."""
+    registry = StandIn()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._serve("GET", {})
+
+        def do_POST(self) -> None:
+            self._serve("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _serve(self, method: str, body: dict[str, Any]) -> None:
+            registry.asked.append(f"{method} {self.path}")
+            login = self.headers.get("Authorization", "").removeprefix("Basic ")
+            registry.logins.append(base64.b64decode(login).decode())
+            status, found = registry.respond(method, self.path, body)
+            content = json.dumps(found).encode()
+            if registry.answer is not None:
+                status, content = registry.answer
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        registry.address = f"http://127.0.0.1:{server.server_address[1]}"
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield registry
+        finally:
+            server.shutdown()

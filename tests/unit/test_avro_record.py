@@ -1,0 +1,156 @@
+"""What a contract's columns take from the fields of an Avro record, and which records a contract cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
+
+from include.catalog.contract import Contract, load_contract
+from include.catalog.yaml_declarations import DeclarationRefused
+from include.clients.schema_registry import RegisteredSchema
+from include.schemas.avro_record import SchemaUnusable, avro_record
+from include.schemas.contract_compatibility import unread_parts
+from include.schemas.payload_text import payload_text, shown_payload
+from include.schemas.record_encoding import RecordUnfit, avro_encoding, contract_schema
+from include.schemas.wire_format import framed, schema_id
+
+TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
+SCHEMAS = {1: RegisteredSchema(1, "AVRO", schema_text(FIRST)), 2: RegisteredSchema(2, "AVRO", schema_text(SECOND))}
+
+
+@pytest.fixture
+def contract(tmp_path: Path) -> Contract:
+    return load_contract(trades_folder(tmp_path))
+
+
+def record(**types: Any) -> str:
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    return json.dumps({"type": "record", "name": "R", "namespace": "a.b", "fields": fields})
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("string", "text"),
+        ({"type": "string", "logicalType": "uuid"}, "text"),
+        (["null", "string"], "text"),
+        (["string"], "text"),
+        ("bytes", "bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "text"),
+        ({"type": {"type": "enum", "name": "E", "symbols": ["A"]}}, "text"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp"),
+        ({"type": "int", "logicalType": "date"}, "date"),
+        ({"type": "fixed", "name": "F", "size": 8, "logicalType": "decimal", "precision": 12}, "decimal"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 60}, "not readable"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "not readable"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "not readable"),
+        ({"type": "fixed", "name": "F", "size": 8}, "not readable"),
+        (["string", "long"], "not readable"),
+        ({"type": "array", "items": "long"}, "not readable"),
+        ({"type": "map", "values": "long"}, "not readable"),
+        (TREE, "not readable"),
+        ("null", "not readable"),
+    ],
+)
+def test_kind_of_a_field(kind: Any, expected: str) -> None:
+    (field,) = avro_record(record(f=kind)).fields
+    assert (field.kind if field.is_readable else "not readable") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '"string"', '{"type": "array", "items": "long"}', '{"type": "record", "name": "r"}'),
+        *('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "Unknown"}]}',),
+        *(record(a={"type": "array", "items": "null"})),
+        record(a={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
+    ],
+)
+def test_schema_that_describes_no_readable_record_is_refused(text: str) -> None:
+    with pytest.raises(SchemaUnusable):
+        avro_record(text)
+
+
+def test_reader_has_the_contracts_fields_in_its_order_with_named_types_in_full() -> None:
+    side = {"type": "enum", "name": "Side", "symbols": ["BUY"]}
+    read = avro_record(record(skipped=side, nested=TREE, b="bytes", a="Side", c="a.b.Side")).reader(
+        ["c", "a", "b", "nested"]
+    )
+    assert (read["name"], read["namespace"]) == ("R", "a.b")
+    assert read["fields"] == [
+        {"name": "c", "type": {**side, "namespace": "a.b"}},
+        {"name": "a", "type": "a.b.Side"},
+        {"name": "b", "type": "string"},
+    ]
+
+
+def test_contract_reads_both_schemas(contract: Contract) -> None:
+    assert [unread_parts(contract, schema) for schema in SCHEMAS.values()] == [[], []]
+
+
+def test_contract_names_what_it_cannot_read_of_a_schema(contract: Contract) -> None:
+    kinds = {"tradedAt": "long", "quantity": ["null", "string"], "price": "float", "live": ["int", "boolean"]}
+    assert unread_parts(contract, RegisteredSchema(3, "AVRO", record(**kinds))) == [
+        "trade_id is required, and the schema has no field trade_id",
+        "traded_at is of type timestamp, and field tradedAt of the schema is integer",
+        "quantity is of type integer, and field quantity of the schema is text",
+        "live is of type boolean, and field live of the schema is union of int, boolean",
+    ]
+    assert unread_parts(contract, RegisteredSchema(4, "JSON", "{}")) == [
+        "the schema is of type JSON, the contract's format is avro"
+    ]
+
+
+def test_payloads_are_shown_as_json() -> None:
+    first, second = encoded(FIRST, first_trade(1), 1), encoded(SECOND, second_trade(2), 2)
+    assert json.loads(payload_text(first, SCHEMAS) or "")["tradedAt"] == "2026-11-30T12:00:01.123000Z"
+    assert json.loads(shown_payload(second, SCHEMAS) or b"")["price"] == "10.50"
+    assert shown_payload(first[:-1], SCHEMAS) == first[:-1]
+    assert shown_payload(first + b"\0", SCHEMAS) == first + b"\0"
+    assert payload_text(framed(9, b'{"a": 1}'), SCHEMAS) == '{"a": 1}'
+    assert (payload_text(b"\xff", SCHEMAS), payload_text(None, SCHEMAS)) == (None, None)
+
+
+def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract) -> None:
+    text = contract_schema(contract)
+    encoding = avro_encoding(text, 5)
+    line = b'{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.5Z", "quantity": 3, "price": 1.25, "live": true}'
+    value = encoding.encoded(1, line)
+    assert schema_id(value) == 5
+    assert json.loads(payload_text(value, {5: RegisteredSchema(5, "AVRO", text)}) or "") == {
+        **{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.500000Z", "quantity": 3, "price": "1.2500"},
+        **{"side": None, "settled_on": None, "venue": None, "note": None, "live": True},
+    }
+    assert unread_parts(contract, RegisteredSchema(5, "AVRO", text)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "line 7"),
+        (b"[]", "no JSON object"),
+        (b'{"trade_id": "t"}', "tradedAt"),
+        (b'{"tradeId": "t"}', "no field tradeId"),
+        (b'{"trade_id": "t", "tradedAt": "yesterday", "quantity": 1}', 'tradedAt is "yesterday", no timestamp'),
+        (b'{"trade_id": "t", "tradedAt": "2026-11-30T12:00:01Z", "quantity": "x"}', "quantity"),
+        (b'{"trade_id": "t", "tradedAt": "2026-11-30T12:00:01Z", "quantity": 1, "price": 0.00001}', "Scale"),
+    ],
+)
+def test_line_that_is_no_record_of_the_schema_is_named(contract: Contract, line: bytes, why: str) -> None:
+    with pytest.raises(RecordUnfit, match=why) as refused:
+        avro_encoding(contract_schema(contract), 5).encoded(7, line)
+    assert refused.value.line == 7
+
+
+def test_unknown_format_is_refused_with_file_line_key_and_allowed_values(tmp_path: Path) -> None:
+    folder = trades_folder(tmp_path)
+    (folder / "contract.yaml").write_text(CONTRACT.replace("value: avro", "value: arvo"), "utf-8")
+    with pytest.raises(DeclarationRefused) as refused:
+        load_contract(folder)
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(f"{folder}/contract.yaml:13: schema[0].customProperties[0].value: ")
+    assert all(name in str(problem) for name in ("json", "avro", "json-schema", "arvo"))

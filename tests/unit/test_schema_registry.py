@@ -1,0 +1,95 @@
+"""The registry's client: an unknown id is an answer, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from registry_stand_in import StandIn, registry_stand_in
+
+from include.clients.schema_registry import (
+    RegisteredSchema,
+    RegistryRefused,
+    RegistryUnreachable,
+    SchemaRegistry,
+    schema_registry,
+)
+from include.host.ports import free_ports
+from include.settings import Settings, list_settings
+
+TEXT = '{"type": "record", "name": "r", "fields": []}'
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with registry_stand_in() as registry:
+        yield registry
+
+
+def test_schema_is_found_by_id_and_as_the_latest_of_its_subject(stand_in: StandIn) -> None:
+    registry = SchemaRegistry(stand_in.address)
+    assert registry.register("a/b-value", TEXT) == 1
+    assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
+    assert registry.latest("a/b-value") == RegisteredSchema(1, "AVRO", TEXT, 1)
+    assert registry.compatibility("a/b-value") == "BACKWARD"
+    assert stand_in.asked[0] == "POST /subjects/a%2Fb-value/versions"
+
+
+def test_what_the_registry_does_not_know_is_none(stand_in: StandIn) -> None:
+    registry = SchemaRegistry(stand_in.address)
+    assert (registry.schema(7), registry.latest("no-value")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error"),
+    [
+        (404, b"<html>Not Found</html>", RegistryRefused),
+        (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}', RegistryRefused),
+        (200, b"<html>Welcome</html>", RegistryRefused),
+        (401, b'{"error_code": 401, "message": "Unauthorized"}', RegistryRefused),
+        (409, b'{"error_code": 409, "message": "incompatible"}', RegistryRefused),
+        (503, b"starting", RegistryUnreachable),
+        (429, b"", RegistryUnreachable),
+    ],
+)
+def test_any_other_answer_is_an_error(
+    stand_in: StandIn, status: int, content: bytes, error: type[RegistryRefused | RegistryUnreachable]
+) -> None:
+    stand_in.answer = (status, content)
+    with pytest.raises(error, match=str(status)):
+        SchemaRegistry(stand_in.address).schema(7)
+
+
+def test_registry_that_is_down_is_unreachable() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(RegistryUnreachable, match=f"127.0.0.1:{port}"):
+        SchemaRegistry(f"http://127.0.0.1:{port}").schema(1)
+
+
+def test_settings_name_registry_user_and_password_file(stand_in: StandIn, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    settings = Settings(
+        state=tmp_path / "state",
+        schema_registry_url=f"{stand_in.address}/apis/ccompat/v7/",
+        schema_registry_user="reader",
+        schema_registry_password_file=file,
+    )
+    registry = schema_registry(settings)
+    assert registry is not None
+    with pytest.raises(RegistryRefused):
+        registry.schema(1)
+    assert (stand_in.asked, stand_in.logins) == (["GET /apis/ccompat/v7/schemas/ids/1"], ["reader:hunter2"])
+    assert "hunter2" not in repr(registry)
+    assert schema_registry(Settings(state=tmp_path / "state")) is None
+
+
+def test_settings_of_the_registry_are_listed() -> None:
+    names = {info.name.removeprefix("HEADRACE_SCHEMA_REGISTRY_") for info in list_settings({})}
+    assert {"URL", "USER", "PASSWORD_FILE", "CA_FILE"} <= names
+
+
+def test_address_with_a_password_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="schema_registry_url"):
+        Settings(state=tmp_path, schema_registry_url="http://user:hunter2@registry:8081")

@@ -1,0 +1,43 @@
+"""The list of writers' schemas: only appended, read up to a length, and whole after a crash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.clients.schema_registry import RegisteredSchema
+from include.paths import writer_schemas_path
+from include.schemas.writer_schemas import WriterSchemasUnreadable, keep_schemas, known_schemas, schemas_size
+from include.settings import Settings
+
+ONE, TWO = RegisteredSchema(1, "AVRO", '"é"'), RegisteredSchema(2, "JSON", "{}")
+
+
+def test_schemas_are_kept_once_and_read_up_to_a_length(settings: Settings) -> None:
+    assert (known_schemas(settings, "d"), schemas_size(settings, "d")) == ({}, 0)
+    keep_schemas(settings, "d", [ONE])
+    size = schemas_size(settings, "d")
+    keep_schemas(settings, "d", [RegisteredSchema(1, "AVRO", "another"), TWO])
+    assert known_schemas(settings, "d") == {1: ONE, 2: TWO}
+    assert known_schemas(settings, "d", size) == {1: ONE}
+
+
+def test_line_that_a_crash_cut_off_was_not_written(settings: Settings) -> None:
+    keep_schemas(settings, "d", [ONE])
+    path = writer_schemas_path(settings, "d")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"id": 2, "ty')
+    assert known_schemas(settings, "d") == {1: ONE}
+    assert schemas_size(settings, "d") == len(whole)
+    keep_schemas(settings, "d", [TWO])
+    assert known_schemas(settings, "d") == {1: ONE, 2: TWO}
+
+
+@pytest.mark.parametrize("line", ["no JSON", "[]", '{"id": "x"}', json.dumps({"id": "x", "type": "", "schema": ""})])
+def test_edited_list_is_refused_with_its_line(settings: Settings, line: str) -> None:
+    keep_schemas(settings, "d", [ONE])
+    with writer_schemas_path(settings, "d").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(WriterSchemasUnreadable, match="line 2"):
+        known_schemas(settings, "d")
