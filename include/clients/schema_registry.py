@@ -94,7 +94,8 @@ class SchemaRegistry:
 
     def compatibility(self, subject: str) -> str:
         """Return the level that a new schema of the subject must keep: its own, else the registry's."""
-        found = self._call("GET", f"/config/{quote(subject, safe='')}") or self._call("GET", "/config") or {}
+        own = f"/config/{quote(subject, safe='')}?defaultToGlobal=true"
+        found = self._call("GET", own) or self._call("GET", "/config") or {}
         return str(found.get("compatibilityLevel", "NONE"))
 
     def set_compatibility(self, level: str) -> None:
