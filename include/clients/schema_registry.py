@@ -25,8 +25,8 @@ UNKNOWN = frozenset({SUBJECT_UNKNOWN, VERSION_UNKNOWN, SCHEMA_UNKNOWN, LEVEL_UNK
 REFUSED_LOGIN = frozenset({401, 403})
 BUSY = frozenset({408, 429})
 SECONDS = 10.0
-AVRO, JSON = "AVRO", "JSON"
-"""Types of schemas."""
+AVRO, JSON, UNKNOWN_TYPE = "AVRO", "JSON", "UNKNOWN"
+"""Types of schemas; UNKNOWN is of an id for which the registry had none."""
 
 
 class RegistryNotSet(Terminal):

@@ -1,7 +1,8 @@
 """The schemas by which a dataset's records were written: one list per dataset, next to bronze, for all releases.
 
 A schema is added when a record first names it, before that record is validated, and stays. So a replay, a rebuild or an
-audit reads the record as the stream did, without the registry. One line a schema; a line that a crash cut off was not
+audit reads the record as the stream did, without the registry. An id for which the registry has none is listed too, and
+its line is followed by one with the schema when there is one. One line a schema; a line that a crash cut off was not
 written. (adr-0001)
 """
 
@@ -13,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from include.clients.schema_registry import RegisteredSchema
+from include.clients.schema_registry import UNKNOWN_TYPE, RegisteredSchema
 from include.durable_files import sync_path
 from include.errors import Terminal
 from include.paths import writer_schemas_path
@@ -41,8 +42,15 @@ def known_schemas(settings: Settings, dataset: str, until: int | None = None) ->
     found: dict[int, RegisteredSchema] = {}
     for number, line in enumerate(content[: _whole(content)].splitlines(), 1):
         schema = _read(path, number, line)
-        found.setdefault(schema.id, schema)
+        if is_news(found, schema):
+            found[schema.id] = schema
     return found
+
+
+def is_news(known: WriterSchemas, schema: RegisteredSchema) -> bool:
+    """Whether the schema adds to what is known: its id is new, or the registry had no schema for it so far."""
+    there = known.get(schema.id)
+    return there is None or (there.type == UNKNOWN_TYPE and schema.type != UNKNOWN_TYPE)
 
 
 def schemas_size(settings: Settings, dataset: str) -> int:
@@ -60,7 +68,7 @@ def keep_schemas(settings: Settings, dataset: str, schemas: Iterable[RegisteredS
         known = known_schemas(settings, dataset)
         file.truncate(schemas_size(settings, dataset))
         for schema in schemas:
-            if schema.id not in known:
+            if is_news(known, schema):
                 file.write(f"{json.dumps({'id': schema.id, 'type': schema.type, 'schema': schema.text})}\n".encode())
         file.flush()
         os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from pathlib import Path
 from include.catalog.dataset import Dataset
 from include.catalog.payload_format import AVRO
 from include.clients.schema_registry import (
+    UNKNOWN_TYPE,
     RegisteredSchema,
     RegistryNotSet,
     RegistryRefused,
@@ -62,8 +63,8 @@ class PayloadSchemas:
     def learn(self, records: Sequence[Path]) -> int:
         """Keep the schemas of ids that are new in these files; return the length of the list in bytes.
 
-        An id that the registry does not know either is not kept. Raises RegistryNotSet, RegistryUnreachable,
-        RegistryRefused, SchemaReplaced; nothing is validated then.
+        An id that the registry does not know is noted as unknown, and stays so until the registry knows it. Raises
+        RegistryNotSet, RegistryUnreachable, RegistryRefused, SchemaReplaced; nothing is validated then.
         """
         if self.dataset.contract.format != AVRO:
             return 0
@@ -82,9 +83,11 @@ class PayloadSchemas:
         with suppress(RegistryUnreachable, RegistryRefused):
             for schema in kept:
                 found = registry.schema(schema.id)
-                if found is not None and not _is_same(found, schema):
+                if found is not None and schema.type == UNKNOWN_TYPE:
+                    keep_schemas(self.settings, self.dataset.name, [found])
+                elif found is not None and not _is_same(found, schema):
                     raise SchemaReplaced(self.dataset.name, schema.id, registry.url)
-        self.verified.update(schema.id for schema in kept)
+        self.verified.update(schema.id for schema in kept if schema.type != UNKNOWN_TYPE)
 
     def _keep(self, fresh: Sequence[int]) -> None:
         if not fresh:
@@ -93,16 +96,17 @@ class PayloadSchemas:
         if registry is None:
             numbers = ", ".join(map(str, fresh[:5]))
             raise RegistryNotSet(f"{self.dataset.name}: records were written with schemas that are not kept: {numbers}")
-        found = [schema for number in fresh if (schema := registry.schema(number)) is not None]
+        found = [registry.schema(number) or RegisteredSchema(number, UNKNOWN_TYPE, "") for number in fresh]
         keep_schemas(self.settings, self.dataset.name, found)
-        self.verified.update(schema.id for schema in found)
+        self.verified.update(schema.id for schema in found if schema.type != UNKNOWN_TYPE)
 
     def texts(self, records: Sequence[Path], until: int) -> PayloadTexts:
         """Return how these records are read by the list's first `until` bytes."""
         contract = self.dataset.contract
         if contract.format != AVRO:
             return PayloadTexts(contract)
-        known = known_schemas(self.settings, self.dataset.name, until)
+        listed = known_schemas(self.settings, self.dataset.name, until)
+        known = {number: schema for number, schema in listed.items() if schema.type != UNKNOWN_TYPE}
         numbers = known.keys() if len(known) <= FEW else known.keys() & set(_schema_ids(records, known))
         return PayloadTexts(contract, tuple(known[number] for number in sorted(numbers)))
 

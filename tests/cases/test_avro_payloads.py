@@ -133,11 +133,11 @@ def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: 
     trades.take(first(1), second(2), UNKNOWN)
     trades.take(second(3), second(2), first(4, quantity=0))
     asked = len(trades.registry.asked)
-    trades.registry.schemas.clear()
+    trades.registry.answer = (503, b"")
 
     release, published = trades.release, read_publication(trades.release.settings, "trades")
     versions = {name: table.version for name, table in published.tables.items()}
-    own = release.settings.model_copy(update={"schema_registry_url": "http://127.0.0.1:9"})
+    own = release.settings = release.settings.model_copy(update={"schema_registry_url": ""})
     audited = recompute_history(
         own, pinned_release(release.spark, own, release.dataset, versions), 1, tmp_path / "deep"
     )
@@ -147,6 +147,21 @@ def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: 
 
     patch, rebuilt, differing = SlicePatcher(release, tmp_path).rebuild(HISTORY)
     assert (rebuilt.core, set(differing.values())) == (6, {0}), patch
+    assert len(trades.registry.asked) == asked
+
+
+def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known(
+    trades: Trades, tmp_path: Path
+) -> None:
+    late = encoded(FIRST, first_trade(2), 12)
+    trades.take(first(1), late)
+    assert trades.reasons() == [("unknown_schema", "12")]
+    trades.registry.add("trades-value", schema_text(FIRST), 12)
+    patcher = SlicePatcher(trades.release, tmp_path)
+    patch, _, _ = patcher.rebuild(HISTORY)
+    patcher.apply(patch)
+    assert trades.release.silver()["trade_id"].to_list() == ["t1", "t2"]
+    assert trades.reasons() == []
 
 
 def test_new_schema_is_asked_for_once_and_kept_before_its_records_are_validated(trades: Trades) -> None:

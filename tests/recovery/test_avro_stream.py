@@ -146,7 +146,7 @@ def test_file_of_a_user_is_sent_in_avro_and_shown_as_json(avro: AvroSite, tmp_pa
     file.write_text("".join(f"{item.value}\n" for item in sent) + late, "utf-8")
     words = ("produce", "--file", str(file), "--dataset", site.dataset, "--key", "device", "--quiet")
     refused = site.command(*words)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "HEADRACE_SCHEMA_REGISTRY_URL" in refused.stderr
     produced = site.command(*words, **address)
     assert produced.returncode == 0, produced.stdout + produced.stderr

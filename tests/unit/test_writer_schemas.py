@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from include.clients.schema_registry import RegisteredSchema
+from include.clients.schema_registry import UNKNOWN_TYPE, RegisteredSchema
 from include.paths import writer_schemas_path
 from include.schemas.writer_schemas import WriterSchemasUnreadable, keep_schemas, known_schemas, schemas_size
 from include.settings import Settings
@@ -21,6 +21,14 @@ def test_schemas_are_kept_once_and_read_up_to_a_length(settings: Settings) -> No
     keep_schemas(settings, "d", [RegisteredSchema(1, "AVRO", "another"), TWO])
     assert known_schemas(settings, "d") == {1: ONE, 2: TWO}
     assert known_schemas(settings, "d", size) == {1: ONE}
+
+
+def test_schema_of_an_id_that_was_unknown_is_added_once(settings: Settings) -> None:
+    unknown = RegisteredSchema(1, UNKNOWN_TYPE, "")
+    for schemas in ([unknown], [unknown, ONE], [unknown], [RegisteredSchema(1, "AVRO", "another")]):
+        keep_schemas(settings, "d", schemas)
+    assert known_schemas(settings, "d") == {1: ONE}
+    assert len(writer_schemas_path(settings, "d").read_bytes().splitlines()) == 2
 
 
 def test_line_that_a_crash_cut_off_was_not_written(settings: Settings) -> None:
