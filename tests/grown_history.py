@@ -96,7 +96,18 @@ class GrownHistory:
         tables = [Table(spec) for spec in (bronze_spec(self.settings, "flights"), silver_is, rejected_is)]
         nothing: Any = None
         writer = SilverTables(
-            nothing, self.dataset, nothing, SILVER, nothing, nothing, *tables, nothing, Path(), nothing, nothing
+            nothing,
+            self.dataset,
+            nothing,
+            SILVER,
+            nothing,
+            nothing,
+            *tables,
+            nothing,
+            Path(),
+            nothing,
+            nothing,
+            nothing,
         )
         app_id = f"{self.dataset.name}/{self.dataset.release}/gold/{gold.name}"
         self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),))
