@@ -43,9 +43,10 @@ build() {
 }
 
 build_image() {
-  local name=headrace-$1:local folder=$2
+  local name=headrace-$1:local folder=$2 printed
   shift 2
-  docker build --quiet --tag "$name" --file "$folder/Dockerfile" "$@" . >/dev/null
+  # An engine without BuildKit complains about itself at each build; of a failed one everything is shown.
+  printed=$(docker build --quiet --tag "$name" --file "$folder/Dockerfile" "$@" . 2>&1) || { printf '%s\n' "$printed" >&2; exit 1; }
   echo "  image ${name%:local}: $(size "$name")"
 }
 
