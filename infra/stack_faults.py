@@ -35,8 +35,8 @@ PROJECT, FOLDER = "headrace-faults", ".stack/faults"
 # Other ports than the stack's, which may run next to it.
 PORTS = {"AIRFLOW": "8090", "KAFKA": "9095", "CONSOLE": "8091", "PROMETHEUS": "9097", "ALERTMANAGER": "9098"}
 LASTING = 60.0
-# Events a second of two days: the load lasts somewhat longer than a fault of a minute, or half a minute.
-SLOW, FAST = 75, 160
+# Events a second of two days: the load lasts somewhat longer than a fault of a minute, or 20 seconds.
+SLOW, FAST = 75, 300
 # Megabytes; a larger volume is not one that this script made.
 LARGEST_VOLUME = 8000
 # With them the container is over its limit while the driver lives, and below it when the driver is gone.
