@@ -41,9 +41,10 @@ SLOW, FAST = 75, 300
 LARGEST_VOLUME = 8000
 # With them the container is over its limit while the driver lives, and below it when the driver is gone.
 EATERS = "for i in $(seq 40); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
+STREAMING = ("kafka", "postgres", "runner")
 CORE = (
-    *("kafka", "postgres", "runner", "airflow-apiserver", "airflow-scheduler"),
-    *("airflow-dag-processor", "airflow-triggerer", "console"),
+    *STREAMING,
+    *("airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "console"),
 )
 OBSERVERS = ("metrics", "prometheus", "alertmanager")
 # What the images of this repository run, in the order of a roll-out.
@@ -222,8 +223,7 @@ def roll_out(site: StackSite) -> None:
 def faults_of(site: StackSite) -> Sequence[Fault]:
     """Return the faults in their order."""
     return (
-        *(Fault(f"kill {name}", partial(kill, site, name)) for name in CORE),
-        Fault(f"kill {', '.join(OBSERVERS)}", partial(kill, site, *OBSERVERS)),
+        *(Fault(f"kill {name}", partial(kill, site, name)) for name in STREAMING),
         Fault("kafka off its network for a minute", partial(cut_off, site), SLOW),
         Fault("kafka paused for a minute", partial(pause, site, "kafka"), SLOW),
         Fault("runner paused for a minute", partial(pause, site, "runner"), SLOW),
@@ -231,6 +231,8 @@ def faults_of(site: StackSite) -> Sequence[Fault]:
         Fault("volume full for half a minute", partial(fill_volume, site)),
         Fault("compose down and up", partial(down_and_up, site), SLOW),
         Fault("images rebuilt and rolled out", partial(roll_out, site), SLOW),
+        *(Fault(f"kill {name}", partial(kill, site, name)) for name in CORE[len(STREAMING) :]),
+        Fault(f"kill {', '.join(OBSERVERS)}", partial(kill, site, *OBSERVERS)),
     )
 
 

@@ -21,6 +21,8 @@ from include.errors import Terminal, Transient
 from include.settings import CLONE
 
 USER = "admin"
+PROJECT = "headrace"
+LABEL = "com.docker.compose"
 DATASET = "flights"
 AUDITED = "balanced"
 # As the shell's `timeout`.
@@ -71,16 +73,23 @@ class StackSite:
         """Run `headrace …` in a container of the stack."""
         return self.compose("exec", "-T", service, "headrace", *words, within=within)
 
+    def containers(self, *options: str) -> list[str]:
+        """Return lines of `docker ps` about the containers of services, without those of `compose run`."""
+        project = self.environ.get("COMPOSE_PROJECT_NAME", PROJECT)
+        labels = (f"project={project}", "oneoff=False")
+        filters = [word for label in labels for word in ("--filter", f"label={LABEL}.{label}")]
+        return self.run("docker", "ps", "--all", *filters, *options).splitlines()
+
     def container(self, service: str) -> str:
         """Return the id of a service's container."""
-        return self.compose("ps", "--all", "--quiet", service).split()[-1]
+        return self.containers("--quiet", "--filter", f"label={LABEL}.service={service}")[0]
 
     def are_healthy(self, *services: str) -> bool:
         """Return whether each of the services runs and Docker reports it healthy."""
+        form = f'{{{{.Label "{LABEL}.service"}}}} {{{{.Status}}}}'
         with suppress(CommandFailed):
-            lines = self.compose("ps", "--all", "--format", "json").splitlines()
-            found = {container["Service"]: container for container in map(json.loads, lines)}
-            return all(found.get(name, {}).get("Health") == "healthy" for name in services)
+            found = dict(line.split(" ", 1) for line in self.containers("--format", form))
+            return all("(healthy)" in found.get(name, "") for name in services)
         return False
 
     def status(self, service: str = "runner") -> dict[str, Any]:
