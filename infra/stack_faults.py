@@ -169,9 +169,18 @@ def cut_off(site: StackSite) -> None:
 
 def pause(site: StackSite, service: str) -> None:
     """Freeze a container for a minute."""
-    site.run("docker", "pause", site.container(service))
+    container = site.container(service)
+
+    def is_paused() -> bool:
+        # The kernel cannot freeze a container in which a health check starts at that moment.
+        with suppress(CommandFailed):
+            site.run("docker", "pause", container)
+            return True
+        return False
+
+    await_that(is_paused, f"{service} is paused", 60)
     time.sleep(LASTING)
-    site.run("docker", "unpause", site.container(service))
+    site.run("docker", "unpause", container)
 
 
 def hit_memory_limit(site: StackSite) -> None:
