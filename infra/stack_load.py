@@ -57,9 +57,7 @@ class Load:
     def days(self, rate: int) -> Iterator[None]:
         """Send the next days, `rate` events a second; at the end, wait until all of it is sent."""
         since, self.until = self.until, self.until + timedelta(days=DAYS)
-        with suppress(CommandFailed):
-            self.site.run("docker", "rm", "--force", NAME)
-        self.site.compose(*self._sender("--detach"), *self._produce(since, rate))
+        self._send(self._produce(since, rate), "--detach")
         yield
         with_container = ("docker", "ps", "--quiet", "--filter", f"name={NAME}")
         await_that(lambda: not self.site.run(*with_container).strip(), "the load is sent", SENT_WITHIN)
@@ -68,13 +66,16 @@ class Load:
     def finish(self, since: datetime) -> None:
         """Send what an interrupted sender did not deliver; the manifest of a finished one is refused."""
         try:
-            self.site.compose(*self._sender(), *self._produce(since))
+            self._send(self._produce(since))
         except CommandFailed as error:
             if FINISHED not in error.output:
                 raise
 
-    def _sender(self, *options: str) -> list[str]:
-        return ["run", "--rm", "--no-deps", "-T", "--name", NAME, *options, "runner"]
+    def _send(self, words: list[str], *options: str) -> None:
+        # The sender of an interrupted run may still be there.
+        with suppress(CommandFailed):
+            self.site.run("docker", "rm", "--force", NAME)
+        self.site.compose("run", "--rm", "--no-deps", "-T", "--name", NAME, *options, "runner", *words)
 
     def _produce(self, since: datetime, rate: int | None = None) -> list[str]:
         words = ["headrace", "produce", DATASET, "--from", f"{since:%F}", "--to", f"{self.until:%F}", "--quiet"]
