@@ -20,8 +20,8 @@ from include.settings import Settings
 class SchemaRefused(Terminal):
     """A file is no schema for a dataset's records."""
 
-    def __init__(self, dataset: str, why: str) -> None:
-        super().__init__(f"{dataset}: {why}; nothing was sent", "give one with --schema FILE")
+    def __init__(self, dataset: str, why: str, remedy: str = "give one with --schema FILE") -> None:
+        super().__init__(f"{dataset}: {why}; nothing was sent", remedy)
         self.dataset = dataset
 
 
@@ -33,7 +33,7 @@ def dataset_encoding(settings: Settings, dataset: Dataset, schema: Path | None) 
     name, form = dataset.name, dataset.contract.format
     if form == JSON:
         if schema is not None:
-            raise SchemaRefused(name, "its records are JSON without a schema")
+            raise SchemaRefused(name, "its records are JSON without a schema", "the same command without --schema")
         return None
     registry, subject = schema_registry(settings), subject_of(dataset.pipeline.topic)
     if registry is None:
