@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -114,6 +115,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder for its schemas and its log")
     parser.add_argument("--port", type=int, default=0, help="port [default: a free one]")
     chosen = parser.parse_args()
+    # A `kill` ends the registry too: without a handler its JVM would stay.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         running = start_registry(chosen.folder, chosen.port)
     except HeadraceError as error:
@@ -123,6 +126,8 @@ def main() -> None:
     try:
         running.process.wait()
     except KeyboardInterrupt:
+        print("the registry ends", flush=True)
+    finally:
         running.process.terminate()
         running.process.wait(20)
 
