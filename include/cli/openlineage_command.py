@@ -36,7 +36,6 @@ def openlineage(
     from include.lineage_events.lineage_emitter import serve
 
     if not once:
-        show(f"openlineage: events go to {settings.openlineage_url or settings.openlineage_file}   (Ctrl-C ends it)")
         serve(settings, show)
         return
     follower = EventFollower(settings, receiver(settings), show)

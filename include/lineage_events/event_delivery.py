@@ -115,7 +115,12 @@ def receiver(settings: Settings) -> Deliver:
         auth = ApiKeyTokenProvider({"apiKey": read_password("HEADRACE_OPENLINEAGE_KEY_FILE", key_file)})
     url, endpoint = split_address(settings.openlineage_url)
     config = HttpConfig(url=url, endpoint=endpoint, timeout=WITHIN, auth=auth, retry=NO_RETRY)
-    return HttpReceiver(HttpTransport(config), mask_secrets(settings.openlineage_url))
+    return HttpReceiver(HttpTransport(config), receiver_name(settings))
+
+
+def receiver_name(settings: Settings) -> str:
+    """Return the address or file of the receiver, without secrets."""
+    return mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from include.errors import HeadraceError
-from include.lineage_events.event_delivery import receiver
+from include.lineage_events.event_delivery import receiver, receiver_name
 from include.lineage_events.event_follower import EventFollower
 from include.settings import Settings, load_settings
 from include.state.driver_status import DriverStatus, status_file
@@ -64,6 +64,7 @@ def serve(settings: Settings, show: Callable[[str], None]) -> None:
         signal.signal(number, lambda *_: ended.set())
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():
+        show(f"sends OpenLineage events to {receiver_name(settings)}")
         follow(follower, settings.openlineage_seconds, ended.wait, ended.is_set)
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from openlineage.client.event_v2 import RunState
 
+from include.catalog.dataset import ReleaseUnknown
 from include.catalog.history_slice import KAFKA
 from include.catalog.lineage_graph import REFERENCE
 from include.lineage_events.dataset_facets import TableFacts
@@ -24,7 +25,7 @@ from include.paths import bronze_path, plan_path, release_path
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
 from include.plans.plan_journal import last_failure, load_plan, open_plans, plan_ids
 from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
-from include.reading.publication import PublishedTable, tables_of
+from include.reading.publication import PublishedTable, read_publication, tables_of
 
 APPLY, REVERT = 1, 2
 FOLLOWED = timedelta(days=30)
@@ -117,9 +118,17 @@ def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequenc
     return list(whole_run(naming, job, own, event.at, event.at))
 
 
+def _jobs(known: KnownTables, plan: Plan) -> tuple[DeclaredJob, ...]:
+    """Return the jobs of a plan's release; those of the published one when retention has deleted it meanwhile."""
+    try:
+        return known.jobs(plan.dataset, plan.release)
+    except ReleaseUnknown:
+        return known.jobs(plan.dataset, read_publication(known.settings, plan.dataset).release)
+
+
 def _job(known: KnownTables, plan: Plan) -> DeclaredJob:
     """Return the job of a plan's kind; one that reads records from Kafka reads the topic too."""
-    jobs = known.jobs(plan.dataset, plan.release)
+    jobs = _jobs(known, plan)
     job = plan_job(jobs, plan.dataset, plan.kind)
     topics = jobs[0].inputs if plan.slice is not None and plan.slice.of(KAFKA) else ()
     return replace(job, inputs=(*topics, *job.inputs))

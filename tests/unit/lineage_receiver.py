@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from openlineage_schemas import schema_problems
+
 Node = tuple[str, str]
 """Namespace and name of a dataset."""
 
@@ -31,7 +33,7 @@ class LineageReceiver:
 
     @contextmanager
     def up(self) -> Iterator[None]:
-        """Accept events at the same port as before."""
+        """Accept events at the same port as before; in the end all that came must be valid by the specification."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,6 +60,7 @@ class LineageReceiver:
             server.shutdown()
             thread.join()
             server.server_close()
+            assert [problem for event in self.events for problem in schema_problems(event)] == []
 
     def of(self, job: str, state: str = "COMPLETE") -> list[dict[str, Any]]:
         return [each for each in self.events if each["job"]["name"] == job and each.get("eventType", state) == state]

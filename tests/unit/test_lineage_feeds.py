@@ -193,6 +193,13 @@ def test_applied_plan_is_forgotten_in_time(site: FollowedSite, monkeypatch: pyte
     assert site.look() == []
 
 
+def test_plan_whose_release_was_deleted_still_ends(site: FollowedSite) -> None:
+    record = saved(site, RELEASE, release="ffffffffffff")
+    advanced(site.settings, record, Stage.BUILT, Stage.COMPARED, Stage.REJECTED)
+    assert site.look()[-1] == ("flights.release", "ABORT")
+    assert site.lines == []
+
+
 def test_release_plan_names_the_versions_of_its_build(site: FollowedSite) -> None:
     built = read_publication(site.settings, "flights")
     record = advanced(site.settings, saved(site, RELEASE), Stage.BUILT, built=built, published=built)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,7 @@ from include.ledger.project_commits import project_dataset
 from include.paths import log_path
 from include.settings import CLONE, Settings
 from include.state.process_states import OPENLINEAGE, ProcessState
-from include.state.run_files import is_alive, read_run_file
+from include.state.run_files import is_alive, read_run_file, send
 from include.status.process_status import observe_openlineage
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
@@ -42,12 +43,18 @@ def state(site: StandIns) -> ProcessState:
     return observe_openlineage(site.settings).state
 
 
-def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: StandIns, http: LineageReceiver) -> None:
-    http.codes += [503] * 1000
+def published(site: StandIns) -> Stream:
+    """Publish the first batch of flights, whose snapshot is in the state folder."""
     declared = site.settings.model_copy(update={"datasets": CLONE / "include" / "datasets"})
     stream = Stream(site.settings, release=snapshot_dataset(declared, "flights").release, gold=GOLD)
     stream.run(0, 0)
     project_dataset(open_writer(site.settings), site.settings, "flights")
+    return stream
+
+
+def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: StandIns, http: LineageReceiver) -> None:
+    http.codes += [503] * 1000
+    published(site)
     site.until(lambda: state(site) is ProcessState.WAITING, log_path(site.settings, OPENLINEAGE).name, within=60)
     assert "HTTP 503" in observe_openlineage(site.settings).detail
     http.codes.clear()
@@ -59,6 +66,31 @@ def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: St
     site.runner.stopping = True
     site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
     assert read_run_file(site.settings, OPENLINEAGE) is None
+
+
+def test_killed_sender_is_restarted_and_completes_the_run_that_it_had_begun(
+    site: StandIns, http: LineageReceiver
+) -> None:
+    stream = published(site)
+    site.until(lambda: bool(http.of("flights.gold.worst_delays")), "the first run is sent", within=60)
+    http.codes += [201] * 3 + [503] * 1000
+    stream.run(1, 1)
+    project_dataset(open_writer(site.settings), site.settings, "flights")
+    site.until(lambda: state(site) is ProcessState.WAITING, "it is in the middle of the second run")
+    begun = http.run_ids("flights.ingest")
+    run = read_run_file(site.settings, OPENLINEAGE)
+    assert run is not None
+    send(run, signal.SIGKILL)
+    stream.run(2, 2)
+    project_dataset(open_writer(site.settings), site.settings, "flights")
+    http.codes.clear()
+    site.until(lambda: len(http.run_ids("flights.gold.worst_delays")) == 3, "all runs are sent", within=60)
+    assert http.run_ids("flights.ingest")[:2] == begun
+    counts = {
+        e["run"]["runId"]: e["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"]
+        for e in http.of("flights.ingest")
+    }
+    assert list(counts.values()) == [20, 20, 20]
 
 
 def test_sender_is_not_started_without_a_receiver(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
