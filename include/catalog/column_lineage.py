@@ -6,11 +6,12 @@ Bronze keeps the record as bytes; here the field `x` of the JSON object in its c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from include.catalog.column_origins import ColumnOrigin, Origins, TableColumns, Use, unique, use_of
-from include.catalog.dataset import Dataset
-from include.catalog.derived_dataset import DerivedDataset, DerivedGold
+from include.catalog.dataset import Dataset, dataset_names, declared_dataset
+from include.catalog.derived_dataset import DerivedDataset, DerivedGold, derived_in_order
 from include.catalog.lineage_graph import REFERENCE
 from include.catalog.measures import Measure, measure_expressions
 from include.catalog.pipeline import (
@@ -27,6 +28,7 @@ from include.catalog.query_columns import query_columns
 from include.catalog.silver_columns import RECORD, silver_columns
 from include.catalog.sql_checks import parsed_statements
 from include.record_coordinates import COORDINATES
+from include.settings import Settings
 
 VALUE = "value"
 KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", VALUE, "headers")
@@ -37,9 +39,36 @@ ORDERING = ("min_by", "max_by", "first", "last")
 def dataset_columns(dataset: Dataset) -> dict[str, TableColumns]:
     """Return the origins of the columns of all tables of a dataset, by the table's full name."""
     name, silver = dataset.name, silver_lineage(dataset)
-    gold = {f"gold.{each.name}": gold_lineage(each, f"silver.{name}", list(silver.columns)) for each in _gold(dataset)}
+    gold = {
+        f"gold.{each.name}": gold_lineage(each, f"silver.{name}", list(silver.columns))
+        for each in dataset.pipeline.gold
+    }
     layers = {f"bronze.{name}": bronze_lineage(dataset), f"rejected.{name}": rejected_lineage(dataset)}
     return {**layers, f"silver.{name}": silver, **gold}
+
+
+def declared_columns(settings: Settings) -> dict[str, TableColumns]:
+    """Return the origins of the columns of all declared tables. Raises DeclarationRefused."""
+    found = dict[str, TableColumns]()
+    for name in dataset_names(settings):
+        found |= dataset_columns(declared_dataset(settings, name))
+    for derived in derived_in_order(settings):
+        found |= derived_lineage(derived, {table: list(each.columns) for table, each in found.items()})
+    return found
+
+
+def topic_fields(known: Mapping[str, TableColumns], table: str, column: str) -> set[ColumnOrigin]:
+    """Return the columns outside all known tables (of topics and reference tables) that a column leads back to."""
+    found, waiting = set[ColumnOrigin](), [ColumnOrigin(table, column, "identity")]
+    seen = set[tuple[str, str]]()
+    while waiting:
+        each = waiting.pop()
+        if each.table not in known:
+            found.add(replace(each, use="identity"))
+        elif (each.table, each.column) not in seen:
+            seen.add((each.table, each.column))
+            waiting += known[each.table].columns.get(each.column, ())
+    return found
 
 
 def bronze_lineage(dataset: Dataset) -> TableColumns:
@@ -98,10 +127,6 @@ def _derived_gold(derived: DerivedDataset, gold: DerivedGold, columns: Mapping[s
     sources = derived.pipeline.sources
     found = query_columns(gold.query, {name: columns.get(table, ()) for name, table in sources.items()})
     return _with_sources(found, sources, {})
-
-
-def _gold(dataset: Dataset) -> tuple[Gold, ...]:
-    return dataset.pipeline.gold
 
 
 def _named_in(dataset: Dataset, fields: Mapping[str, str], named: tuple[str, str], use: Use) -> ColumnOrigin:

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from datetime import timedelta
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Annotated
 
@@ -132,6 +133,17 @@ def declared_derived(settings: Settings, name: str) -> DerivedDataset:
     if name not in (known := derived_names(settings)):
         raise DerivedUnknown(name, known)
     return load_derived(name, settings.datasets / name)
+
+
+def derived_in_order(settings: Settings) -> list[DerivedDataset]:
+    """Return the declared derived datasets, each after those whose tables it reads. Raises DeclarationRefused."""
+    found = {name: declared_derived(settings, name) for name in derived_names(settings)}
+    owners = {f"gold.{gold.name}": name for name, derived in found.items() for gold in derived.pipeline.gold}
+    needed = {
+        name: {owners[table] for table in derived.pipeline.sources.values() if table in owners}
+        for name, derived in found.items()
+    }
+    return [found[name] for name in TopologicalSorter(needed).static_order()]
 
 
 def snapshot_derived(settings: Settings, name: str) -> DerivedDataset:

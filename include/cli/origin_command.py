@@ -16,6 +16,8 @@ from rich.tree import Tree
 
 from include.audit.derived_origin import DerivedOrigin, origin_of
 from include.audit.row_origin import RecordRange, RowOrigin
+from include.catalog.column_lineage import declared_columns, topic_fields
+from include.catalog.column_origins import TableColumns
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
@@ -23,6 +25,7 @@ from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
+from include.reading.published_tables import TableUnknown
 from include.schemas.payload_text import shown_payload
 from include.schemas.writer_schemas import known_schemas
 from include.settings import load_settings
@@ -56,10 +59,18 @@ def explain(
         _print(wide_console(), found, "")
 
 
-def lineage(json_: AsJson = False) -> None:
+def lineage(
+    table: Annotated[
+        str | None, typer.Argument(help="Show of what each of its columns is made: gold.carrier_hours.")
+    ] = None,
+    json_: AsJson = False,
+) -> None:
     """Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset."""
 
     settings = load_settings()
+    if table is not None:
+        _print_columns(table, declared_columns(settings), json_)
+        return
     edges = [edge for name in dataset_names(settings) for edge in lineage_edges(declared_dataset(settings, name))]
     edges += [edge for name in derived_names(settings) for edge in derived_edges(declared_derived(settings, name))]
     if json_:
@@ -68,6 +79,22 @@ def lineage(json_: AsJson = False) -> None:
     targets = {edge.target for edge in edges}
     for root in dict.fromkeys(edge.source for edge in edges if edge.source not in targets):
         wide_console().print(_tree(root, edges))
+
+
+def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) -> None:
+    """Print the origins of a table's columns, and the fields of the topic that they lead back to."""
+    if name not in known:
+        raise TableUnknown(name, sorted(known))
+    if json_:
+        columns = {column: [asdict(each) for each in origins] for column, origins in known[name].columns.items()}
+        typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))
+        return
+    shown = Table("column", "made of", "fields of the record", box=None, header_style="bold")
+    for column, origins in known[name].columns.items():
+        made = dict.fromkeys(f"{each.table}.{each.column} ({each.use.replace('_', ' ')})" for each in origins)
+        fields = sorted({each.column for each in topic_fields(known, name, column)})
+        shown.add_row(column, Text(", ".join(made)), Text(", ".join(fields)))
+    wide_console().print(shown)
 
 
 def _tree(name: str, edges: Sequence[LineageEdge], by: str = "") -> Tree:

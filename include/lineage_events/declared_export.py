@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from graphlib import TopologicalSorter
 
 from openlineage.client.event_v2 import JobEvent
 
 from include.catalog.analyses import declared_analyses
 from include.catalog.dataset import dataset_names, declared_dataset
-from include.catalog.derived_dataset import DerivedDataset, declared_derived, derived_names
+from include.catalog.derived_dataset import derived_in_order
 from include.catalog.lineage_graph import REFERENCE
 from include.ledger.ledger_reader import open_reader
 from include.lineage_events.dataset_facets import ColumnFacts, TableFacts
@@ -51,17 +50,6 @@ def declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
             yield analysis_job(
                 analysis, sources, known.columns([f"analysis.{analysis.name}"])[f"analysis.{analysis.name}"]
             )
-
-
-def derived_in_order(settings: Settings) -> list[DerivedDataset]:
-    """Return the declared derived datasets, each after those whose tables it reads. Raises DeclarationRefused."""
-    found = {name: declared_derived(settings, name) for name in derived_names(settings)}
-    owners = {f"gold.{gold.name}": name for name, derived in found.items() for gold in derived.pipeline.gold}
-    needed = {
-        name: {owners[table] for table in derived.pipeline.sources.values() if table in owners}
-        for name, derived in found.items()
-    }
-    return [found[name] for name in TopologicalSorter(needed).static_order()]
 
 
 def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[DeclaredJob, ...]:

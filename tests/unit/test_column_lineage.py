@@ -9,15 +9,14 @@ import pytest
 from lineage_receiver import edges
 from typer.testing import CliRunner
 
-from include.catalog.column_lineage import dataset_columns, derived_lineage
-from include.catalog.column_origins import ColumnOrigin, TableColumns
+from include.catalog.column_lineage import declared_columns, topic_fields
+from include.catalog.column_origins import ColumnOrigin
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import derived_edges, lineage_edges
 from include.catalog.query_columns import query_columns
 from include.catalog.silver_columns import RECORD, silver_columns
 from include.cli.main import app
-from include.lineage_events.declared_export import derived_in_order
 from include.settings import CLONE, Settings, load_settings
 
 WORKLOADS = CLONE / "include" / "workloads" / "datasets"
@@ -115,15 +114,6 @@ def test_rows_of_a_query_depend_on_filters_joins_and_groups() -> None:
     ]
 
 
-def all_columns(settings: Settings) -> dict[str, TableColumns]:
-    found = dict[str, TableColumns]()
-    for name in dataset_names(settings):
-        found |= dataset_columns(declared_dataset(settings, name))
-    for derived in derived_in_order(settings):
-        found |= derived_lineage(derived, {table: list(each.columns) for table, each in found.items()})
-    return found
-
-
 @pytest.mark.parametrize("datasets", [CLONE / "include" / "datasets", WORKLOADS])
 def test_each_declared_column_has_origins_in_the_tables_that_lineage_names(datasets: Path, tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, datasets=datasets)
@@ -132,7 +122,7 @@ def test_each_declared_column_has_origins_in_the_tables_that_lineage_names(datas
     sources: dict[str, set[str]] = {}
     for edge in declared:
         sources.setdefault(edge.target, set()).add(edge.source)
-    found = all_columns(settings)
+    found = declared_columns(settings)
     assert found.keys() == sources.keys()
     for table, columns in found.items():
         assert columns.columns, table
@@ -145,13 +135,38 @@ def test_each_declared_column_has_origins_in_the_tables_that_lineage_names(datas
                     assert kafka or each.column in found[each.table].columns, f"{table}.{column} ← {each}"
 
 
-def exported(monkeypatch: pytest.MonkeyPatch, state: Path, *arguments: str) -> str:
+def test_columns_of_flights_lead_back_to_fields_of_the_contract(tmp_path: Path) -> None:
+    known = declared_columns(Settings(state=tmp_path))
+    fields = {column.name for column in declared_dataset(Settings(state=tmp_path), "flights").contract.columns}
+    for name in ("carrier_hours", "route_days", "flight_status", "worst_delays"):
+        for column in known[f"gold.{name}"].columns:
+            found = topic_fields(known, f"gold.{name}", column)
+            assert found
+            assert {each.column for each in found if each.table == "topic flights"} <= fields
+    airline = topic_fields(known, "silver.flights", "airline")
+    assert {(each.table, each.column) for each in airline} == {("reference flights.airlines", "name")}
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, state: Path, *arguments: str) -> str:
+    """Run the command line; return what it prints."""
     monkeypatch.setenv("HEADRACE_STATE", str(state))
     load_settings.cache_clear()
-    result = CliRunner().invoke(app, ["openlineage", *arguments])
+    result = CliRunner().invoke(app, list(arguments))
     load_settings.cache_clear()
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def test_lineage_of_a_table_shows_columns_and_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = ran(monkeypatch, tmp_path, "lineage", "gold.route_days").splitlines()
+    (air,) = [line.split() for line in lines if line.split()[0] == "air_minutes"]
+    assert air == ["air_minutes", "silver.flights.air_time", "(aggregation)", "air_time"]
+    found = json.loads(ran(monkeypatch, tmp_path, "lineage", "gold.route_days", "--json"))
+    assert {"table": "silver.flights", "column": "air_time", "use": "aggregation"} in found["columns"]["air_minutes"]
+
+
+def exported(monkeypatch: pytest.MonkeyPatch, state: Path, *arguments: str) -> str:
+    return ran(monkeypatch, state, "openlineage", *arguments)
 
 
 def test_export_has_the_edges_of_headrace_lineage_and_the_analyses(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ledgered_stream import Stream
 from lineage_receiver import LineageReceiver, column_edges, edges, reached
+from openlineage_schemas import schema_problems
 
 from include.catalog.dataset import snapshot_dataset
 from include.ledger.ledger_writer import open_writer
@@ -209,6 +210,16 @@ def test_key_comes_from_a_file_and_goes_into_no_text(site: LineageSite, tmp_path
     site.look()
     assert site.http.keys == {"Bearer s3cr3t"}
     assert "s3cr3t" not in json.dumps(site.http.events) + "".join(site.lines)
+
+
+def test_event_that_breaks_the_specification_is_found(site: LineageSite) -> None:
+    site.publish(0, 0)
+    site.look()
+    event = json.loads(json.dumps(site.http.events[1]))
+    assert schema_problems(event) == []
+    event["outputs"][0]["facets"]["columnLineage"]["fields"]["value"] = {}
+    del event["run"]["runId"]
+    assert [each.split(": ")[1] for each in schema_problems(event)] == ["event", "columnLineage"]
 
 
 def test_second_follower_of_a_state_folder_is_refused(site: LineageSite) -> None:
