@@ -27,6 +27,7 @@ from include.catalog.pipeline import (
 from include.catalog.query_columns import query_columns
 from include.catalog.silver_columns import RECORD, silver_columns
 from include.catalog.sql_checks import parsed_statements
+from include.errors import Terminal
 from include.record_coordinates import COORDINATES
 from include.settings import Settings
 
@@ -34,6 +35,14 @@ VALUE = "value"
 KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", VALUE, "headers")
 ORDERING = ("min_by", "max_by", "first", "last")
 """Measures whose `by` chooses the row."""
+
+
+class TableNotDeclared(Terminal):
+    """No folder declares such a table; `known` are those that some folder does."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no folder declares a table {name!r}", f"declared are: {', '.join(known) or 'none'}")
+        self.name, self.known = name, tuple(known)
 
 
 def dataset_columns(dataset: Dataset) -> dict[str, TableColumns]:

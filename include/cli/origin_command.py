@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from include.audit.derived_origin import DerivedOrigin, origin_of
 from include.audit.row_origin import RecordRange, RowOrigin
-from include.catalog.column_lineage import declared_columns, topic_fields
+from include.catalog.column_lineage import TableNotDeclared, declared_columns, topic_fields
 from include.catalog.column_origins import TableColumns
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
@@ -25,7 +25,6 @@ from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
-from include.reading.published_tables import TableUnknown
 from include.schemas.payload_text import shown_payload
 from include.schemas.writer_schemas import known_schemas
 from include.settings import load_settings
@@ -84,7 +83,7 @@ def lineage(
 def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) -> None:
     """Print the origins of a table's columns, and the fields of the topic that they lead back to."""
     if name not in known:
-        raise TableUnknown(name, sorted(known))
+        raise TableNotDeclared(name, sorted(known))
     if json_:
         columns = {column: [asdict(each) for each in origins] for column, origins in known[name].columns.items()}
         typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))
