@@ -40,7 +40,8 @@ def main() -> int:
     until = parser.parse_args().to
     copy_datasets()
     chosen = {"STACK_DATASETS": COPY, "COMPOSE_PROFILES": "observability"}
-    site = StackSite({**chosen, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
+    # Its own datasets whatever is set: it changes a folder.
+    site = StackSite({k: v for k, v in os.environ.items() if k.startswith("STACK_")} | chosen)
     steps: list[tuple[str, Callable[[], str]]] = [
         ("the stack starts", lambda: line_about("healthy", site.script("up"))),
         (

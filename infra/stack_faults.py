@@ -252,7 +252,8 @@ def faults_site() -> StackSite:
     if os.geteuid() == 0:
         device = str(CLONE / FOLDER / "state.device")
         environ |= {"STACK_OVERRIDE": "infra/stand-ins/small_volume.yaml", "STACK_STATE_DEVICE": device}
-    return StackSite({**environ, **{k: v for k, v in os.environ.items() if k.startswith("STACK_")}})
+    # Its own datasets and ports whatever is set: it changes a folder, and another stack may run.
+    return StackSite({k: v for k, v in os.environ.items() if k.startswith("STACK_")} | environ)
 
 
 def start(site: StackSite) -> None:
