@@ -113,9 +113,12 @@ class SchemaRegistry:
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the JSON of an answer; None for the answer that a schema, subject or level is unknown."""
         address = self.url.rstrip("/") + path
-        headers = {"Accept": f"{CONTENT}, application/json", "Content-Type": CONTENT, **self._login()}
+        headers = {"Accept": f"{CONTENT}, application/json", "Content-Type": CONTENT}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(address, data, headers, method=method)
+        if self.user:
+            # Not for the server that an answer may redirect to.
+            request.add_unredirected_header("Authorization", self._login())
         try:
             with urllib.request.urlopen(request, timeout=SECONDS, context=self._tls()) as answer:
                 return _json_object(address, answer.status, answer.read())
@@ -125,10 +128,8 @@ class SchemaRegistry:
         except (OSError, ValueError) as error:
             raise RegistryUnreachable(self.url, str(getattr(error, "reason", error))) from error
 
-    def _login(self) -> dict[str, str]:
-        if not self.user:
-            return {}
-        return {"Authorization": "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")}
+    def _login(self) -> str:
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
 
     def _tls(self) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=self.ca_file or None) if self.url.startswith("https") else None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 from registry_stand_in import StandIn, registry_stand_in
@@ -93,3 +96,23 @@ def test_settings_of_the_registry_are_listed() -> None:
 def test_address_with_a_password_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="schema_registry_url"):
         Settings(state=tmp_path, schema_registry_url="http://user:hunter2@registry:8081")
+
+
+def test_log_in_is_not_sent_where_an_answer_redirects_to(stand_in: StandIn) -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        logins: ClassVar[list[str | None]] = []
+
+        def do_GET(self) -> None:
+            self.logins.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", stand_in.address + self.path)
+            self.end_headers()
+
+    stand_in.add("a-value", TEXT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        registry = SchemaRegistry(f"http://127.0.0.1:{server.server_port}", "ann", "secret")
+        assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
+        server.shutdown()
+    assert [bool(login) for login in Redirecting.logins] == [True]
+    assert stand_in.logins == [""]
