@@ -76,7 +76,7 @@ class PayloadTexts:
         fault = _by_schema(((reader.schema.id, reader.fault()) for reader in readers), unknown)
         size = F.when(F.octet_length("value") > MAX_BYTES, _unread("size", F.octet_length("value").cast("string")))
         why = F.coalesce(F.col(UNREAD), size, fault)
-        decoded = rows.withColumns({"value": F.when(why.isNull(), text).cast("binary"), UNREAD: why})
+        decoded = rows.withColumns({"value": F.when(why.isNull(), text).try_cast("binary"), UNREAD: why})
         return decoded.select(*bronze.columns, UNREAD)
 
 
@@ -168,8 +168,8 @@ def _by_schema(cases: Iterable[tuple[int, Column]], otherwise: Column) -> Column
 
 
 def _schema_id(value: Column) -> Column:
-    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).try_cast("long")
 
 
 def _unread(rule: str, detail: Column) -> Column:
-    return F.struct(F.lit(rule).alias("rule"), detail.alias("detail")).cast(UNREAD_TYPE)
+    return F.struct(F.lit(rule).alias("rule"), detail.alias("detail")).try_cast(UNREAD_TYPE)
