@@ -25,7 +25,7 @@ class StandIn:
     schemas: dict[int, str] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     types: dict[int, str] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     answer: tuple[int, bytes] | None = None
 
@@ -76,7 +76,7 @@ def registry_stand_in() -> Iterator[StandIn]:
             self._serve("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _serve(self, method: str, body: dict[str, Any]) -> None:
-            registry.asked.append(f"{method} {self.path}")
+            registry.requests.append(f"{method} {self.path}")
             login = self.headers.get("Authorization", "").removeprefix("Basic ")
             registry.logins.append(base64.b64decode(login).decode())
             status, found = registry.respond(method, self.path, body)

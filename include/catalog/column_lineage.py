@@ -69,13 +69,13 @@ def declared_columns(settings: Settings) -> dict[str, TableColumns]:
 def topic_fields(known: Mapping[str, TableColumns], table: str, column: str) -> set[ColumnOrigin]:
     """Return the columns outside all known tables (of topics and reference tables) that a column leads back to."""
     found, waiting = set[ColumnOrigin](), [ColumnOrigin(table, column, "identity")]
-    seen = set[tuple[str, str]]()
+    followed = set[tuple[str, str]]()
     while waiting:
         each = waiting.pop()
         if each.table not in known:
             found.add(replace(each, use="identity"))
-        elif (each.table, each.column) not in seen:
-            seen.add((each.table, each.column))
+        elif (each.table, each.column) not in followed:
+            followed.add((each.table, each.column))
             waiting += known[each.table].columns.get(each.column, ())
     return found
 

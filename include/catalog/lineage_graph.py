@@ -1,4 +1,4 @@
-"""Which table is made of which, as a dataset declares it."""
+"""The lineage of tables, as datasets declare it."""
 
 from __future__ import annotations
 

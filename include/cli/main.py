@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "lineage": LazyCommand(
         "include.cli.origin_command:lineage",
-        "Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset.",
+        "Show the lineage of tables: topic, bronze, silver, rejected and gold of each dataset.",
     ),
     "analysis": LazyCommand(
         "include.cli.analysis_command:app", "Analyses: iterative and learning jobs over published tables."

@@ -1,4 +1,4 @@
-"""`headrace explain` and `headrace lineage`: from a row of gold to its Kafka records; which table is made of which."""
+"""`headrace explain` and `headrace lineage`: a row of gold back to its Kafka records; how tables and columns derive."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lineage(
     ] = None,
     json_: AsJson = False,
 ) -> None:
-    """Show which table is made of which: topic, bronze, silver, rejected and gold of each dataset."""
+    """Show the lineage of tables: topic, bronze, silver, rejected and gold of each dataset."""
 
     settings = load_settings()
     if table is not None:

@@ -1,4 +1,4 @@
-"""Which table is made of which, as a drawing: nodes in columns by their distance from a topic, edges between them."""
+"""The lineage of tables as a drawing: nodes in columns by their distance from a topic, edges between them."""
 
 from __future__ import annotations
 

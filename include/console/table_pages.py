@@ -47,7 +47,7 @@ def sql(request: Request, q: str = "") -> HTMLResponse:
 
 @routes.get("/lineage", response_class=HTMLResponse)
 def lineage(request: Request) -> HTMLResponse:
-    """Return the drawing of which table is made of which."""
+    """Return the drawing of the tables' lineage."""
     settings = console_of(request).settings
     view = lineage_view(settings, sorted(pinned(settings).tables))
     return page(request, "lineage", "Lineage", "Lineage", view=view)

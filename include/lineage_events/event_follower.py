@@ -33,7 +33,7 @@ from include.state.file_locks import take_lock
 from include.state.json_file import StateFileUnreadable
 
 UNKNOWN_BROKER = "localhost:9092"
-"""Names topics before the first broker was seen."""
+"""The broker in the names of topics until a broker has run."""
 
 
 @dataclass

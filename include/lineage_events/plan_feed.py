@@ -43,7 +43,8 @@ STATES = {
 class PlanFeed:
     """Follows plans; the folder of plans is listed only when it has changed."""
 
-    seen: int | None = None
+    listed_at: int | None = None
+    """Modification time (ns) that the folder had when it was listed."""
 
     def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         """Yield the stages of plans that were not sent."""
@@ -55,7 +56,7 @@ class PlanFeed:
         """Yield a cursor for each new plan; before the first look only open plans are followed."""
         folder = plan_path(known.settings, "any").parent
         changed = folder.stat().st_mtime_ns if folder.is_dir() else 0
-        if changed == self.seen:
+        if changed == self.listed_at:
             return
         highest = {key: cursor.sent for key, cursor in cursors.items() if key.startswith("plans ")}
         ids = plan_ids(known.settings)
@@ -68,7 +69,7 @@ class PlanFeed:
             if int(number) > highest.get(f"plans {kind}", -1):
                 yield Outgoing(f"plans {kind}", [], EventCursor(sent=int(number)))
         yield Outgoing("plans", [], EventCursor())
-        self.seen = changed
+        self.listed_at = changed
 
 
 def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:

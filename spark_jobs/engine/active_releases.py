@@ -109,7 +109,8 @@ class ActiveRelease:
         except Exception:
             self.is_unpublished = True
             raise
-        self.is_unpublished &= not publishing
+        if publishing:
+            self.is_unpublished = False
         return report
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:

@@ -30,7 +30,7 @@ from include.settings import Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.storage.duckdb_session import duckdb_session
 
-MOST_ASKED = 100
+MOST_QUERIED = 100
 """Ids of one run that the registry is queried for, the smallest first: damaged records name any of 2^32."""
 FEW = 32
 """So many schemas are all part of a query, which is then the same for every run."""
@@ -116,11 +116,11 @@ def _is_same(found: RegisteredSchema, kept: RegisteredSchema) -> bool:
 
 
 def _schema_ids(records: Sequence[Path], known: WriterSchemas) -> list[int]:
-    """Return the ids that records name: the known ones, and of the others the smallest MOST_ASKED."""
+    """Return the ids that records name: the known ones, and of the others the smallest MOST_QUERIED."""
     with duckdb_session() as duck:
         duck.view_columns("records", records, ["value"])
         listed = ", ".join(map(str, [-1, *known]))
-        found = duck.rows(SCHEMA_IDS.format(known=listed, most=MOST_ASKED + len(known)))
+        found = duck.rows(SCHEMA_IDS.format(known=listed, most=MOST_QUERIED + len(known)))
     return [number for (number,) in found]
 
 

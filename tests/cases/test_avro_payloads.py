@@ -132,7 +132,7 @@ def test_records_that_cannot_be_read_are_rejected_with_the_reason_and_others_are
 def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: Trades, tmp_path: Path) -> None:
     trades.take(first(1), second(2), UNKNOWN)
     trades.take(second(3), second(2), first(4, quantity=0))
-    asked = len(trades.registry.asked)
+    requests = len(trades.registry.requests)
     trades.registry.answer = (503, b"")
 
     release, published = trades.release, read_publication(trades.release.settings, "trades")
@@ -143,11 +143,11 @@ def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: 
     )
     assert [found.counts for found in audited.differences] == [{}] * 3
     assert audited.records == 6
-    assert len(trades.registry.asked) == asked
+    assert len(trades.registry.requests) == requests
 
     patch, rebuilt, differing = SlicePatcher(release, tmp_path).rebuild(HISTORY)
     assert (rebuilt.core, set(differing.values())) == (6, {0}), patch
-    assert len(trades.registry.asked) == asked
+    assert len(trades.registry.requests) == requests
 
 
 def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known(
@@ -167,9 +167,9 @@ def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known
 def test_new_schema_is_asked_for_once_and_kept_before_its_records_are_validated(trades: Trades) -> None:
     trades.take(first(1), first(2))
     trades.take(first(3))
-    assert trades.registry.asked == ["GET /schemas/ids/1"]
+    assert trades.registry.requests == ["GET /schemas/ids/1"]
     trades.take(second(4))
-    assert trades.registry.asked[1:] == ["GET /schemas/ids/300"]
+    assert trades.registry.requests[1:] == ["GET /schemas/ids/300"]
     assert sorted(known_schemas(trades.release.settings, "trades")) == [1, 300]
 
 
@@ -203,4 +203,4 @@ def test_records_of_an_unset_registry_hold_the_run(spark: SparkSession, tmp_path
         trades = opened(spark, tmp_path, StandIn(""))
         with pytest.raises(RegistryNotSet, match="HEADRACE_SCHEMA_REGISTRY_URL"):
             trades.take(first(1))
-        assert registry.asked == []
+        assert registry.requests == []

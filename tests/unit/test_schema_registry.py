@@ -36,7 +36,7 @@ def test_schema_is_found_by_id_and_as_the_latest_of_its_subject(stand_in: StandI
     assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
     assert registry.latest("a/b-value") == RegisteredSchema(1, "AVRO", TEXT, 1)
     assert registry.compatibility("a/b-value") == "BACKWARD"
-    assert stand_in.asked[0] == "POST /subjects/a%2Fb-value/versions"
+    assert stand_in.requests[0] == "POST /subjects/a%2Fb-value/versions"
 
 
 def test_what_the_registry_does_not_know_is_none(stand_in: StandIn) -> None:
@@ -83,7 +83,7 @@ def test_settings_name_registry_user_and_password_file(stand_in: StandIn, tmp_pa
     assert registry is not None
     with pytest.raises(RegistryRefused):
         registry.schema(1)
-    assert (stand_in.asked, stand_in.logins) == (["GET /apis/ccompat/v7/schemas/ids/1"], ["reader:hunter2"])
+    assert (stand_in.requests, stand_in.logins) == (["GET /apis/ccompat/v7/schemas/ids/1"], ["reader:hunter2"])
     assert "hunter2" not in repr(registry)
     assert schema_registry(Settings(state=tmp_path / "state")) is None
 
@@ -95,7 +95,7 @@ def test_settings_of_the_registry_are_listed() -> None:
 
 def test_address_with_a_password_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="schema_registry_url"):
-        Settings(state=tmp_path, schema_registry_url="http://user:hunter2@registry:8081")
+        Settings(state=tmp_path, schema_registry_url="http://user:hunter2@127.0.0.1:8081")
 
 
 def test_log_in_is_not_sent_where_an_answer_redirects_to(stand_in: StandIn) -> None:
