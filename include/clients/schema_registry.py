@@ -147,7 +147,7 @@ def schema_registry(settings: Settings) -> SchemaRegistry | None:
 
 
 def subject_of(topic: str) -> str:
-    """Return the subject of a topic's values, as Confluent's producers name it by default (TopicNameStrategy)."""
+    """Return the subject of a topic's values, as Confluent's producers name it by default."""
     return f"{topic}-value"
 
 
