@@ -79,7 +79,7 @@ def _show(console: Console, each: ContractCheck) -> None:
         colour = COLOURS[change.kind]
         console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}", highlight=False)
     if each.base is not None and not each.changes:
-        console.print(f"  no change since release {each.base}", highlight=False)
+        console.print(f"  the contract is that of release {each.base}", highlight=False)
     if not each.is_version_enough:
         console.print(f"  version {each.version} must be {each.required_version} or later for this", highlight=False)
     if each.changes:
