@@ -91,7 +91,8 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
     return {name: rows.sort(rows.columns[:2]) for name, rows in kept.items()}
 
 
-@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("cut", [False, True])
 def test_duckdb_merges_gold_as_spark_does(spark: SparkSession, tmp_path: Path, cut: bool) -> None:
     found = []
     for by_spark in (False, True):
@@ -106,6 +107,7 @@ def test_duckdb_merges_gold_as_spark_does(spark: SparkSession, tmp_path: Path, c
         assert embedded[name].schema == rows.schema
 
 
+@pytest.mark.extended
 def test_a_repeated_run_reads_the_inputs_from_silver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def contents(release: SmallRelease) -> dict[str, pl.DataFrame]:
     return {name: table.sort(table.columns[:2]) for name, table in shown.items()}
 
 
+@pytest.mark.extended
 def test_gold_after_crashes_equals_that_of_one_batch(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(9)
     minutes = numbers.sample(range(120), 60)

@@ -136,6 +136,7 @@ def test_fix_with_known_identity_is_a_duplicate(patcher: SlicePatcher) -> None:
     assert_each_record_once(patcher)
 
 
+@pytest.mark.extended
 def test_record_is_reinstated_after_discard(patcher: SlicePatcher) -> None:
     """Each step is repeated, as after a crash; every record stays in exactly one table."""
     fixed = value(departed(8, 3))

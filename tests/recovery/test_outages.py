@@ -40,6 +40,7 @@ def running(site: Site) -> Driver:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.extended
 def test_failing_refine_does_not_stop_bronze(running_site: Site) -> None:
     driver = running(running_site)
     running_site.send()
@@ -65,6 +66,7 @@ def test_failing_refine_does_not_stop_bronze(running_site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.extended
 def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
     driver = running(running_site)
     running_site.send()

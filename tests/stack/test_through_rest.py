@@ -71,6 +71,7 @@ def healthy(stack: Stack) -> dict[str, bool]:
     return {name: part["status"] == "healthy" for name, part in parts.items()}
 
 
+@pytest.mark.extended
 def test_backfilled_days_are_verified_one_by_one(stack: Stack) -> None:
     stack.page.call("PATCH", f"/dags/{BACKFILL}", {"is_paused": False})
     days = ["2013-01-02", "2013-01-03"]
