@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -116,7 +116,7 @@ def _record_filter(
 
 
 def _author(why: str) -> Author:
-    return Author(*current_user(), why)
+    return Author(current_user(), datetime.now(UTC), why)
 
 
 def _read(path: Path | None) -> bytes:

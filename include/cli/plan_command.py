@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -114,7 +113,7 @@ def approve(plan: Annotated[str, ID]) -> None:
     """Approve the change that the comparison shows; `plan apply` then publishes it."""
 
     with _work(plan) as (console, settings, record):
-        record = plan_stages.approve(settings, record, current_user()[0])
+        record = plan_stages.approve(settings, record, current_user())
         _print_stage(console, record)
         console.print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
 
@@ -134,7 +133,7 @@ def cancel(plan: Annotated[str, ID]) -> None:
     validate_stage(load_plan(settings, plan), Stage.CANCELLED)
     end_plan_job(settings, plan)
     with _work(plan, LOCK_WITHIN) as (console, settings, record):
-        _print_stage(console, plan_stages.cancel(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.cancel(settings, record, current_user()))
 
 
 @app.command()
@@ -142,7 +141,7 @@ def reject(plan: Annotated[str, ID]) -> None:
     """Reject the change after its comparison."""
 
     with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.reject(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.reject(settings, record, current_user()))
 
 
 @app.command()
@@ -150,7 +149,7 @@ def compare(plan: Annotated[str, ID]) -> None:
     """Build up to the published batch, and compare again."""
 
     with _work(plan) as (console, settings, record), TerminalReporter(console, settings) as reporter:
-        rebuild(settings, record, reporter, current_user()[0])
+        rebuild(settings, record, reporter, current_user())
 
 
 @app.command()
@@ -158,7 +157,7 @@ def rollback(plan: Annotated[str, ID]) -> None:
     """Publish the state from before the plan again, as current as it is now."""
 
     with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.roll_back(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.roll_back(settings, record, current_user()))
 
 
 @app.command()
@@ -166,7 +165,7 @@ def retire(plan: Annotated[str, ID]) -> None:
     """Stop maintaining the release that is not published; its tables stay."""
 
     with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.retire(settings, record, current_user()[0]))
+        _print_stage(console, plan_stages.retire(settings, record, current_user()))
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
@@ -199,7 +198,7 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
 def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Confirm) -> PlanRecord:
     """Run the plan's remaining stages; exit code 1 when it is not approved, 130 after Ctrl-C."""
 
-    user, name = current_user()[0], record.plan.id
+    user, name = current_user(), record.plan.id
     question = f"Publish the result of {record.plan.about} to the readers of {record.plan.dataset}?"
     if not remaining_stages(record):
         validate_stage(record, Stage.APPLIED)
@@ -277,9 +276,9 @@ def show_plan(console: Console, record: PlanRecord) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def current_user() -> tuple[str, datetime]:
-    """Return the name of the user, and the time."""
-    return getpass.getuser(), datetime.now(UTC)
+def current_user() -> str:
+    """Return the name of the user who runs the command."""
+    return getpass.getuser()
 
 
 def approver(yes: bool) -> Confirm:

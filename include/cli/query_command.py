@@ -18,8 +18,8 @@ from rich.text import Text
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import AsJson
 from include.reading import pinned
-from include.reading.plain_values import json_value, text_value
-from include.reading.published_sql import LAYERS, QueryResult, run_query
+from include.reading.plain_values import is_numeric, json_value, text_value
+from include.reading.published_sql import QueryResult, layer_order, run_query
 from include.reading.published_tables import TableStats
 from include.reading.watched_query import ResultChange, watched_changes
 from include.settings import load_settings
@@ -91,7 +91,7 @@ def _print_change(change: ResultChange) -> None:
     console.print(f"\n[bold]{batches or 'no table'}[/]: {counts}", highlight=False)
     table = Table("", box=None, header_style="bold")
     for name, kind in zip(change.columns, change.types, strict=True):
-        table.add_column(Text(name), justify="right" if is_number(kind) else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if is_numeric(kind) else "left", overflow="fold")
     for sign, *row in change.rows:
         style = "green" if sign > 0 else "red"
         table.add_row("+" if sign > 0 else "-", *(Text(text_value(value)) for value in row), style=style)
@@ -105,7 +105,7 @@ def tables(as_json: AsJson = False) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
 
     reading = pinned()
-    facts = [reading.facts(name) for name in sorted(reading.tables, key=_layer_order)]
+    facts = [reading.facts(name) for name in sorted(reading.tables, key=layer_order)]
     if as_json:
         json.dump([_fact_values(fact) for fact in facts], sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -126,7 +126,7 @@ def print_table(found: QueryResult, limit: int) -> None:
 
     table = Table(header_style="bold")
     for name, kind in zip(found.columns, found.types, strict=True):
-        table.add_column(Text(name), justify="right" if is_number(kind) else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if is_numeric(kind) else "left", overflow="fold")
     rows = list(islice(found.rows, limit + 1))
     for row in rows[:limit]:
         table.add_row(*(Text(text_value(value)) for value in row))
@@ -134,13 +134,6 @@ def print_table(found: QueryResult, limit: int) -> None:
     console.print(table)
     more = len(rows) > limit
     console.print(f"the first {limit} rows; more with --limit" if more else f"{_counted(len(rows), 'row')}")
-
-
-def is_number(kind: Any) -> bool:
-    """Return whether an Arrow type is numeric."""
-    import pyarrow.types as types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
@@ -171,11 +164,6 @@ def _distinct(columns: tuple[str, ...]) -> Iterator[str]:
             name = f"{column}_{number}"
         seen.add(name)
         yield name
-
-
-def _layer_order(name: str) -> tuple[int, str]:
-    layer = name.split(".", 1)[0]
-    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)
 
 
 def _fact_values(fact: TableStats) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -53,4 +53,4 @@ def run(
 
 def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
     parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
-    return lambda settings: plan_any_release(settings, dataset, parameters, *current_user())
+    return lambda settings: plan_any_release(settings, dataset, parameters, current_user(), datetime.now(UTC))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -105,7 +105,7 @@ def run_replay(
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
     parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
-    return lambda settings: plan_backfill(settings, dataset, parameters, *current_user())
+    return lambda settings: plan_backfill(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 def _replay(
@@ -123,4 +123,4 @@ def _replay(
     if batches is not None:
         ranges |= {"first_batch": batches.first, "last_batch": batches.last}
     parameters = validated(ReplayParameters, by=by[0], **ranges, **options)
-    return lambda settings: plan_replay(settings, dataset, parameters, *current_user())
+    return lambda settings: plan_replay(settings, dataset, parameters, current_user(), datetime.now(UTC))

@@ -24,7 +24,7 @@ MOST_PAGES = 10_000
 
 def desk_of(console: Console) -> PlanDesk:
     """Return the desk of this server."""
-    found: PlanDesk = console.memory.setdefault("desk", PlanDesk(console.settings))
+    found: PlanDesk = console.memory.get("desk") or console.memory.setdefault("desk", PlanDesk(console.settings))
     return found
 
 

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from include.errors import HeadraceError, Transient
-from include.reading.plain_values import text_value
-from include.reading.published_sql import LAYERS, QueryLimits, limited_query
+from include.reading.plain_values import is_numeric, text_value
+from include.reading.published_sql import QueryLimits, layer_order, limited_query
 from include.reading.published_tables import PinnedTables, pinned
 from include.settings import Settings
 
@@ -72,7 +72,7 @@ def limited_rows(reading: PinnedTables, sql: str, most: int = MOST_ROWS) -> Quer
         began = time.monotonic()
         with limited_query(reading, sql, LIMITS) as found:
             rows = [[_cell(value) for value in row] for row in islice(found.rows, most + 1)]
-            numbers = [n for n, kind in enumerate(found.types) if _is_number(kind)]
+            numbers = [n for n, kind in enumerate(found.types) if is_numeric(kind)]
             return QueryRows(found.columns, rows[:most], numbers, len(rows) > most, time.monotonic() - began)
     finally:
         _running.release()
@@ -81,15 +81,3 @@ def limited_rows(reading: PinnedTables, sql: str, most: int = MOST_ROWS) -> Quer
 def _cell(value: Any) -> str:
     text = text_value(value)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def layer_order(name: str) -> tuple[int, str]:
-    """Return a key that orders tables as a record meets them: bronze, silver, rejected, gold."""
-    layer = name.split(".", 1)[0]
-    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)

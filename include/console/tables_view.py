@@ -12,8 +12,9 @@ from include.catalog.pipeline import AdditiveGold, Gold, gold_session, gold_wind
 from include.console.chart_shapes import BarChart, bar_chart
 from include.console.dataset_view import release_of
 from include.console.display_values import UNKNOWN, short, size, whole
-from include.console.query_view import QueryRows, layer_order, limited_rows
+from include.console.query_view import QueryRows, limited_rows
 from include.reading.publication import PublishedTable
+from include.reading.published_sql import layer_order
 from include.reading.published_tables import PinnedTables, PublishedVersionGone, pinned
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal

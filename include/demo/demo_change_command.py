@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -76,7 +77,9 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
     _print_answer(console, settings)
-    record = plan_release(settings_with_wrong_rule(settings), DATASET, ReleaseParameters(), *current_user())
+    record = plan_release(
+        settings_with_wrong_rule(settings), DATASET, ReleaseParameters(), current_user(), datetime.now(UTC)
+    )
     show_plan(console, record)
     chapters = {
         "compare": "2  What would change, at the same bronze batch",
@@ -146,7 +149,9 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     )
     days = three_days(pinned(settings))
     delete_first_half(bootstrap_servers(settings), days)
-    record = plan_replay(settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), *current_user())
+    record = plan_replay(
+        settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), current_user(), datetime.now(UTC)
+    )
     show_plan(console, record)
     killed: list[int] = []
     killer = threading.Thread(target=_kill_driver, args=(settings, killed))

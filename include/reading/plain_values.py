@@ -68,3 +68,10 @@ def excerpt(data: bytes | None, width: int = 80) -> str:
     shown = data[: width + 1].decode("utf-8", "backslashreplace").encode("unicode_escape").decode("ascii")
     shown = shown.replace("\\\\x", "\\x")
     return shown if len(shown) <= width and len(data) <= width else shown[: width - 1] + "…"
+
+
+def is_numeric(kind: Any) -> bool:
+    """Return whether an Arrow type is numeric."""
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

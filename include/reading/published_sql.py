@@ -174,3 +174,9 @@ def _rows(connection: Any, reader: Any, known: list[str]) -> Iterator[tuple[Any,
         raise QueryFailed(str(error), known) from error
     finally:
         connection.close()
+
+
+def layer_order(name: str) -> tuple[int, str]:
+    """Return a key that orders tables as a record meets them: bronze, silver, rejected, gold."""
+    layer = name.split(".", 1)[0]
+    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)

@@ -59,7 +59,7 @@ def compiled_validator(contract: Contract) -> Validator:
     schema = ", ".join(f"`{column.member}` string" for column in contract.columns)
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     unread = [] if contract.format == JSON else [F.col(UNREAD)]
-    carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_bones")]
+    carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_skeleton")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
     taken_apart = (
         (*read, F.col("_batch_id"), *unread, value, joined_values(text, contract).alias("_joined")),
@@ -72,9 +72,9 @@ def compiled_validator(contract: Contract) -> Validator:
                 *carried[:-3],
                 _general_path(F.from_json(text, schema)).alias("_text"),
                 _general_path(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
-                _general_path(skeleton(value)).alias("_bones"),
+                _general_path(skeleton(value)).alias("_skeleton"),
             ),
-            (*carried, _general_path(remainder(F.col("_bones"))).alias("_left")),
+            (*carried, _general_path(remainder(F.col("_skeleton"))).alias("_left")),
             (*_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
@@ -108,7 +108,7 @@ def _plainly_typed(contract: Contract) -> list[Column]:
 
 def _faults(contract: Contract) -> Column:
     """The reasons that a plain record cannot have: of its structure, else of the types of its values."""
-    structure = structure_fault(F.col("value"), F.col("_bones"), F.col("_left"))
+    structure = structure_fault(F.col("value"), F.col("_skeleton"), F.col("_left"))
     types = [_type_reason(column) for column in contract.columns]
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
         _present(types)
