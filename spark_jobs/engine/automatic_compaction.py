@@ -1,47 +1,86 @@
 """Automatic compaction: after runs, the owner compacts one group of small files at a time (adr-0003).
 
-Reads / Writes: the tables of the active releases. Guarantee: that of `compact_tables`; a run waits for one group.
+Reads / Writes: the tables of the active releases. Guarantee: that of `compact_tables`. A run waits for one small group;
+a thread writes larger ones while runs go on, and the owner commits them between two runs.
 After a crash: an uncommitted file is deleted by a later `headrace maintain`; the group is compacted again.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from spark_jobs.engine.compact_tables import compact_group, compactable_tables
-from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy
+from spark_jobs.engine.compact_tables import (
+    CompactedTable,
+    commit_group,
+    compact_group,
+    compactable_tables,
+    discard_files,
+    write_group,
+)
+from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.delta_table import OwnershipLost
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import OwnershipLost, Table
+from spark_jobs.storage.duckdb_session import background_session
 
 PAUSE_AFTER_FAILURE = 60.0
+LARGE_GROUP = 2 * MEGABYTE
+"""From this size on a thread writes a group: 30 MB of bronze take more than a second, which readers would wait."""
+NICENESS = 5
+"""Of that thread: a run that needs the processor comes first."""
+
+
+@dataclass(frozen=True)
+class GroupInProgress:
+    """A group whose compacted files a thread is writing."""
+
+    table: Table
+    group: Sequence[DataFile]
+    written: Future[list[DataFile]]
 
 
 @dataclass
 class AutomaticCompaction:
     """Compaction by `policy`, whose `min_files` is 0 to do nothing.
 
-    `_settled` has by table the number of files at which there was no group to compact.
+    `_settled` has by table the number of files at which there was no group to compact. `_contended` has the tables
+    whose files were replaced while a group was written: their next group is not left to the thread.
     """
 
     policy: CompactionPolicy = AUTOMATIC
     clock: Callable[[], float] = time.monotonic
     _settled: dict[Path, int] = field(default_factory=dict)
+    _contended: set[Path] = field(default_factory=set)
+    _in_progress: GroupInProgress | None = None
     _is_pending: bool = True
     _retry_at: float = 0.0
+
+    @cached_property
+    def _writer(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "compaction", initializer=_lower_priority)
 
     def note_run(self) -> None:
         """Take note that a run has written files."""
         self._is_pending = True
 
     def step(self, releases: Sequence[Release]) -> bool:
-        """Compact the smallest group of one table; return whether there was one. Raises OwnershipLost."""
+        """Compact the smallest group of one table; return whether there was one. Raises OwnershipLost.
+
+        While the thread writes a group, no other is begun.
+        """
         if not self._is_pending or not self.policy.min_files or self.clock() < self._retry_at:
             return False
         try:
+            if self._in_progress is not None:
+                return self._commit_written(releases)
             self._is_pending = self._compact_one(releases)
         except OwnershipLost:
             raise
@@ -49,7 +88,22 @@ class AutomaticCompaction:
             self._retry_at = self.clock() + PAUSE_AFTER_FAILURE
             log_line(f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
             return False
-        return self._is_pending
+        return self._is_pending and self._in_progress is None
+
+    def _commit_written(self, releases: Sequence[Release]) -> bool:
+        """Commit the group that the thread has written; return whether it has ended."""
+        assert self._in_progress is not None
+        table, group, written = self._in_progress.table, self._in_progress.group, self._in_progress.written
+        if not written.done():
+            return False
+        self._in_progress = None
+        added = written.result()
+        if _is_current(table, group, releases):
+            commit_group(table, added, group)
+        else:
+            self._contended.add(table.spec.path)
+            discard_files(table, added)
+        return True
 
     def _compact_one(self, releases: Sequence[Release]) -> bool:
         for each in compactable_tables(releases):
@@ -59,7 +113,28 @@ class AutomaticCompaction:
             groups = each.groups(self.policy)
             if groups:
                 self._settled.pop(path, None)
-                compact_group(each, groups[0])
+                self._compact_group(each, groups[0])
                 return True
             self._settled[path] = table.file_count
         return False
+
+    def _compact_group(self, compacted: CompactedTable, group: Sequence[DataFile]) -> None:
+        path = compacted.table.spec.path
+        if sum(file.size for file in group) < LARGE_GROUP or path in self._contended:
+            self._contended.discard(path)
+            compact_group(compacted, group)
+            return
+        written = self._writer.submit(write_group, compacted, group, background_session)
+        self._in_progress = GroupInProgress(compacted.table, group, written)
+
+
+def _is_current(table: Table, group: Sequence[DataFile], releases: Sequence[Release]) -> bool:
+    """Whether the table is still open and compactable, and has these files: runs and plans went on meanwhile."""
+    if not any(each.table is table for each in compactable_tables(releases)):
+        return False
+    current = {file.path for file in table.files()}
+    return all(file.path in current for file in group)
+
+
+def _lower_priority() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -10,13 +10,13 @@ makes compacted files visible.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 from include.catalog.pipeline import row_columns
 from include.paths import warehouse
@@ -39,7 +39,7 @@ from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.duckdb_session import DuckSession, DuckSessions, duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
 
 LEAST_SECONDS = 1.0
@@ -121,21 +121,37 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
-    """Compact files of one place. `dataChange=false`: change-feed readers see no rows."""
+    """Compact files of one place."""
+    commit_group(compacted.table, write_group(compacted, group), group)
+
+
+def write_group(
+    compacted: CompactedTable, group: Sequence[DataFile], session: DuckSessions = duckdb_session
+) -> list[DataFile]:
+    """Write the rows of files of one place into new files; return them, invisible to readers until `commit_group`."""
     table, value = compacted.table, partition_of(group[0])
-    attempt = table.attempt_folder(f"compacted-{table.version}")
-    shutil.rmtree(attempt, ignore_errors=True)
+    attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
     folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
     folder.mkdir(parents=True)
-    with duckdb_session() as duck:
+    with session() as duck:
         duck.view_table("small", table, group)
         column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
         for number, condition in enumerate(_days(duck, column)):
             ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
             duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
-    added = table.written_files(attempt)
+    return table.written_files(attempt)
+
+
+def commit_group(table: Table, added: Sequence[DataFile], group: Sequence[DataFile]) -> None:
+    """Replace the files of a group. `dataChange=false`: change-feed readers see no rows."""
     pass_step(Step.COMPACTION_WRITTEN)
     table.compact(added, group)
+
+
+def discard_files(table: Table, files: Sequence[DataFile]) -> None:
+    """Delete files that were written and never committed."""
+    for file in files:
+        (table.spec.path / file.path).unlink(missing_ok=True)
 
 
 def _days(duck: DuckSession, column: str) -> list[str]:

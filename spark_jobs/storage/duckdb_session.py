@@ -6,8 +6,8 @@ Only for queries without a dataset's own code (layers/adr-0002). Folders hold on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from spark_jobs.storage.delta_table import Table, read_files
 
 # Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
+BACKGROUND_MEMORY = "1GB"
 # A look-up of one row reads its row group.
 ROWS_PER_GROUP = 8_192
 # DuckDB's own writer makes row groups of at least a vector's rows: 600 MB if a record has 300 KB.
@@ -35,8 +36,8 @@ GROUP_BYTES = 16 << 20
 class DuckSession:
     """A DuckDB connection with its views."""
 
-    def __init__(self) -> None:
-        self._database = _database().cursor()
+    def __init__(self, database: Any) -> None:
+        self._database = database.cursor()
         self._database.execute("set TimeZone = 'UTC'; set python_enable_replacements = false")
 
     def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
@@ -157,14 +158,30 @@ def _database() -> Any:
     return memory_database(MEMORY)
 
 
+@cache
+def _background_database() -> Any:
+    """Return the database for work that runs do not wait for: its queries use the calling thread only."""
+    database = memory_database(BACKGROUND_MEMORY)
+    database.execute("set threads = 1")
+    return database
+
+
 @contextmanager
 def duckdb_session() -> Iterator[DuckSession]:
     """Open a session and close it at exit."""
-    duck = DuckSession()
-    try:
+    with closing(DuckSession(_database())) as duck:
         yield duck
-    finally:
-        duck.close()
+
+
+@contextmanager
+def background_session() -> Iterator[DuckSession]:
+    """Open a session for work that no run waits for, and close it at exit."""
+    with closing(DuckSession(_background_database())) as duck:
+        yield duck
+
+
+DuckSessions = Callable[[], AbstractContextManager[DuckSession]]
+"""Opens a session: `duckdb_session` or `background_session`."""
 
 
 def parquet_files(folder: Path) -> list[Path]:
