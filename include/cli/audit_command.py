@@ -144,7 +144,7 @@ def print_audits(audits: list[DatasetAudit]) -> None:
         for lost in each.lost:
             where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
             console.print(f"  {where}: never read, Kafka had expired them; accepted", style="yellow", markup=False)
-        _print_findings(console, each)
+        print_findings(console, each)
     first = next((finding for each in audits for finding in each.findings), None)
     if first is not None:
         finding = escape(first.sentence())
@@ -159,7 +159,8 @@ def print_audits(audits: list[DatasetAudit]) -> None:
         console.print("[bold green]balanced[/]")
 
 
-def _print_findings(console: Console, audit: DatasetAudit) -> None:
+def print_findings(console: Console, audit: DatasetAudit) -> None:
+    """Print what an audit found wrong; nothing when it is balanced."""
     for finding in audit.findings[:SHOWN_FINDINGS]:
         console.print(f"  {finding.sentence()} ({finding.rows:,})", style="red", highlight=False, markup=False)
     if len(audit.findings) > SHOWN_FINDINGS:

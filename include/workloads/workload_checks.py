@@ -1,54 +1,115 @@
-"""What a demo of a workload checks in addition to its oracle: freshness, a replay, and other orders of arrival.
+"""What a demo of a workload checks in addition to its oracle: freshness, bounded rebuilds, and other orders of arrival.
 
-Reads: published tables, the ledger, the feed. Writes: a plan; for each order a state folder of its own, removed again.
+Reads: published tables, the ledger, the feed. Writes: plans; for each order a state folder of its own, removed again.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import polars as pl
 
+from include.clients.delta_log import commits
 from include.clients.kafka import ensure_topic
 from include.ledger.ledger_reader import open_reader
-from include.planning.plan_stages import SilentReporter, run_plan
+from include.planning.backfill_plan import BackfillParameters, plan_backfill
+from include.planning.plan_stages import SilentReporter, cancel, run_plan
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import SliceBuilt, Stage
-from include.process_control.start_stop import down, up
+from include.process_control.start_stop import NotStarted, down, up
 from include.producers.event_feed import Feed
 from include.producers.injected_faults import Shares, inject_faults
 from include.producers.paced_sending import Run, send
 from include.reading import pinned
-from include.reading.publication import read_publication
+from include.reading.publication import read_publication, tables_of
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
+from include.workloads.workload_registry import DERIVED
 
 TWICE = 0.02
 """Share of the records that another order of arrival has twice."""
 BY = "demo-workloads"
+YEAR = timedelta(days=366)
+"""No event of a workload has a time so long before its first or after its last."""
 Waiter = Callable[[Settings, str], None]
 
 
 def freshness(settings: Settings, dataset: str) -> float:
     """Return how many seconds 95 % of the records waited at most, from their Kafka timestamp to their publication."""
     publication = read_publication(settings, dataset)
-    times = open_reader(settings).publication_times(dataset, publication.release)
+    return _ninety_fifth(
+        _waited(settings, dataset, open_reader(settings).publication_times(dataset, publication.release))
+    )
+
+
+def derived_freshness(settings: Settings, name: str) -> float:
+    """Return how many seconds 95 % of the source records waited at most, from their Kafka timestamp to the first
+    publication of a derived dataset that was made of them.
+    """
+    runs = derived_runs(settings, name).values()
+    feeds = [feed.name for feed in DERIVED[name].feeds]
+    return _ninety_fifth(pl.concat(_waited(settings, feed, [(used[feed], at) for at, used in runs]) for feed in feeds))
+
+
+def derived_runs(settings: Settings, name: str) -> dict[int, tuple[int, dict[str, int]]]:
+    """Return by the number of each run of a derived dataset when it was published, in milliseconds, and the last batch
+    in it of each dataset that it is made of, ascending.
+
+    That is when its last table was committed: the publication follows at once.
+    """
+    ended, sources = dict[int, int](), dict[int, Mapping[str, Sequence[Any]]]()
+    for table in tables_of(settings, read_publication(settings, name)).values():
+        for commit in commits(table.path):
+            if commit.metadata is not None and {"batches", "sources"} <= set(commit.metadata):
+                number = commit.metadata["batches"][1]
+                ended[number] = max(ended.get(number, 0), commit.timestamp_ms)
+                sources[number] = commit.metadata["sources"]
+    owners = {table: found.dataset for table, found in pinned(settings).tables.items()}
+    below = {source: derived_runs(settings, source) for source in DERIVED[name].sources if source in DERIVED}
+    runs = dict[int, tuple[int, dict[str, int]]]()
+    for number in sorted(ended):
+        used = {owners[table]: batch for table, (_, batch, _) in sources[number].items()}
+        for source, found in below.items():
+            used |= found[used[source]][1]
+        runs[number] = ended[number], used
+    return runs
+
+
+def _waited(settings: Settings, dataset: str, times: Sequence[tuple[int, int]]) -> pl.Series:
+    """Return how many milliseconds each record waited; `times`: the last batch of each publication, and when it was."""
     published = pl.DataFrame(times, schema={"batch": pl.Int64, "published": pl.Int64}, orient="row")
     records = pinned(settings).read(f"bronze.{dataset}", columns=["timestamp", "_batch_id"]).sort("_batch_id")
     held = records.join_asof(published.lazy(), left_on="_batch_id", right_on="batch", strategy="forward")
-    waited = held.select(pl.col("published") - pl.col("timestamp").dt.epoch("ms")).collect().to_series()
-    return float(waited.quantile(0.95, "higher") or 0) / 1000
+    return held.select(pl.col("published") - pl.col("timestamp").dt.epoch("ms")).collect().to_series()
+
+
+def _ninety_fifth(milliseconds: pl.Series) -> float:
+    return float(milliseconds.quantile(0.95, "higher") or 0) / 1000
+
+
+def rebuilt(settings: Settings, dataset: str, frame: pl.DataFrame) -> int:
+    """Recompute all events from bronze by a backfill plan, without applying it; return how many rows differ."""
+    first, last = frame["occurred_at"][0] - YEAR, frame["occurred_at"][-1] + YEAR
+    return _differing(
+        settings, plan_backfill(settings, dataset, BackfillParameters(start=first, end=last), BY, datetime.now(UTC))
+    )
 
 
 def replayed(settings: Settings, dataset: str) -> int:
-    """Recompute all records by a replay plan, without applying it; return how many rows differ."""
+    """Recompute all records from Kafka by a replay plan, without applying it; return how many rows differ."""
     last = read_publication(settings, dataset).batch
     parameters = ReplayParameters(by="batches", first_batch=0, last_batch=last)
-    record = plan_replay(settings, dataset, parameters, BY, datetime.now(UTC))
+    return _differing(settings, plan_replay(settings, dataset, parameters, BY, datetime.now(UTC)))
+
+
+def _differing(settings: Settings, record: PlanRecord) -> int:
+    """Build and compare a plan, and drop it, so that it is in no other's way."""
     done = run_plan(settings, record, SilentReporter(), _nobody, BY, upto=Stage.COMPARED)
+    cancel(settings, done, BY)
     return sum(done.last(SliceBuilt).differing.values())
 
 
@@ -56,23 +117,43 @@ def _nobody(_: PlanRecord) -> None:
     """Approve nothing: a plan that is only compared needs no approval."""
 
 
-def permuted(
-    settings: Settings, feed: Feed, frame: pl.DataFrame, seed: int, wait: Waiter, report: Callable[[str], None]
-) -> dict[str, bytes]:
-    """Send the events in another order, some twice, through a broker and a stream of their own; return gold's bytes."""
-    own = settings.model_copy(update={"state": settings.state / "orders" / f"{feed.name}-{seed}"})
-    shutil.rmtree(own.state, ignore_errors=True)
-    names = list(bytes_of_gold(settings, feed.name))
+def started(settings: Settings, names: Sequence[str], report: Callable[[str], None]) -> str:
+    """Start broker and streams, and return the broker's address. Raises NotStarted.
+
+    Several drivers that start at once may need longer than `up` waits; what runs is not started again.
+    """
     try:
-        up(own, [feed.name], report)
-        bootstrap, run = bootstrap_servers(own), Run(feed)
-        ensure_topic(bootstrap, feed.topic, 2)
-        send(run, bootstrap, now=datetime.now(UTC), rows=shuffled(inject_faults(frame, feed, Shares(), seed), seed))
-        wait(own, feed.name)
-        return bytes_of_gold(own, feed.name, names)
+        up(settings, names, report)
+    except NotStarted:
+        up(settings, names, report)
+    return bootstrap_servers(settings)
+
+
+def permuted(
+    settings: Settings, group: Sequence[str], frames: Mapping[Feed, pl.DataFrame], seed: int, wait: Waiter
+) -> dict[str, dict[str, bytes]]:
+    """Send the events in another order, some twice, through a broker and streams of their own; return gold's bytes.
+
+    By dataset of the `group` and table.
+    """
+    own = settings.model_copy(update={"state": settings.state / "orders" / f"{group[0]}-{seed}"})
+    shutil.rmtree(own.state, ignore_errors=True)
+    try:
+        bootstrap = started(own, group, _silent)
+        for feed, frame in frames.items():
+            ensure_topic(bootstrap, feed.topic, 2)
+            rows = shuffled(inject_faults(frame, feed, Shares(), seed), seed)
+            send(Run(feed), bootstrap, now=datetime.now(UTC), rows=rows)
+        for name in group:
+            wait(own, name)
+        return {name: bytes_of_gold(own, name) for name in group}
     finally:
-        down(own, report)
+        down(own, _silent)
         shutil.rmtree(own.state, ignore_errors=True)
+
+
+def _silent(_: str) -> None:
+    """Report nothing."""
 
 
 def shuffled(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
@@ -81,11 +162,11 @@ def shuffled(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
     return pl.concat([frame, again]).sample(fraction=1, shuffle=True, seed=seed)
 
 
-def bytes_of_gold(settings: Settings, dataset: str, tables: Iterable[str] = ()) -> dict[str, bytes]:
+def bytes_of_gold(settings: Settings, dataset: str) -> dict[str, bytes]:
     """Return the rows of a dataset's gold tables, without the platform's columns, sorted, as Arrow's bytes."""
     reading, found = pinned(settings), dict[str, bytes]()
     published = sorted(name for name, table in reading.tables.items() if table.dataset == dataset)
-    for name in tables or [name for name in published if name.startswith("gold.")]:
+    for name in [name for name in published if name.startswith("gold.")]:
         rows = reading.read(name).collect()
         shown = rows.select(column for column in rows.columns if not column.startswith("_"))
         order = [name for name, kind in shown.schema.items() if not kind.is_nested()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from include.producers.event_feed import Feed
@@ -42,8 +43,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class DerivedWorkload:
-    """A derived dataset: the feeds that it is made of, and what its gold tables must hold for their records."""
+    """A derived dataset: its sources, the feeds of their records, and what its gold tables must hold for these."""
 
+    sources: tuple[str, ...]
     feeds: tuple[Feed, ...]
     expected: Callable[[Mapping[str, Iterable[bytes]]], Expected]
 
@@ -55,10 +57,27 @@ def declared_lines(name: str) -> int:
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for t in texts for line in t.splitlines())
 
 
+TPC_H = (FEEDS["orders"], FEEDS["lineitem"])
 DERIVED = {
-    "auction_prices": DerivedWorkload((FEEDS["auction"],), expected_auction_prices),
-    "order_revenue": DerivedWorkload((FEEDS["orders"], FEEDS["lineitem"]), expected_order_revenue),
-    "customer_revenue": DerivedWorkload((FEEDS["orders"], FEEDS["lineitem"]), expected_customer_revenue),
+    "auction_prices": DerivedWorkload(("auction",), (FEEDS["auction"],), expected_auction_prices),
+    "order_revenue": DerivedWorkload(("orders", "lineitem"), TPC_H, expected_order_revenue),
+    "customer_revenue": DerivedWorkload(("order_revenue",), TPC_H, expected_customer_revenue),
 }
 """In an order in which the sources of each come before it."""
 WORKLOADS = {name: Workload(FEEDS[name], expected) for name, expected in ORACLES.items()}
+
+
+def with_sources(name: str) -> set[str]:
+    """Return a workload and all that it is made of."""
+    sources = DERIVED[name].sources if name in DERIVED else ()
+    return {name}.union(*map(with_sources, sources))
+
+
+def connected(names: Iterable[str]) -> list[list[str]]:
+    """Return the workloads and their sources in groups that share no source, sources first."""
+    wanted, groups = set[str]().union(*map(with_sources, names)), list[list[str]]()
+    for name in (*WORKLOADS, *DERIVED):
+        if name in wanted:
+            joined = [group for group in groups if with_sources(name) & set(group)]
+            groups = [group for group in groups if group not in joined] + [[*chain(*joined), name]]
+    return groups

@@ -1,13 +1,14 @@
-"""Runs one workload on a real broker and stream: send, wait until published, compare with the oracle, audit.
+"""Runs workloads on a real broker and streams: send, wait until published, compare with the oracle and with batch jobs.
 
-Reads: the feed, published tables. Writes: the topic, and a manifest in `workloads/`. Guarantee: events are sent once.
-After a crash: the next call sends the rest.
+Reads: the feeds, published tables. Writes: the topics, a manifest of each feed in `workloads/`. Guarantee: events are
+sent once. After a crash: the next call sends the rest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,13 +16,14 @@ from typing import Any
 
 import polars as pl
 
+from include.audit.audit_findings import FindingKind
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
 from include.cli.audit_command import audited_derived
 from include.clients.kafka import ensure_topic
 from include.errors import Terminal, Transient
-from include.process_control.start_stop import down, up
+from include.process_control.start_stop import down
 from include.producers.event_feed import Feed
 from include.producers.fault_manifest import ManifestExists
 from include.producers.injected_faults import Shares
@@ -31,9 +33,19 @@ from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.status.stream_progress import observe_catch_up
 from include.workloads.oracle_rows import Expected, differing_rows
-from include.workloads.workload_checks import bytes_of_gold, freshness, permuted, replayed
-from include.workloads.workload_registry import DERIVED, WORKLOADS, Workload, declared_lines
+from include.workloads.workload_checks import (
+    bytes_of_gold,
+    derived_freshness,
+    freshness,
+    permuted,
+    rebuilt,
+    replayed,
+    started,
+)
+from include.workloads.workload_registry import DERIVED, WORKLOADS, declared_lines, with_sources
 
+WHOLE = ("searches",)
+"""Sent completely: spikes are found in the third week."""
 FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
 """Duplicates, late and reordered records; the oracles know nothing of them."""
 CAUGHT_UP_WITHIN = 600.0
@@ -63,13 +75,20 @@ class OtherEvents(Terminal):
 
 
 @dataclass(frozen=True)
+class Checks:
+    """What to check in addition: a `replay` of everything, and this many other orders of arrival."""
+
+    replay: bool = False
+    permutations: int = 0
+
+
+@dataclass(frozen=True)
 class WorkloadResult:
     """A workload's events, the published rows of its gold tables, and the tables whose rows differ from the oracle's.
 
-    `seconds` is from the first record sent to the publication of all; None when an earlier run had sent them.
-    `freshness`: seconds from its Kafka timestamp to its publication, which 95 % of the records did not exceed.
-    `replay`: rows that a replay of everything changes. `orders`: of so many other orders of arrival, how many gave the
-    same bytes. None: not checked.
+    `batch`, `replay`: rows that a bounded job computes otherwise from bronze (derived: from its sources), and from
+    Kafka. `orders`: of so many other orders of arrival, how many gave the same bytes. `freshness`: seconds from its
+    Kafka timestamp to its publication, which 95 % of the records did not exceed. None: not checked.
     """
 
     name: str
@@ -77,67 +96,96 @@ class WorkloadResult:
     events: int
     tables: Tables
     differing: dict[str, int]
-    seconds: float | None
     audit: DatasetAudit
     freshness: float | None = None
+    batch: int | None = None
     replay: int | None = None
     orders: tuple[int, int] | None = None
 
+    @property
+    def is_good(self) -> bool:
+        """Whether all that was checked is equal, and the audit found nothing."""
+        equal, orders = self.orders or (0, 0)
+        is_right = not self.differing and not self.batch and not self.replay and equal == orders
+        return is_right and not self.audit.findings
+
 
 @dataclass(frozen=True)
-class Checks:
-    """What to check in addition to the oracle: a `replay` of everything, and this many other orders of arrival."""
+class Group:
+    """Workloads that run together: datasets, and what is derived from them; `frames`: the events of each dataset."""
 
-    replay: bool = False
-    permutations: int = 0
+    names: Sequence[str]
+    frames: Mapping[str, pl.DataFrame]
+
+    def expected(self, name: str) -> Expected:
+        """Return the rows of a workload's gold tables by its oracle."""
+        if name in WORKLOADS:
+            return WORKLOADS[name].expected(self.frames[name]["value"])
+        return DERIVED[name].expected({feed: frame["value"] for feed, frame in self.frames.items()})
+
+    def events(self, name: str) -> int:
+        """Return the number of events that a workload is made of."""
+        return sum(frame.height for feed, frame in self.frames.items() if feed in with_sources(name))
 
 
-def run_workload(settings: Settings, name: str, events: int, report: Reporter, checks: Checks) -> WorkloadResult:
-    """Run a workload with its first `events` events (0: all of them). Raises NotPublished."""
-    workload = WORKLOADS[name]
-    frame = first_events(workload.feed, events)
-    up(settings, [name], report)
-    bootstrap = bootstrap_servers(settings)
-    seconds = _sent_and_published(settings, workload, frame, bootstrap)
-    tables, differing = _compared(settings, workload.expected(frame["value"]))
-    audit = audit_dataset(settings, name, partial(open_topic, bootstrap), lambda _: None)
+def run_group(
+    settings: Settings, names: Sequence[str], events: int, report: Reporter, checks: Checks
+) -> list[WorkloadResult]:
+    """Run workloads at the same time, with the first `events` events of each feed, and check them one after the other.
+
+    Raises NotPublished.
+    """
+    feeds = [name for name in names if name in WORKLOADS]
+    group = Group(names, {name: first_events(WORKLOADS[name].feed, 0 if name in WHOLE else events) for name in feeds})
+    bootstrap = started(settings, names, report)
+    sent = [_send(settings, bootstrap, WORKLOADS[name].feed, frame) for name, frame in group.frames.items()]
+    for name in names:
+        _await_published(settings, name)
+    down(settings, report, names)
+    results = [_checked(settings, group, name, checks, report) for name in names]
+    if not all(sent):
+        # The records of an earlier run may have waited for the derived dataset to be started.
+        results = [replace(each, freshness=None) if each.name in DERIVED else each for each in results]
+    return _permuted(settings, group, results, report, checks.permutations) if checks.permutations else results
+
+
+def _checked(settings: Settings, group: Group, name: str, checks: Checks, report: Reporter) -> WorkloadResult:
+    """Compare a workload with its oracle and with bounded jobs."""
+    expected = group.expected(name)
+    tables = rows_of_gold(settings, expected)
+    differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
+    differing = {table: count for table, count in differing.items() if count}
+    found = partial(WorkloadResult, name, declared_lines(name), group.events(name), tables, differing)
+    report(f"{name}: computed again by a bounded job …")
+    if name in DERIVED:
+        return _derived_result(settings, found, name)
+    audit = audit_dataset(settings, name, partial(open_topic, bootstrap_servers(settings)), lambda _: None)
+    batch = rebuilt(settings, name, group.frames[name])
     replay = replayed(settings, name) if checks.replay else None
-    down(settings, report, [name])
-    orders = _permuted(settings, workload, frame, report, checks.permutations) if checks.permutations else None
-    found = WorkloadResult(name, declared_lines(name), frame.height, tables, differing, seconds, audit)
-    return replace(found, freshness=freshness(settings, name), replay=replay, orders=orders)
+    return found(audit, freshness(settings, name), batch, replay)
+
+
+def _derived_result(settings: Settings, result: Callable[..., WorkloadResult], name: str) -> WorkloadResult:
+    """The audit of a derived dataset is the batch: a job computes its queries again, over all rows of its sources."""
+    audit = audited_derived(settings, name, lambda _: None)
+    differing = sum(found.rows for found in audit.findings if found.kind in (FindingKind.missing, FindingKind.surplus))
+    return result(audit, derived_freshness(settings, name), None if audit.unchecked else differing)
 
 
 def _permuted(
-    settings: Settings, workload: Workload, frame: pl.DataFrame, report: Reporter, count: int
-) -> tuple[int, int]:
-    """Return how many of `count` orders of arrival gave the bytes that are published, and `count`."""
-    expected, equal = bytes_of_gold(settings, workload.feed.name), 0
+    settings: Settings, group: Group, results: Sequence[WorkloadResult], report: Reporter, count: int
+) -> list[WorkloadResult]:
+    """Return the results with how many of `count` orders of arrival gave the bytes that are published."""
+    expected = {name: bytes_of_gold(settings, name) for name in group.names}
+    frames = {WORKLOADS[name].feed: frame for name, frame in group.frames.items()}
+    equal = Counter[str]()
     for seed in range(1, count + 1):
-        found = permuted(settings, workload.feed, frame, seed, _await_published, lambda _: None)
-        equal += found == expected
-        report(f"order {seed} of {count}: {'equal' if found == expected else 'other bytes'}")
-    return equal, count
-
-
-def run_derived(settings: Settings, name: str, events: int, report: Reporter) -> WorkloadResult:
-    """Run a derived dataset over sources that the first `events` events of their feeds made. Raises NotPublished."""
-    derived, began = DERIVED[name], time.monotonic()
-    up(settings, [name], report)
-    _await_published(settings, name)
-    seconds = time.monotonic() - began
-    frames = {feed.name: first_events(feed, events) for feed in derived.feeds}
-    tables, differing = _compared(settings, derived.expected({feed: frame["value"] for feed, frame in frames.items()}))
-    down(settings, report, [name])
-    audit, count = audited_derived(settings, name, lambda _: None), sum(frame.height for frame in frames.values())
-    return WorkloadResult(name, declared_lines(name), count, tables, differing, seconds, audit)
-
-
-def _compared(settings: Settings, expected: Expected) -> tuple[Tables, dict[str, int]]:
-    """Return the published rows of the tables that an oracle expects, and how many differ in each that does."""
-    tables = rows_of_gold(settings, expected)
-    differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
-    return tables, {table: count for table, count in differing.items() if count}
+        found = permuted(settings, group.names, frames, seed, _await_published)
+        same = [name for name in group.names if found[name] == expected[name]]
+        equal.update(same)
+        other = [name for name in group.names if name not in same]
+        report(f"order {seed} of {count}: {'other bytes of ' + ', '.join(other) if other else 'equal'}")
+    return [replace(each, orders=(equal[each.name], count)) for each in results]
 
 
 def first_events(feed: Feed, events: int) -> pl.DataFrame:
@@ -155,21 +203,18 @@ def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:
     return found
 
 
-def _sent_and_published(settings: Settings, workload: Workload, frame: pl.DataFrame, bootstrap: str) -> float | None:
-    """Send what is not sent yet and wait; return the seconds, None when an earlier run had sent everything."""
-    feed, began = workload.feed, time.monotonic()
+def _send(settings: Settings, bootstrap: str, feed: Feed, frame: pl.DataFrame) -> bool:
+    """Send what is not sent yet; return whether there was any. Raises OtherEvents."""
     ensure_topic(bootstrap, feed.topic, 2)
     manifest = settings.state / "workloads" / f"{feed.name}.manifest.jsonl"
     until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
-    is_sent = False
     try:
         send(Run(feed, until=until, shares=FAULTS), bootstrap, now=datetime.now(UTC), manifest=manifest)
     except ManifestExists as error:
         if not error.finished:
             raise OtherEvents(feed.name, settings) from error
-        is_sent = True
-    _await_published(settings, feed.name)
-    return None if is_sent else time.monotonic() - began
+        return False
+    return True
 
 
 def _await_published(settings: Settings, name: str) -> None:

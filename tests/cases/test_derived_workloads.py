@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from include.catalog.derived_dataset import snapshot_derived
 from include.reading import pinned
 from include.settings import Settings
 from include.workloads.oracle_rows import differing_rows
+from include.workloads.workload_checks import derived_freshness, derived_runs
 from include.workloads.workload_registry import DATASETS, DERIVED, FEEDS
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
@@ -68,7 +70,16 @@ def followed(spark: SparkSession, folder: Path, names: tuple[str, ...], batches:
 
 @pytest.mark.extended
 def test_lines_and_orders_in_any_order_give_the_revenue_of_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
-    followed(spark, tmp_path / "state", ("order_revenue", "customer_revenue"), 2, seed=1)
+    settings = followed(spark, tmp_path / "state", ("order_revenue", "customer_revenue"), 2, seed=1)
+    runs = derived_runs(settings, "customer_revenue")
+    assert [used for _, used in runs.values()] == [
+        {"order_revenue": number, "orders": number, "lineitem": number} for number in (0, 1)
+    ]
+    rows = [pinned(settings).read(f"bronze.{feed}").collect() for feed in ("orders", "lineitem")]
+    times = [(row["timestamp"].timestamp(), row["_batch_id"]) for frame in rows for row in frame.to_dicts()]
+    waited = sorted(runs[batch][0] / 1000 - at for at, batch in times)
+    longest = waited[math.ceil(0.95 * (len(waited) - 1))]
+    assert derived_freshness(settings, "customer_revenue") == pytest.approx(longest, abs=0.002)
 
 
 @pytest.mark.extended
