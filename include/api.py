@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_plan, open_plans
+from include.plans.plan_journal import load_plan
+from include.plans.plan_lookup import open_plans
 from include.reading.published_sql import run_query
 from include.reading.published_tables import PinnedTables, pinned
 from include.reading.subscription import PublishedChange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -26,15 +26,14 @@ from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remain
 from include.plans.plan import PlanRecord, validate_stage
 from include.plans.plan_journal import (
     PlanUnreadable,
-    all_plans,
     comparison_path,
     last_failure,
     load_comparison,
     load_plan,
     plan_lock,
     record_json,
-    unreadable_plans,
 )
+from include.plans.plan_lookup import newest_plans
 from include.plans.stage_results import Applied, Compared, Stage
 from include.settings import Settings, load_settings
 
@@ -44,6 +43,8 @@ YES = typer.Option("--yes", help="Approve without a confirmation.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
 )
+LISTED = 50
+NO_PLANS = "no plans yet: headrace release|backfill|replay plan --dataset D"
 # A command whose job was ended releases the plan.
 LOCK_WITHIN = 5.0
 Confirm = Callable[[str], bool]
@@ -56,23 +57,25 @@ def plan() -> None:
 
 
 @app.command("list")
-def list_(json_: AsJson = False) -> None:
-    """List all plans and their stages."""
+def list_(
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Show the newest N plans.")] = LISTED,
+    every: Annotated[bool, typer.Option("--all", help="Show all plans.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """List the newest plans and their stages, newest first."""
 
-    settings = load_settings()
-    records = all_plans(settings)
-    _warn_unreadable(settings)
+    found = newest_plans(load_settings(), None if every else limit)
+    for damaged in found.unreadable:
+        Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(damaged)), highlight=False, markup=False)
     if json_:
-        typer.echo(json.dumps([record_json(record) for record in records], indent=1))
-        return
-    table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
-    for column in table.columns:
-        column.no_wrap = True
-    for r in records:
-        p = r.plan
-        verdict = str(_verdict(r))
-        table.add_row(p.id, r.stage, p.requested or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
-    wide_console().print(table if records else "no plans yet: headrace release|backfill|replay plan --dataset D")
+        typer.echo(json.dumps([record_json(record) for record in found.plans], indent=1))
+    else:
+        wide_console().print(_plan_table(found.plans) if found.plans else NO_PLANS)
+    if not every and found.total > limit:
+        # On the error output: standard output is the list.
+        Console(stderr=True).print(
+            f"{found.total - limit:,} older plans: --limit N or --all shows them", highlight=False
+        )
 
 
 @app.command()
@@ -286,6 +289,17 @@ def approver(yes: bool) -> Confirm:
     return lambda question: yes or (sys.stdin.isatty() and typer.confirm(question))
 
 
+def _plan_table(records: Sequence[PlanRecord]) -> Table:
+    table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
+    for column in table.columns:
+        column.no_wrap = True
+    for r in records:
+        p = r.plan
+        verdict = str(_verdict(r))
+        table.add_row(p.id, r.stage, p.requested or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
+    return table
+
+
 def _verdict(record: PlanRecord) -> str:
     compared = record.find(Compared)
     return "" if compared is None else compared.verdict
@@ -304,8 +318,3 @@ def _print_stage(console: Console, record: PlanRecord) -> None:
     at = f" at bronze batch {batch}" if batch is not None else ""
     took = f", {seconds} s" if seconds else ""
     console.print(f"{record.plan.id}: [bold]{record.stage}[/]{at}{took}", highlight=False)
-
-
-def _warn_unreadable(settings: Settings) -> None:
-    for found in unreadable_plans(settings):
-        Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(found)), highlight=False, markup=False)

@@ -21,7 +21,7 @@ from include.catalog.watermark import WatermarkProgress
 from include.errors import HeadraceError, Transient
 from include.ledger.ledger_reader import LedgerReader, open_reader
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.reading.publication import Publication, publications
 from include.settings import Settings
 from include.status.stream_history import Interval, StreamHistory, WatermarkHistory

@@ -12,7 +12,8 @@ from include.planning.explain_plan import cost
 from include.planning.plan_stages import stage_states
 from include.plans.comparison import EQUAL, HELD
 from include.plans.plan import Event, PlanRecord
-from include.plans.plan_journal import all_plans, last_failure, load_comparison, load_plan
+from include.plans.plan_journal import last_failure, load_comparison, load_plan
+from include.plans.plan_lookup import newest_plans
 from include.plans.stage_results import Compared, Published, Stage
 from include.settings import Settings
 
@@ -78,10 +79,9 @@ class PlanView:
 
 def plans_view(settings: Settings, number: int) -> PlansView:
     """Return a page of plans; `number` counts from 0, the newest plans."""
-    records = sorted(all_plans(settings), key=lambda record: (record.plan.planned_at, record.plan.id), reverse=True)
-    shown = records[number * PAGE : (number + 1) * PAGE]
-    older = number + 1 if (number + 1) * PAGE < len(records) else None
-    return PlansView([plan_line(record) for record in shown], len(records), number - 1 if number else None, older)
+    found = newest_plans(settings, PAGE, number * PAGE)
+    older = number + 1 if (number + 1) * PAGE < found.total else None
+    return PlansView([plan_line(record) for record in found.plans], found.total, number - 1 if number else None, older)
 
 
 def plan_line(record: PlanRecord) -> PlanLine:

@@ -21,9 +21,11 @@ from include.lineage_events.event_delivery import Event
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.outgoing_events import Cursors, Outgoing, separately
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
-from include.paths import bronze_path, plan_path, release_path
+from include.paths import bronze_path, release_path
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
-from include.plans.plan_journal import last_failure, load_plan, open_plans, plan_ids
+from include.plans.plan_index import IndexPosition
+from include.plans.plan_journal import is_written, last_failure, load_plan
+from include.plans.plan_lookup import open_plans, plans_entered_since
 from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
 from include.reading.publication import PublishedTable, read_publication, tables_of
 
@@ -41,10 +43,11 @@ STATES = {
 
 @dataclass
 class PlanFeed:
-    """Follows plans; the folder of plans is listed only when it has changed."""
+    """Follows plans; of the index only what was entered since the last look is read."""
 
-    listed_at: int | None = None
-    """Modification time (ns) that the folder had when it was listed."""
+    position: IndexPosition = IndexPosition()
+    unwritten: Sequence[str] = ()
+    """Plans that had an entry at the last look, and no file yet."""
 
     def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         """Yield the stages of plans that were not sent."""
@@ -54,22 +57,38 @@ class PlanFeed:
 
     def _new_plans(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         """Yield a cursor for each new plan; before the first look only open plans are followed."""
-        folder = plan_path(known.settings, "any").parent
-        changed = folder.stat().st_mtime_ns if folder.is_dir() else 0
-        if changed == self.listed_at:
-            return
-        highest = {key: cursor.sent for key, cursor in cursors.items() if key.startswith("plans ")}
-        ids = plan_ids(known.settings)
-        fresh = {record.plan.id for record in open_plans(known.settings)} if "plans" not in cursors else set()
-        for plan in ids:
-            kind, _, number = plan.rpartition("-")
-            known_up_to = highest.get(f"plans {kind}", -1 if "plans" in cursors else int(number))
-            if (int(number) > known_up_to or plan in fresh) and f"plan {plan}" not in cursors:
+        entered, position = plans_entered_since(known.settings, self.position)
+        names = sorted({*self.unwritten, *entered}, key=_series_and_number)
+        is_first = "plans" not in cursors
+        opened = {record.plan.id for record in open_plans(known.settings)} if is_first else set()
+        highest: dict[str, int] = {}
+        unwritten = []
+        for plan in names:
+            series, number = _series_and_number(plan)
+            if number <= _sent(cursors, series):
+                continue
+            if not is_written(known.settings, plan):
+                unwritten.append(plan)
+                continue
+            if (plan in opened or not is_first) and f"plan {plan}" not in cursors:
                 yield Outgoing(f"plan {plan}", [], EventCursor())
-            if int(number) > highest.get(f"plans {kind}", -1):
-                yield Outgoing(f"plans {kind}", [], EventCursor(sent=int(number)))
-        yield Outgoing("plans", [], EventCursor())
-        self.listed_at = changed
+            highest[series] = number
+        for series, number in highest.items():
+            yield Outgoing(f"plans {series}", [], EventCursor(sent=number))
+        if is_first:
+            yield Outgoing("plans", [], EventCursor())
+        self.position, self.unwritten = position, unwritten
+
+
+def _series_and_number(plan: str) -> tuple[str, int]:
+    series, _, number = plan.rpartition("-")
+    return series, int(number)
+
+
+def _sent(cursors: Cursors, series: str) -> int:
+    """Return the highest number of the plans of a kind and dataset that are followed or were."""
+    cursor = cursors.get(f"plans {series}")
+    return -1 if cursor is None else cursor.sent
 
 
 def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from include.errors import Transient
 from include.planning.owner_client import request_owner
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind

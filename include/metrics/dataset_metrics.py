@@ -20,7 +20,7 @@ from include.audit.audit_outcome import last_outcome
 from include.errors import HeadraceError
 from include.ledger.ledger_reader import open_reader
 from include.metrics.moving_figures import MovingFigures
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.reading.publication import Publication, find_publication, published_tables
 from include.settings import Settings
 from include.state.driver_status import stream_status

@@ -87,7 +87,8 @@ def cancel_plan_of(origin: str) -> None:
     """End the job of a run's plan and cancel the plan, if it is open."""
     from include.planning.bounded_jobs import end_plan_job
     from include.planning.plan_stages import cancel
-    from include.plans.plan_journal import find_plan, load_plan, plan_lock
+    from include.plans.plan_journal import load_plan, plan_lock
+    from include.plans.plan_lookup import find_plan
 
     settings = load_settings()
     try:

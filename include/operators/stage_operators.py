@@ -64,7 +64,7 @@ class OtherDataset(Terminal):
 
 def plan_of(settings: Settings, run: str) -> PlanRecord:
     """Return the plan of an Airflow run. Raises NoPlan."""
-    from include.plans.plan_journal import find_plan
+    from include.plans.plan_lookup import find_plan
 
     record = find_plan(settings, run)
     if record is None:
@@ -216,18 +216,14 @@ class RollBack(BaseOperator):
 
     def _plan_id(self, settings: Settings, named: str, by: str) -> str:
         """Return the named plan, else the one that this run rolled back before, else the last one applied."""
-        from include.plans.plan_journal import all_plans, load_plan
-        from include.plans.stage_results import Applied, Stage
+        from include.plans.plan_journal import load_plan
+        from include.plans.plan_lookup import last_applied, rolled_back_by
 
         if named:
             if load_plan(settings, named).plan.dataset != self.dataset:
                 raise OtherDataset(named, self.dataset)
             return named
-        ours = [record for record in all_plans(settings) if record.plan.dataset == self.dataset]
-        mine = [r for r in ours if any(e.stage is Stage.ROLLED_BACK and e.by == by for e in r.events)]
-        # A verified backfill is applied too, and has changed nothing that could be rolled back.
-        changing = (r for r in ours if r.stage is Stage.APPLIED and r.last(Applied).changed != 0)
-        applied = sorted(changing, key=lambda r: r.events[-1].at)
-        if not (mine or applied):
+        found = rolled_back_by(settings, self.dataset, by) or last_applied(settings, self.dataset)
+        if found is None:
             raise NothingApplied(self.dataset)
-        return (mine or applied)[-1].plan.id
+        return found.plan.id

@@ -23,7 +23,8 @@ from include.planning.slice_plan import (
 from include.planning.verified_ranges import write_verified
 from include.plans.comparison import EQUAL, Comparison
 from include.plans.plan import BACKFILL, PlanRecord
-from include.plans.plan_journal import find_plan, planning_lock
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import SliceBuilt
 from include.reading.expired_batches import kept_from
 from include.reading.publication import tables_of

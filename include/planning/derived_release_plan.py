@@ -30,7 +30,8 @@ from include.planning.release_plan import (
     refuse_published,
 )
 from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import find_plan, next_plan_id, planning_lock, save_plan
+from include.plans.plan_journal import planning_lock, save_plan
+from include.plans.plan_lookup import find_plan, next_plan_id
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset, pinned

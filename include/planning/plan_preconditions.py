@@ -10,7 +10,7 @@ from include.catalog.derived_dataset import derived_names
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
 from include.plans.plan import Prediction
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.reading.publication import Publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings

@@ -24,7 +24,8 @@ from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
-from include.plans.plan_journal import all_plans, find_plan, next_plan_id, planning_lock, save_plan
+from include.plans.plan_journal import planning_lock, save_plan
+from include.plans.plan_lookup import find_plan, next_plan_id, plans_of_data
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.expired_batches import kept_from
@@ -220,7 +221,7 @@ def _start(start: ReleaseStart | None) -> tuple[str, int] | None:
 def retire_release(settings: Settings, record: PlanRecord) -> Retired:
     """Have the stream stop maintaining the plan's unpublished releases, except those that another plan needs.
 
-    Raises StreamNotRunning.
+    Raises StreamNotRunning, PlanUnreadable.
     """
     plan = record.plan
     if not is_expected(observe_stream(settings, plan.dataset)):
@@ -238,8 +239,9 @@ def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterato
 
     An older plan of other releases can be rolled back only after this one, which is not possible any more.
     """
-    for other in (record.plan for record in all_plans(settings) if record.stage not in ENDED):
-        is_other = other.dataset == plan.dataset and other.kind in RELEASES and other.id != plan.id
+    records = plans_of_data(settings, plan.dataset)
+    for other in (record.plan for record in records if record.stage not in ENDED):
+        is_other = other.kind in RELEASES and other.id != plan.id
         if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
             yield from (other.base, other.release)
 

@@ -26,7 +26,8 @@ from include.planning.slice_plan import (
     slice_kind,
 )
 from include.plans.plan import REPLAY, PlanRecord
-from include.plans.plan_journal import find_plan, planning_lock
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers

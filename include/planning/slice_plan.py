@@ -36,7 +36,8 @@ from include.planning.plan_preconditions import (
 )
 from include.planning.published_history import PublishedHistory
 from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import next_plan_id, save_plan
+from include.plans.plan_journal import save_plan
+from include.plans.plan_lookup import next_plan_id
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.expired_batches import complete_from

@@ -3,7 +3,8 @@ what `headrace repair` moved away.
 
 Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
 Guarantee: a release stays that is published or active, or that a plan names which is open, applied or rolled back; so
-do the rows that reverting an applied slice needs. Plans and their events stay.
+do the rows that reverting an applied slice needs. Plans and their events stay. A damaged plan keeps the data of its
+dataset, and no other's.
 After a crash: the next call finishes the removal. What is removed is moved first, so nobody reads a part of it.
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from include.catalog.derived_dataset import release_retention
+from include.catalog.pipeline import Retention
 from include.ledger.ledger_rows import delete_release
 from include.ledger.ledger_writer import open_writer
 from include.paths import (
@@ -31,7 +33,9 @@ from include.paths import (
     snapshots_path,
 )
 from include.plans.plan import ENDED, RELEASES, PlanRecord
-from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, load_plan, plan_ids, planning_lock
+from include.plans.plan_index import note_without_data
+from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, planning_lock
+from include.plans.plan_lookup import plans_of_data
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -67,12 +71,14 @@ def move_ended(settings: Settings, dataset: str, now: datetime, within: float = 
     """
     # No plan may begin to use a release meanwhile.
     with planning_lock(settings, within):
-        found = ended_data(settings, dataset, now)
+        history = _read_history(settings, dataset)
+        found = _ended_data(settings, history, now)
         for each in found:
             if each.release:
                 _move_tables(settings, dataset, each.release)
             else:
                 _move(settings.state / each.path, removed_data_path(settings, dataset) / each.path.replace("/", "-"))
+        note_without_data(settings, _without_data(settings, history, now))
     return found
 
 
@@ -90,13 +96,30 @@ def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> boo
 def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedData]:
     """Return what ended longer ago than the published release's `retention` says, tables of releases first.
 
-    Raises NothingPublished; PlanUnreadable, since any release may be one that such a plan needs.
+    Raises NothingPublished; PlanUnreadable, since any release of the dataset may be one that such a plan needs.
     """
-    plans = [load_plan(settings, name) for name in plan_ids(settings)]
+    return _ended_data(settings, _read_history(settings, dataset), now)
+
+
+@dataclass(frozen=True)
+class _PlanHistory:
+    """What is published of a dataset, and its plans that may need or leave data."""
+
+    dataset: str
+    published: str
+    retention: Retention
+    records: Sequence[PlanRecord]
+
+
+def _read_history(settings: Settings, dataset: str) -> _PlanHistory:
+    records = plans_of_data(settings, dataset)
     published = read_publication(settings, dataset).release
-    retention = release_retention(settings, dataset, published)
-    records = [record for record in plans if record.plan.dataset == dataset]
-    kept = {published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
+    return _PlanHistory(dataset, published, release_retention(settings, dataset, published), records)
+
+
+def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> list[EndedData]:
+    dataset, retention, records = history.dataset, history.retention, history.records
+    kept = {history.published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
     releases = _ended_releases(records)
     found = []
     for name, ended in sorted(releases.items()):
@@ -120,6 +143,17 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
     return [*found, *_removed_by_repair(settings, dataset, now - retention.removed)]
 
 
+def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> Iterator[str]:
+    """Yield the plans that nothing is left of: they ended before the retention, and have no tables, rows or pages."""
+    retention = max(history.retention.releases, history.retention.plans)
+    for record in history.records:
+        if _is_ended(record) and now - _ended_at(record) > retention:
+            tables = (release_path(settings, history.dataset, name) for name in _released(record))
+            snapshots = (snapshots_path(settings, history.dataset) / name for name in _released(record))
+            if not any(path.exists() for path in (*tables, *snapshots, *_data_of(settings, record, ()))):
+                yield record.plan.id
+
+
 def _removed_by_repair(settings: Settings, dataset: str, before: datetime) -> Iterator[EndedData]:
     """Yield what repairs have moved away before a time: lost commits, and bronze's records in them."""
     others = (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
@@ -140,11 +174,17 @@ def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
     """Return the releases that were retired, cancelled or rejected, and when last."""
     found: dict[str, datetime] = {}
     for record in records:
-        if record.plan.kind in RELEASES and record.stage in ENDED:
-            retired = record.find(Retired)
-            for name in [record.plan.release] if retired is None else retired.releases:
-                found[name] = max(_ended_at(record), found.get(name, _ended_at(record)))
+        for name in _released(record):
+            found[name] = max(_ended_at(record), found.get(name, _ended_at(record)))
     return found
+
+
+def _released(record: PlanRecord) -> Sequence[str]:
+    """Return the releases that ended with a plan."""
+    if record.plan.kind not in RELEASES or record.stage not in ENDED:
+        return ()
+    retired = record.find(Retired)
+    return [record.plan.release] if retired is None else retired.releases
 
 
 def _is_ended(record: PlanRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinsta
 DERIVED_RELEASE = "derived-release"
 RELEASES = (RELEASE, DERIVED_RELEASE)
 """Kinds that publish another release; the others recompute a slice of history with the same one."""
+PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
 DRY_RUN = "dry-run"
 """The id of a plan that is not stored."""
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)

@@ -1,80 +1,321 @@
-"""Finds the open plans and the plan of an Airflow run without reading all plans: empty and one-line files.
+"""The index of plans: the newest, the open, the applied ones and those with data are found without reading the others.
 
-Reads / Writes: `plans/.index`: `open/<plan>`, `origins/<hash of the origin>`.
-Guarantee: every open plan is listed. A listed plan may be closed or missing, so the caller reads it.
-After a crash: a plan is listed before it is written, and removed after its last event. A missing index is built again.
+Reads / Writes: `plans/.index-2/plans.sqlite`. Removes `plans/.index`, which earlier versions keep.
+Guarantee: a plan has an entry before it is written, and what a stage adds is entered before the stage is recorded. So
+an entry says what the plan says or more, never less: the caller reads the plan.
+After a crash: the same holds. Folders that somebody added or removed are noticed by the time of change of `plans/`; a
+missing or damaged index is built again from the plans. (adr-0003)
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from include.durable_files import unique_suffix, write_atomically
+from include.errors import Transient
 from include.paths import plan_path
+from include.plans.plan import (
+    BACKFILL,
+    DERIVED_RELEASE,
+    PLAN_ID,
+    REINSTATE,
+    RELEASE,
+    RELEASES,
+    REPLAY,
+    PlanRecord,
+)
+from include.plans.stage_results import Applied, Stage
 from include.settings import Settings
 
-INDEX = ".index"
+INDEX, EARLIER_INDEX = ".index-2", ".index"
+KINDS = (RELEASE, BACKFILL, REPLAY, REINSTATE, DERIVED_RELEASE)
+LOCKED_WITHIN = 60.0
+# A folder may change again within the resolution of its time of change, which is some milliseconds.
+SETTLED_NS = 1_000_000_000
+SCHEMA_VERSION = 1
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS plans (
+ seq INTEGER PRIMARY KEY AUTOINCREMENT, plan TEXT NOT NULL UNIQUE, series TEXT NOT NULL, number INTEGER NOT NULL,
+ dataset TEXT NOT NULL, planned_at REAL NOT NULL, origin TEXT NOT NULL, is_open INTEGER NOT NULL,
+ has_data INTEGER NOT NULL, applied_at REAL NOT NULL, is_read INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS plans_by_time ON plans (planned_at, seq);
+CREATE INDEX IF NOT EXISTS plans_by_number ON plans (series, number);
+CREATE INDEX IF NOT EXISTS plans_by_origin ON plans (origin, seq) WHERE origin <> '';
+CREATE INDEX IF NOT EXISTS plans_open ON plans (plan) WHERE is_open;
+CREATE INDEX IF NOT EXISTS plans_with_data ON plans (dataset) WHERE has_data;
+CREATE INDEX IF NOT EXISTS plans_applied ON plans (dataset, applied_at) WHERE applied_at > 0;
+CREATE INDEX IF NOT EXISTS plans_unread ON plans (plan) WHERE NOT is_read;
+CREATE TABLE IF NOT EXISTS rollbacks (who TEXT NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (who, plan)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS listing (one INTEGER PRIMARY KEY, changed INTEGER NOT NULL, strays TEXT NOT NULL,
+ built TEXT NOT NULL);
+INSERT OR IGNORE INTO listing VALUES (1, 0, '[]', hex(randomblob(8)));
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+COLUMNS = "plan, series, number, dataset, planned_at, origin, is_open, has_data, applied_at, is_read"
+INSERT = f"INSERT INTO plans ({COLUMNS}) VALUES ({', '.join('?' * 10)}) ON CONFLICT (plan)"  # noqa: S608
+REPLACE = f"{INSERT} DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", "))
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class PlanIndexUnavailable(Transient):
+    """The index of plans cannot be read or written; a damaged one was removed."""
+
+    def __init__(self, path: Path, why: str, *, is_damaged: bool) -> None:
+        consequence = "it was removed and is built again from the plans" if is_damaged else "nothing was done"
+        super().__init__(f"{path} cannot be used ({why}); {consequence}", "the same command again")
+        self.is_damaged = is_damaged
 
 
 class Entry(NamedTuple):
-    """A plan to list: whether it is open, and the Airflow run that it belongs to, "" for none."""
+    """What the index knows of a plan.
+
+    `dataset` is "" when nothing names it. `has_data`: it may need or leave tables, rows or comparisons. `applied_at` is
+    0 unless it is applied and has changed rows. `is_read`: its files could be read.
+    """
 
     plan: str
-    is_open: bool
-    origin: str
+    dataset: str
+    planned_at: float
+    origin: str = ""
+    is_open: bool = True
+    has_data: bool = True
+    applied_at: float = 0.0
+    rolled_back_by: tuple[str, ...] = ()
+    is_read: bool = True
+
+
+class IndexPosition(NamedTuple):
+    """How far the entries of an index were read: which index it was, and the number of the last entry."""
+
+    built: str = ""
+    seq: int = 0
+
+
+def entry_of(record: PlanRecord) -> Entry:
+    """Return a plan's entry."""
+    plan, is_applied = record.plan, record.stage is Stage.APPLIED
+    # A verified slice is applied too, and has changed nothing that could be rolled back.
+    is_changed = is_applied and record.last(Applied).changed != 0
+    return Entry(
+        plan=plan.id,
+        dataset=plan.dataset,
+        planned_at=plan.planned_at.timestamp(),
+        origin=plan.origin,
+        is_open=record.is_open,
+        # The rows of an applied slice stay: it can be rolled back at any time.
+        has_data=plan.kind in RELEASES or not is_applied,
+        applied_at=record.events[-1].at.timestamp() if is_changed else 0.0,
+        rolled_back_by=tuple({event.by for event in record.events if event.stage is Stage.ROLLED_BACK}),
+    )
+
+
+def unread_entry(plan: str) -> Entry:
+    """Return the entry of a plan that cannot be read: it may be open once it is restored. Its id names the dataset."""
+    series = plan.rpartition("-")[0]
+    dataset = next((series.removeprefix(f"{kind}-") for kind in KINDS if series.startswith(f"{kind}-")), "")
+    return Entry(plan, dataset, planned_at=time.time(), is_read=False)
 
 
 def index_path(settings: Settings) -> Path:
-    """Return the folder of the index."""
-    return plan_path(settings, INDEX)
+    """Return the path of the index."""
+    return plan_path(settings, INDEX) / "plans.sqlite"
 
 
-def build_index(settings: Settings, entries: Iterable[Entry]) -> None:
-    """Build a missing index; one that another process has built meanwhile is left alone."""
-    path = index_path(settings)
-    part = path.with_name(f"{INDEX}.{unique_suffix()}.part")
-    for folder in ("open", "origins"):
-        (part / folder).mkdir(parents=True, exist_ok=True)
-    for entry in entries:
-        _write(part, entry)
-    with suppress(OSError):
-        os.rename(part, path)
-    shutil.rmtree(part, ignore_errors=True)
+def enter(settings: Settings, entry: Entry) -> None:
+    """Enter a plan, or what has changed about it. Raises PlanIndexUnavailable."""
+    with _writing(settings) as index:
+        _insert(index, REPLACE, [entry])
 
 
-def add_plan(settings: Settings, entry: Entry) -> None:
-    """List a plan that is about to be written."""
-    _write(index_path(settings), entry)
+def enter_ahead(settings: Settings, before: Entry, after: Entry) -> None:
+    """Enter what a plan will be in addition to what it is. Raises PlanIndexUnavailable."""
+    both = after._replace(
+        is_open=before.is_open or after.is_open,
+        has_data=before.has_data or after.has_data,
+        applied_at=after.applied_at or before.applied_at,
+    )
+    if both != before:
+        enter(settings, both)
 
 
-def remove_closed(settings: Settings, plan: str) -> None:
-    """Remove a plan that is not open any more from the open ones."""
-    (index_path(settings) / "open" / plan).unlink(missing_ok=True)
+def note_without_data(settings: Settings, plans: Iterable[str]) -> None:
+    """Enter that nothing is left of these plans but their parameters and events. Raises PlanIndexUnavailable."""
+    if names := [(plan,) for plan in plans]:
+        with _writing(settings) as index:
+            index.executemany("UPDATE plans SET has_data = 0 WHERE plan = ?", names)
 
 
-def maybe_open(settings: Settings) -> Iterator[str]:
-    """Yield the ids of the plans that may be open."""
-    return (path.name for path in (index_path(settings) / "open").iterdir())
+def newest_ids(settings: Settings, limit: int | None = None, skipped: int = 0) -> list[str]:
+    """Return ids of plans, newest first: `limit` of them, or all, after the `skipped` newest."""
+    query = "SELECT plan FROM plans ORDER BY planned_at DESC, seq DESC LIMIT ? OFFSET ?"
+    return _ids(settings, query, -1 if limit is None else limit, skipped)
 
 
-def plan_of(settings: Settings, origin: str) -> str | None:
+def number_of_plans(settings: Settings) -> int:
+    """Return how many plans there are."""
+    return sum(number for (number,) in _rows(settings, "SELECT count(*) FROM plans"))
+
+
+def open_ids(settings: Settings) -> list[str]:
+    """Return the ids of plans that may be open, in the order of their names."""
+    return _ids(settings, "SELECT plan FROM plans WHERE is_open ORDER BY plan")
+
+
+def unread_ids(settings: Settings) -> list[str]:
+    """Return the ids of plans that could not be read."""
+    return _ids(settings, "SELECT plan FROM plans WHERE NOT is_read ORDER BY plan")
+
+
+def stray_names(settings: Settings) -> list[str]:
+    """Return the names of folders among the plans that are no plan's id."""
+    return [name for (names,) in _rows(settings, "SELECT strays FROM listing") for name in json.loads(names)]
+
+
+def ids_of_data(settings: Settings, dataset: str) -> list[str]:
+    """Return the ids of a dataset's plans, and of those that name none, that may need or leave data."""
+    return _ids(settings, "SELECT plan FROM plans WHERE has_data AND dataset IN (?, '') ORDER BY seq", dataset)
+
+
+def applied_ids(settings: Settings, dataset: str) -> list[str]:
+    """Return the ids of plans that may be applied and have changed rows, the last applied first."""
+    query = "SELECT plan FROM plans WHERE dataset = ? AND applied_at > 0 ORDER BY applied_at DESC"
+    return _ids(settings, query, dataset)
+
+
+def rolled_back_ids(settings: Settings, dataset: str, by: str) -> list[str]:
+    """Return the ids of a dataset's plans that somebody may have rolled back, newest first."""
+    query = "SELECT plan FROM rollbacks JOIN plans USING (plan) WHERE who = ? AND dataset = ? ORDER BY seq DESC"
+    return _ids(settings, query, by, dataset)
+
+
+def id_of_origin(settings: Settings, origin: str) -> str | None:
     """Return the id of the plan that an Airflow run last created, None when it created none."""
-    path = _origin_path(index_path(settings), origin)
-    return path.read_text("utf-8") if path.is_file() else None
+    query = "SELECT plan FROM plans WHERE origin = ? AND origin <> '' ORDER BY seq DESC LIMIT 1"
+    return next(iter(_ids(settings, query, origin)), None)
 
 
-def _write(index: Path, entry: Entry) -> None:
-    if entry.origin:
-        write_atomically(_origin_path(index, entry.origin), entry.plan)
-    if entry.is_open:
-        write_atomically(index / "open" / entry.plan, "")
+def ids_entered_since(settings: Settings, position: IndexPosition) -> tuple[list[str], IndexPosition]:
+    """Return the ids of plans that were entered after a position, all of another index, and the new position."""
+    if not index_path(settings).exists():
+        return [], position
+    with _index(settings) as index:
+        built = index.execute("SELECT built FROM listing").fetchone()[0]
+        after = position.seq if built == position.built else 0
+        rows = index.execute("SELECT plan, seq FROM plans WHERE seq > ? ORDER BY seq", (after,)).fetchall()
+    return [plan for plan, _ in rows], IndexPosition(built, rows[-1][1] if rows else after)
 
 
-def _origin_path(index: Path, origin: str) -> Path:
-    return index / "origins" / hashlib.sha256(origin.encode()).hexdigest()[:32]
+def highest_number(settings: Settings, series: str) -> int:
+    """Return the highest number of the plans of a kind and dataset, 0 when there is none."""
+    query = "SELECT number FROM plans WHERE series = ? ORDER BY number DESC LIMIT 1"
+    return sum(number for (number,) in _rows(settings, query, series))
+
+
+def refresh_index(settings: Settings, read: Callable[[str], Entry]) -> None:
+    """Enter the plans that have no entry, as `read` returns them, and drop those whose folder is gone.
+
+    Raises PlanIndexUnavailable.
+    """
+    try:
+        _refresh(settings, read)
+    except PlanIndexUnavailable as error:
+        if not error.is_damaged:
+            raise
+        _refresh(settings, read)
+
+
+def _refresh(settings: Settings, read: Callable[[str], Entry]) -> None:
+    folder = plan_path(settings, INDEX).parent
+    if not folder.is_dir():
+        return
+    _discard_earlier(settings, folder / EARLIER_INDEX)
+    changed = folder.stat().st_mtime_ns
+    with _index(settings) as index:
+        if index.execute("SELECT changed FROM listing").fetchone()[0] == changed:
+            return
+        # Before the folder is listed: a plan has its folder before its entry.
+        known = {plan for (plan,) in index.execute("SELECT plan FROM plans")}
+    names = _folders(folder)
+    plans = set(filter(PLAN_ID.fullmatch, names))
+    entries = sorted(map(read, sorted(plans - known, key=_number)), key=lambda entry: entry.planned_at)
+    with _writing(settings) as index:
+        # A stage that was recorded meanwhile is newer than what was read here.
+        _insert(index, f"{INSERT} DO NOTHING", entries)
+        index.executemany("DELETE FROM plans WHERE plan = ?", [(plan,) for plan in known - plans])
+        is_settled = time.time_ns() - changed > SETTLED_NS
+        listing = (changed if is_settled else 0, json.dumps(sorted(names - plans)))
+        index.execute("UPDATE listing SET changed = ?, strays = ?", listing)
+
+
+def _discard_earlier(settings: Settings, earlier: Path) -> None:
+    """Empty the index when an earlier version has run since: it enters nothing here, and needs its own index whole."""
+    if earlier.is_dir():
+        with _writing(settings) as index:
+            for emptied in ("DELETE FROM plans", "DELETE FROM rollbacks", "UPDATE listing SET changed = 0"):
+                index.execute(emptied)
+        shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _folders(folder: Path) -> set[str]:
+    """Return the names of the folders in a folder, without hidden ones."""
+    with os.scandir(folder) as found:
+        return {each.name for each in found if not each.name.startswith(".") and each.is_dir()}
+
+
+def _insert(index: sqlite3.Connection, statement: str, entries: Iterable[Entry]) -> None:
+    for e in entries:
+        flags = (e.is_open, e.has_data, e.applied_at, e.is_read)
+        series = e.plan.rpartition("-")[0]
+        index.execute(statement, (e.plan, series, _number(e.plan), e.dataset, e.planned_at, e.origin, *flags))
+        index.executemany("INSERT OR IGNORE INTO rollbacks VALUES (?, ?)", [(who, e.plan) for who in e.rolled_back_by])
+
+
+def _number(plan: str) -> int:
+    return int(plan.rpartition("-")[2])
+
+
+def _ids(settings: Settings, query: str, *parameters: Any) -> list[str]:
+    return [plan for (plan,) in _rows(settings, query, *parameters)]
+
+
+def _rows(settings: Settings, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    # A command that only reads creates no folder where no plan ever was.
+    if not index_path(settings).exists():
+        return []
+    with _index(settings) as index:
+        return index.execute(query, parameters).fetchall()
+
+
+@contextmanager
+def _writing(settings: Settings) -> Iterator[sqlite3.Connection]:
+    """Open a transaction that no other writer is in."""
+    with _index(settings) as index:
+        index.execute("BEGIN IMMEDIATE")
+        yield index
+        index.execute("COMMIT")
+
+
+@contextmanager
+def _index(settings: Settings) -> Iterator[sqlite3.Connection]:
+    path = index_path(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCKED_WITHIN, isolation_level=None)) as connection:
+            if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
+                connection.executescript(SCHEMA)
+            yield connection
+    except sqlite3.DatabaseError as error:
+        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
+        if is_damaged:
+            for each in (path, path.with_name(f"{path.name}-journal")):
+                each.unlink(missing_ok=True)
+        raise PlanIndexUnavailable(path, str(error), is_damaged=is_damaged) from error

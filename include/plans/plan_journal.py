@@ -10,12 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,32 +26,29 @@ from include.errors import Terminal, Transient
 from include.host.process_place import process_label
 from include.paths import plan_path
 from include.plans.comparison import Comparison, comparison_from_json
-from include.plans.plan import OPEN, Event, Plan, PlanRecord, Prediction, validate_stage
-from include.plans.plan_index import (
-    INDEX,
-    Entry,
-    add_plan,
-    build_index,
-    index_path,
-    maybe_open,
-    plan_of,
-    remove_closed,
-)
+from include.plans.plan import PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.plans.plan_index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
 from include.plans.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0
 FAILURE = "failure.txt"
-PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
+READ_BEFORE = 1000
+"""Number of plans that a process remembers."""
+SUGGESTED = 10
+"""Number of plans that PlanUnknown names."""
 
 
 class PlanUnknown(Terminal):
-    """No plan has this id; `known` are the ids of all plans."""
+    """No plan has this id; `newest` are ids of the newest plans."""
 
-    def __init__(self, plan: str, known: list[str]) -> None:
-        super().__init__(f"plan {plan!r} is unknown", f"known: {', '.join(known) or 'none yet'}")
-        self.plan, self.known = plan, known
+    def __init__(self, plan: str, newest: list[str]) -> None:
+        known = (
+            f"the newest: {', '.join(newest)}; headrace plan list shows more" if newest else "there are no plans yet"
+        )
+        super().__init__(f"plan {plan!r} is unknown", known)
+        self.plan, self.newest = plan, newest
 
 
 @dataclass(frozen=True)
@@ -81,23 +78,11 @@ class PlanBusy(Transient):
         self.plan = plan
 
 
-def plan_ids(settings: Settings) -> list[str]:
-    """Return the ids of all plans, oldest first within a kind and dataset; folders with other names are left out."""
-    found = (path.parent.name for path in _plans_folder(settings).glob("*/plan.json"))
-    ids = filter(PLAN_ID.fullmatch, found)
-    return sorted(ids, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
-
-
-def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
-    """Return an id that no plan has: `release-flights-3`."""
-    taken = [int(name.rpartition("-")[2]) for name in plan_ids(settings) if name.startswith(f"{kind}-{dataset}-")]
-    return f"{kind}-{dataset}-{max(taken, default=0) + 1}"
-
-
 def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
     """Write a new plan; return it as recorded."""
-    _ensure_index(settings)
-    add_plan(settings, Entry(plan.id, is_open=True, origin=plan.origin))
+    # The folder first: an entry without one is dropped.
+    _folder(settings, plan.id).mkdir(parents=True, exist_ok=True)
+    enter(settings, entry_of(PlanRecord(plan, ())))
     write_atomically(_folder(settings, plan.id) / "plan.json", json.dumps(asdict(plan), indent=1, default=_plain))
     return load_plan(settings, plan.id)
 
@@ -105,91 +90,41 @@ def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
 def load_plan(settings: Settings, plan: str) -> PlanRecord:
     """Return a plan and its events. Raises PlanUnknown, PlanUnreadable."""
     folder = _folder(settings, plan)
-    if not _is_written(settings, plan):
-        raise PlanUnknown(plan, plan_ids(settings))
+    if not is_written(settings, plan):
+        raise PlanUnknown(plan, newest_ids(settings, SUGGESTED))
     try:
-        state = [_state_of(folder / name) for name in ("plan.json", "events.jsonl")]
-        if (read := _read_before.get(folder)) is None or read[0] != state:
-            record = PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
-            read = _read_before[folder] = (state, record)
-        return read[1]
+        state = (_state_of(folder / name) for name in ("plan.json", "events.jsonl"))
+        return _read_folder(folder, *state)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise PlanUnreadable(UnreadablePlan(folder, f"{type(error).__name__}: {str(error)[:200]}")) from error
 
 
-def all_plans(settings: Settings) -> list[PlanRecord]:
-    """Return every plan that can be read; `unreadable_plans` returns the others."""
-    return [found for found in _load_all(settings) if isinstance(found, PlanRecord)]
-
-
-def unreadable_plans(settings: Settings) -> list[UnreadablePlan]:
-    """Return the folders that are not plans, and the plans whose files are damaged."""
-    folders = (p for p in _plans_folder(settings).glob("*") if p.is_dir() and not p.name.startswith(INDEX))
-    strays = [folder for folder in folders if not PLAN_ID.fullmatch(folder.name)]
-    damaged = [found for found in _load_all(settings) if isinstance(found, UnreadablePlan)]
-    return [*(UnreadablePlan(path, "its name is not a plan's id") for path in sorted(strays)), *damaged]
-
-
-def _load_all(settings: Settings) -> Iterator[PlanRecord | UnreadablePlan]:
-    for name in plan_ids(settings):
-        try:
-            yield load_plan(settings, name)
-        except PlanUnreadable as error:
-            yield error.found
-
-
-def open_plans(settings: Settings) -> list[PlanRecord]:
-    """Return every open plan that can be read, without reading the others."""
-    _ensure_index(settings)
-    records = [_load_listed(settings, plan) for plan in sorted(maybe_open(settings))]
-    return [record for record in records if record is not None and record.is_open]
-
-
-def find_plan(settings: Settings, origin: str) -> PlanRecord | None:
-    """Return the plan of an Airflow run, None when there is none or `origin` is empty. Reads only this plan."""
-    if not origin:
-        return None
-    _ensure_index(settings)
-    plan = plan_of(settings, origin)
-    record = None if plan is None else _load_listed(settings, plan)
-    return record if record is not None and record.plan.origin == origin else None
-
-
-def _load_listed(settings: Settings, plan: str) -> PlanRecord | None:
-    """Return a plan of the index, None when it is gone or unreadable."""
-    try:
-        return load_plan(settings, plan) if _is_written(settings, plan) else None
-    except (PlanUnknown, PlanUnreadable):
-        return None
-
-
-def _ensure_index(settings: Settings) -> None:
-    if not index_path(settings).is_dir():
-        build_index(settings, map(_entry, _load_all(settings)))
-
-
-def _entry(found: PlanRecord | UnreadablePlan) -> Entry:
-    """Return a plan's entry; a damaged plan may be open once it is restored."""
-    if isinstance(found, UnreadablePlan):
-        return Entry(found.path.name, is_open=True, origin="")
-    return Entry(found.plan.id, found.is_open, found.plan.origin)
-
-
 def record_result(settings: Settings, plan: str, result: StageResult, by: str) -> PlanRecord:
     """Append a completed stage to the plan's events. Raises StageRefused when it may not follow."""
-    validate_stage(load_plan(settings, plan), result.stage)
-    event = {"stage": result.stage, "at": datetime.now(UTC).isoformat(), "by": by, "result": result_json(result)}
-    path = _folder(settings, plan) / "events.jsonl"
+    before = load_plan(settings, plan)
+    validate_stage(before, result.stage)
+    event = Event(datetime.now(UTC), by, result)
+    entry = entry_of(replace(before, events=[*before.events, event]))
+    enter_ahead(settings, entry_of(before), entry)
+    _append(_folder(settings, plan) / "events.jsonl", event)
+    # The stage is recorded: an entry that says more than it does is none of its errors.
+    with suppress(PlanIndexUnavailable):
+        enter(settings, entry)
+    (_folder(settings, plan) / FAILURE).unlink(missing_ok=True)
+    return load_plan(settings, plan)
+
+
+def _append(path: Path, event: Event) -> None:
     stored = path.read_bytes() if path.exists() else b""
     with path.open("ab") as file:
         file.truncate(stored.rfind(b"\n") + 1)
-        file.write(json.dumps(event).encode() + b"\n")
+        file.write(json.dumps(_event_json(event)).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if result.stage not in OPEN:
-        remove_closed(settings, plan)
-    (path.parent / FAILURE).unlink(missing_ok=True)
-    return load_plan(settings, plan)
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    return {"stage": event.stage, "at": event.at.isoformat(), "by": event.by, "result": result_json(event.result)}
 
 
 def record_failure(settings: Settings, plan: str, why: str) -> None:
@@ -217,11 +152,8 @@ def load_comparison(settings: Settings, plan: str) -> Comparison | None:
 
 def record_json(record: PlanRecord) -> dict[str, Any]:
     """Return a plan and its events as JSON values."""
-    events = [
-        {"stage": e.stage, "at": e.at.isoformat(), "by": e.by, "result": result_json(e.result)} for e in record.events
-    ]
     plan = json.loads(json.dumps(asdict(record.plan), default=_plain))
-    return {**plan, "stage": record.stage, "events": events}
+    return {**plan, "stage": record.stage, "events": [_event_json(event) for event in record.events]}
 
 
 @contextmanager
@@ -277,7 +209,8 @@ def _folder(settings: Settings, plan: str) -> Path:
     return plan_path(settings, plan)
 
 
-def _is_written(settings: Settings, plan: str) -> bool:
+def is_written(settings: Settings, plan: str) -> bool:
+    """Return whether a plan was written."""
     return PLAN_ID.fullmatch(plan) is not None and (_folder(settings, plan) / "plan.json").is_file()
 
 
@@ -285,8 +218,10 @@ def _plans_folder(settings: Settings) -> Path:
     return plan_path(settings, "any").parent
 
 
-_read_before: dict[Path, tuple[list[tuple[int, int]], PlanRecord]] = {}
-"""Plans that this process has read, with the state that their files had: parsing takes a millisecond for each."""
+@lru_cache(maxsize=READ_BEFORE)
+def _read_folder(folder: Path, *_: tuple[int, int]) -> PlanRecord:
+    """Return a plan and its events; parsing takes a millisecond, so it is not repeated while the files are the same."""
+    return PlanRecord(_read_plan(folder / "plan.json"), list(_read_events(folder / "events.jsonl")))
 
 
 def _state_of(path: Path) -> tuple[int, int]:

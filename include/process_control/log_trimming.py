@@ -19,7 +19,7 @@ from include.catalog.derived_dataset import release_retention
 from include.catalog.pipeline import Retention
 from include.errors import HeadraceError
 from include.paths import airflow_path, log_path, warehouse
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.reading.publication import read_publication
 from include.settings import Settings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from include.plans.ended_plans import delete_moved, move_ended
-from include.plans.plan_journal import load_plan, plan_ids
+from include.plans.plan_lookup import plan_ids_of_data, written_plan
 from include.reading.publication import NothingPublished
 from include.settings import Settings
 from spark_jobs.engine.log_lines import log_line
@@ -47,13 +47,13 @@ class AutomaticRemoval:
         if not self._is_deleting:
             if self.clock() < self.next_look:
                 return False
-            self._unread = self._unread or plan_ids(settings)
+            self._unread = self._unread or plan_ids_of_data(settings, dataset)
             while self._unread:
-                load_plan(settings, self._unread.pop())
+                written_plan(settings, self._unread.pop())
                 if self._unread and time.monotonic() >= end:
                     return True
             self.next_look = self.clock() + LOOK_EVERY
-            # All plans have just been read, so this is short.
+            # These plans have just been read, so this is short.
             for each in move_ended(settings, dataset, datetime.now(UTC), within=0):
                 why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"
                 log_line(f"removed {each.path}: {each.bytes:,} bytes, {why}")

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from include.clients.delta_log import commits_following
-from include.plans.plan_journal import open_plans
+from include.plans.plan_lookup import open_plans
 from include.settings import Settings
 from include.sql_quoting import sql_identifier
 from spark_jobs.engine.compaction_groups import partition_of

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from include.paths import plan_path
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import all_plans
+from include.plans.plan_lookup import newest_plans
 from include.reading.publication import Publication, read_publication, tables_of
 from include.settings import CLONE, Settings
 from include.state.process_states import AIRFLOW, stream_name
@@ -81,12 +81,12 @@ class Stack:
 
     def plans(self, origin: str) -> list[PlanRecord]:
         """Return the plans with this origin."""
-        return [record for record in all_plans(self.settings) if record.plan.origin == origin]
+        return [record for record in newest_plans(self.settings).plans if record.plan.origin == origin]
 
     def plan_files(self) -> set[str]:
         """Every file of every plan."""
         folder = plan_path(self.settings, "none").parent
-        return {str(path.relative_to(folder)) for path in folder.glob("*/*") if path.name != "lock"}
+        return {str(path.relative_to(folder)) for path in folder.glob("[!.]*/*") if path.name != "lock"}
 
     def stream_pid(self) -> int | None:
         """The stream's process, None when there is none."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.plans.plan import RELEASE, RELEASES, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import next_plan_id, record_result, save_plan
+from include.plans.plan_journal import record_result, save_plan
+from include.plans.plan_lookup import next_plan_id
 from include.plans.stage_results import (
     Applied,
     Approved,

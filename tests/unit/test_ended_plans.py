@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from plan_samples import NOON, TO_APPLIED, plan_at, publication
+from plan_samples import NOON, TO_APPLIED, plan_at, publication, result_of
 from sqlalchemy import select
 
 from include.catalog.dataset import released_dataset, snapshot_dataset
@@ -23,10 +24,12 @@ from include.ledger.ledger_writer import open_writer
 from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path, snapshots_path
 from include.plans import ended_plans
 from include.plans.ended_plans import delete_moved, ended_data, move_ended, remove_ended
-from include.plans.plan import BACKFILL
-from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan
+from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
+from include.plans.plan_index import index_path
+from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan, record_result
+from include.plans.plan_lookup import plan_ids_of_data
 from include.plans.stage_results import Stage
-from include.reading.publication import publish
+from include.reading.publication import NothingPublished, publish
 from include.settings import Settings
 from include.state.file_locks import take_lock
 from include.state.release_files import active_releases_file
@@ -114,6 +117,56 @@ def test_nothing_is_removed_while_a_plan_cannot_be_read(settings: Settings) -> N
     (plan_path(settings, plan_at(settings).plan.id) / "plan.json").write_text("{")
     with pytest.raises(PlanUnreadable, match="release-flights-2"):
         removable(settings)
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+@pytest.mark.parametrize(("kind", "dataset"), [(BACKFILL, "weather"), (DERIVED_RELEASE, "flights-by-day")])
+def test_damaged_plan_of_another_dataset_blocks_no_removal(
+    settings: Settings, kind: str, dataset: str, is_indexed: bool
+) -> None:
+    plan_at(settings, *CANCELLED)
+    damaged = plan_path(settings, plan_at(settings, kind=kind, dataset=dataset).plan.id)
+    (damaged / "plan.json").write_text("{")
+    if not is_indexed:
+        shutil.rmtree(index_path(settings).parent)
+    assert removable(settings) == ["warehouse/flights/bbb"]
+    with pytest.raises(PlanUnreadable, match=f"{damaged}(.|\n)*mv"):
+        ended_data(settings, dataset, LATER)
+    shutil.move(damaged, settings.state)
+    with pytest.raises(NothingPublished):
+        ended_data(settings, dataset, LATER)
+
+
+def test_damaged_plan_that_names_no_known_kind_blocks_every_removal(settings: Settings) -> None:
+    plan_at(settings, *CANCELLED)
+    (folder := plan_path(settings, "rename-flights-1")).mkdir()
+    assert removable(settings) == ["warehouse/flights/bbb"], "nothing was planned"
+    (folder / "plan.json").write_text("{")
+    with pytest.raises(PlanUnreadable, match="rename-flights-1"):
+        removable(settings)
+
+
+def test_plan_that_left_nothing_is_not_read_again(settings: Settings) -> None:
+    plans = [plan_at(settings, *CANCELLED).plan.id, plan_at(settings, *RETIRED, kind=RELEASE).plan.id]
+    remove_ended(settings, "flights", datetime.now(UTC))
+    assert plan_ids_of_data(settings, "flights") == plans, "the retention has not passed"
+    written(snapshots_path(settings, "flights") / "bbb" / "pipeline.yaml")
+    plan_at(settings, *TO_APPLIED, base="bbb", release="ccc")
+    remove_ended(settings, "flights", LATER)
+    assert plan_ids_of_data(settings, "flights") == [plans[0], "release-flights-3"], "bbb is needed"
+    record_result(settings, "release-flights-3", result_of(Stage.RETIRED, releases=["bbb"]), "ann")
+    remove_ended(settings, "flights", LATER)
+    assert plan_ids_of_data(settings, "flights") == []
+
+
+def test_rows_of_a_slice_that_is_rolled_back_later_are_removed(settings: Settings) -> None:
+    record = plan_at(settings, *TO_APPLIED, kind=BACKFILL)
+    rows = written(patch_path(settings, "flights", "aaa", record.plan.id) / "after" / "part.parquet")
+    assert plan_ids_of_data(settings, "flights") == []
+    record_result(settings, record.plan.id, result_of(Stage.ROLLED_BACK), "ann")
+    remove_ended(settings, "flights", LATER)
+    assert not rows.exists()
+    assert plan_ids_of_data(settings, "flights") == []
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ from include.lineage_events.event_delivery import receiver
 from include.lineage_events.event_follower import EventFollower
 from include.lineage_events.plan_feed import FOLLOWED
 from include.paths import gold_path, silver_path, warehouse
+from include.plans import plan_journal
 from include.plans.plan import BACKFILL, RELEASE, REPLAY
+from include.plans.plan_index import index_path
 from include.plans.plan_journal import record_failure, save_plan
 from include.plans.stage_results import Stage
 from include.quality.validation_history import StoredValidation, store_validation
@@ -169,6 +171,35 @@ def test_plans_that_began_and_ended_between_two_looks_are_sent(site: FollowedSit
     site.look()
     assert len(site.http.run_ids("flights.backfill")) == 2
     assert len(site.http.run_ids("flights.rollback")) == 2
+
+
+def test_plan_that_has_a_folder_and_no_file_during_a_look_is_followed_later(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of plans changed only before the look, so the plan was never listed again."""
+    saved(site, BACKFILL)
+    follower = EventFollower(site.settings, receiver(site.settings), site.lines.append)
+    write, looks = plan_journal.write_atomically, []
+
+    def look_before_it_is_written(path: Path, content: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        looks.append(follower.look())
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan_journal, "write_atomically", look_before_it_is_written)
+        saved(site, REPLAY)
+    assert [*looks, follower.look(), follower.look()] == [1, 1, 0]
+
+
+def test_plans_are_followed_when_their_index_is_built_again(site: FollowedSite) -> None:
+    follower = EventFollower(site.settings, receiver(site.settings), site.lines.append)
+    for _ in range(3):
+        saved(site, BACKFILL)
+    assert follower.look() == 3
+    shutil.rmtree(index_path(site.settings).parent)
+    saved(site, BACKFILL)
+    assert [follower.look(), follower.look()] == [1, 0]
 
 
 def test_plans_of_before_the_first_look_are_left_out_unless_open(settings: Settings) -> None:

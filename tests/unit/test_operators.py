@@ -38,7 +38,8 @@ from include.planning.replay_plan import ReplayParameters
 from include.planning.slice_plan import RangeEmpty
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
-from include.plans.plan_journal import find_plan, load_plan, plan_ids, save_comparison
+from include.plans.plan_journal import load_plan, save_comparison
+from include.plans.plan_lookup import find_plan, newest_plans
 from include.plans.stage_results import Stage
 from include.quality import published_quality
 from include.quality.published_quality import PublishedChecks
@@ -138,13 +139,13 @@ def test_dry_run_stores_no_plan_and_ignores_open_ones(own_settings: Settings, mo
     monkeypatch.setattr(replay_plan, "refuse_not_ingested", lambda *_: None)
     monkeypatch.setattr(slice_plan, "_predicted", lambda *_: Prediction(1, 2, 3, 4, 5.0, 6.0))
     view.reference.return_value = None
-    before = plan_ids(own_settings)
+    before = newest_plans(own_settings)
     dry_run, operator = context(FORM | {"dry_run": True}), PlanReplay(task_id="plan", dataset="flights")
     for _ in range(2):
         with pytest.raises(AirflowException) as skipped:
             operator.execute(dry_run)
         assert type(skipped.value).__name__ == "DownstreamTasksSkipped"
-        assert plan_ids(own_settings) == before
+        assert newest_plans(own_settings) == before
     assert dry_run["ti"].pushed["return_value"]["plan"] == "dry-run"
     with pytest.raises(AirflowFailException, match="replay-flights-1"):
         operator.execute(context(FORM))
@@ -352,11 +353,8 @@ def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
         return advanced(settings, record, Stage.ROLLED_BACK, by=by)
 
     monkeypatch.setattr(plan_stages, "roll_back", roll_back)
-    monkeypatch.setattr(
-        plan_stages,
-        "confirm",
-        lambda settings, record: Confirmation(record.plan.id, "rolled_back", "aaa", 3, "rolled back"),
-    )
+    facts = ("rolled_back", "aaa", 3, "rolled back")
+    monkeypatch.setattr(plan_stages, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
         assert operator.execute(context({"plan": ""}))["plan"] == last.plan.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from plan_samples import plan_at, result_of, sample_plan
@@ -13,20 +14,11 @@ from typer.testing import CliRunner
 from include.catalog.history_slice import KAFKA, Slice, Span
 from include.cli import main
 from include.paths import plan_path
-from include.plans import plan_journal
+from include.plans import plan_journal, plan_lookup
 from include.plans.plan import OPEN, TRANSITIONS
 from include.plans.plan_index import index_path
-from include.plans.plan_journal import (
-    PlanUnreadable,
-    all_plans,
-    find_plan,
-    load_plan,
-    next_plan_id,
-    open_plans,
-    record_result,
-    save_plan,
-    unreadable_plans,
-)
+from include.plans.plan_journal import PlanUnreadable, load_plan, record_result, save_plan
+from include.plans.plan_lookup import find_plan, newest_plans, next_plan_id, open_plans
 from include.plans.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
 from include.settings import Settings
 
@@ -119,8 +111,8 @@ def test_unreadable_folder_is_skipped_and_listed_with_its_path(
 ) -> None:
     good = plan_at(settings, Stage.BUILT)
     folder = write_folder(settings, name, plan, events)
-    assert all_plans(settings) == [good]
-    assert [found.path for found in unreadable_plans(settings)] == [folder]
+    assert newest_plans(settings).plans == [good]
+    assert [found.path for found in newest_plans(settings).unreadable] == [folder]
     assert next_plan_id(settings, "release", "flights") not in (name, good.plan.id)
     monkeypatch.setattr("include.cli.plan_command.load_settings", lambda: settings)
     listed = CliRunner().invoke(main.app, ["plan", "list"])
@@ -138,7 +130,7 @@ def test_open_plans_and_a_plan_of_a_run_are_found_without_reading_closed_plans(
     opened = plan_at(settings, Stage.BUILT, origin="release__flights/manual__1")
     reads: list[str] = []
     load = plan_journal.load_plan
-    monkeypatch.setattr(plan_journal, "load_plan", lambda known, plan: reads.append(plan) or load(known, plan))
+    monkeypatch.setattr(plan_lookup, "load_plan", lambda known, plan: reads.append(plan) or load(known, plan))
     for _ in range(2):
         for number in range(10):
             plan_at(settings, Stage.CANCELLED, origin=f"other__flights/{len(reads)}-{number}")
@@ -156,12 +148,12 @@ def test_missing_index_of_plans_is_built_from_the_journals(settings: Settings) -
     path = plan_path(settings, damaged.plan.id) / "plan.json"
     text = path.read_text()
     path.write_text("{")
-    shutil.rmtree(index_path(settings))
+    shutil.rmtree(index_path(settings).parent)
     assert open_plans(settings) == [opened]
     assert find_plan(settings, opened.plan.origin) == opened
     path.write_text(text)
     assert open_plans(settings) == [opened, damaged], "a restored plan is open again"
-    assert unreadable_plans(settings) == []
+    assert newest_plans(settings).unreadable == []
 
 
 def test_plan_closed_by_a_command_that_was_killed_is_not_open(
@@ -169,10 +161,13 @@ def test_plan_closed_by_a_command_that_was_killed_is_not_open(
 ) -> None:
     plan = save_plan(settings, sample_plan(settings)).plan.id
     with monkeypatch.context() as killed:
-        killed.setattr(plan_journal, "remove_closed", lambda *_: None)
+        killed.setattr(plan_journal, "enter", lambda *_: None)
         record_result(settings, plan, result_of(Stage.CANCELLED), "ann")
     assert open_plans(settings) == []
-    (index_path(settings) / "open" / next_plan_id(settings, "release", "flights")).touch()
+    with monkeypatch.context() as killed:
+        killed.setattr(plan_journal, "write_atomically", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            save_plan(settings, sample_plan(settings))
     assert open_plans(settings) == [], "a plan that was listed and never written"
 
 

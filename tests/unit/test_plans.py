@@ -36,15 +36,8 @@ from include.plans.plan import (
     Prediction,
     StageRefused,
 )
-from include.plans.plan_journal import (
-    PlanBusy,
-    PlanUnknown,
-    all_plans,
-    load_plan,
-    next_plan_id,
-    plan_lock,
-    save_plan,
-)
+from include.plans.plan_journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
+from include.plans.plan_lookup import newest_plans, next_plan_id
 from include.plans.stage_results import ReleaseBuilt, Retired, Stage
 from include.reading.decision_log import DISCARD, Decision, append_decisions, decided_records
 from include.reading.publication import Publication, publish
@@ -83,7 +76,7 @@ def test_plan_is_read_back_as_saved(settings: Settings) -> None:
     found = load_plan(settings, wanted.id)
     assert (found.plan, found.stage, list(found.events)) == (wanted, Stage.PLANNED, [])
     assert [plan(settings).id for _ in range(1)] == ["release-flights-2"]
-    assert [record.plan.id for record in all_plans(settings)] == ["release-flights-1"]
+    assert [record.plan.id for record in newest_plans(settings).plans] == ["release-flights-1"]
 
 
 def test_only_declared_stage_transitions_are_accepted(settings: Settings) -> None:
