@@ -45,7 +45,7 @@ from include.audit.silver_findings import (
     split_findings,
 )
 from include.catalog.dataset import Dataset
-from include.catalog.gold_refresh import HOLDS, Held, held_of
+from include.catalog.gold_refresh import REFRESH_KEY, RefreshState, read_refresh_state
 from include.catalog.payload_format import JSON
 from include.catalog.pipeline import Gold, refresh_interval
 from include.clients.delta_log import newest_metadata
@@ -289,38 +289,38 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         # The check of the table before may have replaced the view.
         database.execute("drop view if exists published")
         database.register("published", audited.tables.arrow(name))
-        held = _held(audited.tables, name)
-        with _held_silver(database, audited.tables.arrow(silver), gold, held):
-            check, wrong = gold_check(database, gold, held, first)
+        refreshed = _refresh_state(audited.tables, name)
+        with _refreshed_silver(database, audited.tables.arrow(silver), gold, refreshed):
+            check, wrong = gold_check(database, gold, refreshed, first)
         if isinstance(check, GoldCheck):
-            behind = refresh_interval(gold) is not None and held.batch < audited.tables.table(silver).batch
-            audited.gold.append(replace(check, batch=held.batch if behind else None))
+            behind = refresh_interval(gold) is not None and refreshed.batch < audited.tables.table(silver).batch
+            audited.gold.append(replace(check, batch=refreshed.batch if behind else None))
         else:
             audited.unchecked[name] = check
-        return [*wrong, *_batch_findings(audited.tables.table(name), gold, held)]
+        return [*wrong, *_batch_findings(audited.tables.table(name), gold, refreshed)]
 
     audited.check(name, [silver, name], findings)
 
 
-def _batch_findings(table: PublishedTable, gold: Gold, held: Held) -> Iterator[Finding]:
-    if refresh_interval(gold) is not None and held.batch != table.batch:
-        detail = f"is published as of batch {table.batch}, and its commit says {held.batch}"
+def _batch_findings(table: PublishedTable, gold: Gold, refreshed: RefreshState) -> Iterator[Finding]:
+    if refresh_interval(gold) is not None and refreshed.batch != table.batch:
+        detail = f"is published as of batch {table.batch}, and its commit says {refreshed.batch}"
         yield Finding(FindingKind.different, table.name, 0, detail)
 
 
-def _held(tables: PinnedTables, name: str) -> Held:
-    """Return what a table holds, by its own commits: a publication could say less than it has."""
+def _refresh_state(tables: PinnedTables, name: str) -> RefreshState:
+    """Return how far a table is refreshed, by its own commits: a publication could say less than it has."""
     table = tables.table(name)
-    return held_of(newest_metadata(table.path, table.version, HOLDS))
+    return read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
 
 
 @contextmanager
-def _held_silver(database: Any, silver: Any, gold: Gold, held: Held) -> Iterator[None]:
-    """Let the view `silver` have only the batches that a table with an interval holds."""
+def _refreshed_silver(database: Any, silver: Any, gold: Gold, refreshed: RefreshState) -> Iterator[None]:
+    """Limit the view `silver` to the batches up to the last refresh of a table with an interval."""
     if refresh_interval(gold) is None:
         yield
         return
-    database.register("silver", silver.filter(pc.field("_batch_id") <= held.batch))
+    database.register("silver", silver.filter(pc.field("_batch_id") <= refreshed.batch))
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
-from include.catalog.gold_refresh import Held, closing
+from include.catalog.gold_refresh import RefreshState, closing
 from include.catalog.measures import Measure, measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
@@ -106,18 +106,18 @@ def unchecked_error(dataset: str, unchecked: UncheckedTable) -> Terminal:
 
 
 def gold_check(
-    database: Any, gold: Gold, held: Held | None = None, first: int = 0
+    database: Any, gold: Gold, refreshed: RefreshState | None = None, first: int = 0
 ) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
-    `database` is a DuckDB connection in UTC. Of a table on close the closed rows are expected, by what is `held`. Only
-    declared columns are compared; grains with records of batches before `first`, which have expired, are not. Returns
-    UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
+    `database` is a DuckDB connection in UTC. Of a table on close the rows that are closed at `refreshed` are
+    expected. Only declared columns are compared; grains with records of batches before `first`, which have expired, are
+    not. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
     try:
-        recomputed = f"select * from ({recompute_sql(gold, silver)}) where {_expected(gold, held)}"
+        recomputed = f"select * from ({recompute_sql(gold, silver)}) where {_expected(gold, refreshed)}"
         database.execute(f"create or replace temp table recomputed as {recomputed}")
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
@@ -151,10 +151,10 @@ def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
     return before - _number(database, "select count(*) from published")
 
 
-def _expected(gold: Gold, held: Held | None) -> str:
+def _expected(gold: Gold, refreshed: RefreshState | None) -> str:
     """Return the condition of the rows that a table has by its refresh."""
     timed = timed_by(gold)
-    return closing(timed, held.watermark).sql if held and timed and closes(gold) else "true"
+    return closing(timed, refreshed.watermark).sql if refreshed and timed and closes(gold) else "true"
 
 
 def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]]]:

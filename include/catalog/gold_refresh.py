@@ -1,4 +1,4 @@
-"""When a gold table is brought up to date: `refresh` of `pipeline.yaml`, and what a table holds because of it.
+"""When a gold table is brought up to date: `refresh` of `pipeline.yaml`, and how far a table is refreshed.
 
 `every_run`: each run merges its rows. `every 1 minute`: the rows of several runs are merged at once, after the
 interval. `on_close`: a window or session appears when the watermark has passed it, and changes when late rows come.
@@ -21,8 +21,8 @@ from include.sql_quoting import sql_identifier
 
 EVERY_RUN, ON_CLOSE = "every_run", "on_close"
 INTERVAL = re.compile(r"every +(.+)")
-HOLDS = "holds"
-"""The key of a commit's metadata that says what the table holds."""
+REFRESH_KEY = "holds"
+"""The key of a commit's metadata under which the state of the refresh is stored."""
 
 
 def parsed_refresh(value: Any) -> Any:
@@ -42,12 +42,12 @@ Refresh = Annotated[str | timedelta, BeforeValidator(parsed_refresh)]
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a table with a `refresh` holds: rows of silver of batches up to `batch`, -1 for none.
+class RefreshState:
+    """How far a table with a `refresh` is refreshed: with rows of silver of batches up to `batch`, -1 for none.
 
-    With an interval `at` is the time of the last refresh, in seconds since 1970. With `on_close` it holds what
-    `watermark` has passed, and `event_times` are the greatest event times by partition that the watermark comes from;
-    no row of a session that is open is before `since`, None when that is not known.
+    With an interval `at` is the time of the last refresh, in seconds since 1970. With `on_close` the table has the
+    rows that `watermark` has passed; `event_times` are the greatest event times by partition, from which the watermark
+    is computed; no row of an open session is before `since`, None when that is not known.
     """
 
     batch: int = -1
@@ -64,12 +64,12 @@ class Held:
         return {"batch": self.batch, "at": self.at, **known, **({"event_times": times} if times else {})}
 
 
-def held_of(metadata: Mapping[str, Any]) -> Held:
-    """Return what a commit's metadata says that the table holds; nothing when it does not say."""
-    found = metadata.get(HOLDS, {})
+def read_refresh_state(metadata: Mapping[str, Any]) -> RefreshState:
+    """Return the state that a commit's metadata stores; that of an empty table when it stores none."""
+    found = metadata.get(REFRESH_KEY, {})
     times = {partition: datetime.fromisoformat(text) for partition, text in found.get("event_times", {}).items()}
     moments = {name: datetime.fromisoformat(found[name]) for name in ("watermark", "since") if name in found}
-    return Held(int(found.get("batch", -1)), float(found.get("at", 0)), event_times=times, **moments)
+    return RefreshState(int(found.get("batch", -1)), float(found.get("at", 0)), event_times=times, **moments)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.gold_refresh import HOLDS, Closing, closing, held_of
+from include.catalog.gold_refresh import REFRESH_KEY, Closing, closing, read_refresh_state
 from include.catalog.pipeline import closes, timed_by
 from include.clients.delta_log import newest_metadata
 from include.paths import patch_path
@@ -43,8 +43,8 @@ def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> d
     for gold in dataset.pipeline.gold:
         table, timed = tables.get(f"gold.{gold.name}"), timed_by(gold)
         if closes(gold) and table is not None and timed is not None:
-            held = held_of(newest_metadata(table.path, table.version, HOLDS))
-            found[table.name] = closing(timed, held.watermark)
+            refreshed = read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
+            found[table.name] = closing(timed, refreshed.watermark)
     return found
 
 

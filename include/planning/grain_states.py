@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from include.catalog.dataset import released_dataset
-from include.catalog.gold_refresh import HOLDS, held_of
+from include.catalog.gold_refresh import REFRESH_KEY, read_refresh_state
 from include.catalog.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
 from include.catalog.watermark import Watermark, watermarks
 from include.catalog.window_sql import begin_sql, end_sql
@@ -112,9 +112,9 @@ def row_states(settings: Settings, dataset: str, table: str) -> Any:
 
 
 def refreshes(table: PublishedTable) -> list[int]:
-    """Return the batches that a table with an interval held after each refresh, ascending."""
+    """Return the last batch of each refresh of a table with an interval, ascending."""
     commits = (commit.metadata or {} for commit in commits_descending(table.path, table.version))
-    return sorted({held_of(metadata).batch for metadata in commits if HOLDS in metadata} - {-1})
+    return sorted({read_refresh_state(metadata).batch for metadata in commits if REFRESH_KEY in metadata} - {-1})
 
 
 def as_refreshed(known: Sequence[Watermark], batches: Sequence[int]) -> list[Watermark]:

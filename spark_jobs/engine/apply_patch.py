@@ -26,7 +26,7 @@ from spark_jobs.layers.bronze_layer import fill_gaps
 from spark_jobs.layers.expired_rows import kept_from
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
-from spark_jobs.layers.gold_update import GoldUpdate, held_by
+from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_tables import MONTH_IN_SQL
@@ -232,7 +232,7 @@ def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str,
     metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
     if target.gold.refresh != EVERY_RUN:
         # A row of the patch may have moved the beginning of an open session.
-        metadata |= GoldUpdate(holds=replace(held_by(target), since=None)).metadata
+        metadata |= GoldUpdate(refreshed=replace(refresh_state(target), since=None)).metadata
     table.commit(facts["app_id"], patch.way, metadata, added, old)
 
 

@@ -1,7 +1,7 @@
 """Gold tables with an interval (`refresh: every 1 minute`), brought up to date between two runs (layers/adr-0011).
 
 Reads: the release's silver. Writes: gold tables that are behind, one commit each, which belongs to no run.
-After a crash: the commits say what each table holds; the rest is merged by the next refresh or run.
+After a crash: each table's commits say how far it is refreshed; the rest is merged by the next refresh or run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from include.catalog.pipeline import refresh_interval
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import refresh_gold
-from spark_jobs.layers.gold_update import held_by, is_due
+from spark_jobs.layers.gold_update import is_due, refresh_state
 from spark_jobs.layers.release_tables import Release
 
 
@@ -25,8 +25,8 @@ def refresh_due(release: Release, epoch: int, now: float) -> bool:
     """Bring tables up to date whose interval is over at `now` (seconds since 1970); return whether there was one."""
     last, done = refined_batch(release), False
     for target in interval_tables(release):
-        held, interval = held_by(target), refresh_interval(target.gold)
-        if held.batch < last and interval is not None and is_due(held, interval, now):
+        refreshed, interval = refresh_state(target), refresh_interval(target.gold)
+        if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
             refresh_gold(target, release.writer, last, epoch, now)
             done = True
     return done
@@ -37,11 +37,11 @@ def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now:
     last = refined_batch(release)
     for target in interval_tables(release):
         upto = min(last, batches.get(target.table.spec.name, last))
-        if held_by(target).batch < upto:
+        if refresh_state(target).batch < upto:
             refresh_gold(target, release.writer, upto, epoch, now)
 
 
 def is_ahead(release: Release, batches: Mapping[str, int]) -> bool:
-    """Whether a table already holds more than these batches."""
+    """Whether a table is already refreshed beyond these batches."""
     names = {target.table.spec.name: target for target in interval_tables(release)}
-    return any(held_by(names[name]).batch > batch for name, batch in batches.items() if name in names)
+    return any(refresh_state(names[name]).batch > batch for name, batch in batches.items() if name in names)

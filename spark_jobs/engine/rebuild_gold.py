@@ -18,7 +18,7 @@ from include.record_coordinates import PLACE
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
-from spark_jobs.layers.gold_update import held_by, held_rows, held_silver
+from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.row_provenance import with_grains_replaced
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -62,7 +62,7 @@ class GrainsExpired(Terminal):
 def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
-    Only from the rows that the table holds by its `refresh`. `silver` and the target are pinned at `batch`; the slice's
+    Only from rows up to the table's last refresh. `silver` and the target are pinned at `batch`; the slice's
     silver is in `folder`. `complete`: the first batch of which silver has all rows. Returns how many grains differ.
     Raises GrainsExpired.
     """
@@ -74,9 +74,9 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     places = rows["before"].select(*PLACE).unionByName(rows["after"].select(*PLACE)).distinct()
     outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, list(PLACE), "left_anti")
     shown = visible(table.spec.data_schema)
-    held = held_by(target)
-    whole = held_silver(gold, held, outside.unionByName(rows["after"]))
-    fresh = held_rows(gold, held, rows_of_grains(gold, whole, grains, batch))
+    refreshed = refresh_state(target)
+    whole = refreshed_silver(gold, refreshed, outside.unionByName(rows["after"]))
+    fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, whole, grains, batch))
     write_folder(fresh.select(*shown.fieldNames()), folder.rows("after", name))
     moved = rows["removed"].unionByName(rows["added"])
     write_folder(touched_grains(gold, moved), folder.staging("moved") / name)
@@ -138,12 +138,13 @@ def patched_rows(
 ) -> tuple[DataFrame, list[DataFile]]:
     """Return the rows with which `grains`, which stand in the files `written`, are computed again.
 
-    From all of silver that the table holds. Also return the files of the table that they replace.
+    From all of silver up to the table's last refresh. Also return the files of the table that they replace.
     """
     spark, gold, table = target.spark, target.gold, target.table
     old = touched_files(target, grains_in(gold, written))
-    held = held_by(target)
+    refreshed = refresh_state(target)
     whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
-    fresh = held_rows(gold, held, rows_of_grains(gold, held_silver(gold, held, whole), grains, batch))
+    merged = refreshed_silver(gold, refreshed, whole)
+    fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, merged, grains, batch))
     begun = first_batches(gold, whole, grains)
     return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch, begun), old

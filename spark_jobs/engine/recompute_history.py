@@ -29,7 +29,7 @@ from spark_jobs.layers.expired_rows import complete_from, kept_from
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
-from spark_jobs.layers.gold_update import held_by, held_rows, held_silver
+from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.refine_run import RefineRun
@@ -259,15 +259,15 @@ def _without(record: DecidedRecord, is_pending: bool) -> DecidedRecord | None:
 def compare_gold(history: _History, target: GoldTable) -> Differences:
     """Recompute a gold table from silver as recomputed; return how the published rows differ."""
     gold, table, silver = target.gold, target.table, history.silver(target.spark)
-    held = held_by(target)
-    silver = held_silver(gold, held, silver)
+    refreshed = refresh_state(target)
+    silver = refreshed_silver(gold, refreshed, silver)
     if isinstance(gold, QueryGold):
         rows = rows_of_grains(gold, silver, touched_grains(gold, silver), history.last)
     else:
         rows = gold_rows(gold, silver, history.last).drop(*PROVENANCE)
     shown = visible(table.spec.data_schema)
     written, keys = history.folder / "gold", list(row_columns(gold))
-    write_folder(held_rows(gold, held, rows).select(*shown.fieldNames()), written)
+    write_folder(refreshed_rows(gold, refreshed, rows).select(*shown.fieldNames()), written)
     with duckdb_session() as duck:
         duck.view_table("published", table, table.files())
         duck.view_folder("recomputed", written, shown)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from include.catalog.gold_refresh import held_of
+from include.catalog.gold_refresh import read_refresh_state
 from include.catalog.pipeline import refresh_interval
 from include.paths import warehouse
 from include.reading.publication import Publication, TableVersion
@@ -43,5 +43,5 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
 def _behind(release: Release, commits: Mapping[str, Mapping[str, Any]], batch: int) -> dict[str, int]:
     """Return the last batch of each gold table that is behind `batch` by its refresh, given the tables' commits."""
     names = [target.table.spec.name for target in release.gold if refresh_interval(target.gold) is not None]
-    held = {name: held_of(commits[name]).batch for name in names}
-    return {name: last for name, last in held.items() if last < batch}
+    refreshed = {name: read_refresh_state(commits[name]).batch for name in names}
+    return {name: last for name, last in refreshed.items() if last < batch}

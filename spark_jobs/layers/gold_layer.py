@@ -53,7 +53,7 @@ from spark_jobs.layers.gold_files import (
     write_rows,
 )
 from spark_jobs.layers.gold_rows import gold_rows, touched_grains
-from spark_jobs.layers.gold_update import GoldUpdate, held_by, refresh_update, update_of_run
+from spark_jobs.layers.gold_update import GoldUpdate, refresh_state, refresh_update, update_of_run
 from spark_jobs.layers.latest_gold import merged_latest
 from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.refine_run import RefineRun, facts_of
@@ -117,7 +117,7 @@ def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int,
 
     Raises OwnershipLost, GoldBroken.
     """
-    update = refresh_update(writer.silver, held_by(target), upto, now)
+    update = refresh_update(writer.silver, refresh_state(target), upto, now)
     _commit_update(target, writer, update, (refresh_app_id(target.app_id), upto), facts_of(writer.dataset, epoch))
 
 
@@ -198,7 +198,7 @@ def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> lis
     found = near_sessions(gold, late, touched_files(target, grains_of_silver(gold, silver, late))) if late else []
     if session is None or update.sessions is None:
         return found
-    open_since = update.holds.since if update.holds else None
+    open_since = update.refreshed.since if update.refreshed else None
     recent = files_within(target.table, session.end, [(open_since or FIRST, LAST)])
     return list({file.path: file for file in (*found, *recent)}.values())
 

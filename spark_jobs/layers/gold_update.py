@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.event_times import FIRST, LAST
-from include.catalog.gold_refresh import EVERY_RUN, HOLDS, Closing, Held, closing, held_of
+from include.catalog.gold_refresh import EVERY_RUN, REFRESH_KEY, Closing, RefreshState, closing, read_refresh_state
 from include.catalog.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
 from include.catalog.watermark import WatermarkProgress
 from include.catalog.windows import Session, Start, Window, window_begin
@@ -61,7 +61,7 @@ class SilverPart:
 @dataclass(frozen=True)
 class GoldUpdate:
     """The `late` rows of grains that the table may have already, rows of `closed` windows that it cannot have, and what
-    it `holds` afterwards; None for a table without a refresh of its own.
+    how far the table is `refreshed` afterwards; None for a table without a refresh of its own.
 
     Of sessions on close `late` are all rows of the run, and `closed` has the rows of earlier runs whose sessions were
     open; `sessions` says which of them are closed now.
@@ -69,7 +69,7 @@ class GoldUpdate:
 
     late: SilverPart | None = None
     closed: SilverPart | None = None
-    holds: Held | None = None
+    refreshed: RefreshState | None = None
     sessions: Closing | None = None
 
     @property
@@ -79,22 +79,22 @@ class GoldUpdate:
 
     def with_open_sessions(self, since: datetime | None) -> GoldUpdate:
         """Return it with the earliest start of a session that is open; without one none begins before those to come."""
-        assert self.holds is not None
+        assert self.refreshed is not None
         assert self.sessions is not None
         bound = since.astimezone(UTC) if since else self.sessions.bound
-        return replace(self, holds=replace(self.holds, since=bound if isinstance(bound, datetime) else None))
+        return replace(self, refreshed=replace(self.refreshed, since=bound if isinstance(bound, datetime) else None))
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What a commit says of it."""
-        return {HOLDS: self.holds.as_json()} if self.holds else {}
+        return {REFRESH_KEY: self.refreshed.as_json()} if self.refreshed else {}
 
 
-def held_by(target: GoldTable) -> Held:
-    """Return what a table holds; nothing that matters when every run refreshes it."""
+def refresh_state(target: GoldTable) -> RefreshState:
+    """Return how far a table is refreshed; nothing that matters when every run refreshes it."""
     if target.gold.refresh == EVERY_RUN:
-        return Held()
-    return held_of(newest_metadata(target.table.spec.path, target.table.version, HOLDS))
+        return RefreshState()
+    return read_refresh_state(newest_metadata(target.table.spec.path, target.table.version, REFRESH_KEY))
 
 
 def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> GoldUpdate:
@@ -104,18 +104,20 @@ def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: 
     interval = refresh_interval(target.gold)
     if interval is None:
         return GoldUpdate(_batches(writer.silver, run.first, run.last))
-    held = held_by(target)
-    return refresh_update(writer.silver, held, run.last, now) if is_due(held, interval, now) else GoldUpdate(holds=held)
+    refreshed = refresh_state(target)
+    if not is_due(refreshed, interval, now):
+        return GoldUpdate(refreshed=refreshed)
+    return refresh_update(writer.silver, refreshed, run.last, now)
 
 
-def is_due(held: Held, interval: timedelta, now: float | None) -> bool:
+def is_due(refreshed: RefreshState, interval: timedelta, now: float | None) -> bool:
     """Whether the interval since the last refresh is over; a refresh in the future is one of a clock that was wrong."""
-    return now is not None and not held.at <= now < held.at + interval.total_seconds()
+    return now is not None and not refreshed.at <= now < refreshed.at + interval.total_seconds()
 
 
-def refresh_update(silver: Table, held: Held, last: int, now: float | None) -> GoldUpdate:
+def refresh_update(silver: Table, refreshed: RefreshState, last: int, now: float | None) -> GoldUpdate:
     """Return the rows of all batches up to `last` that a table does not hold."""
-    return GoldUpdate(_batches(silver, held.batch + 1, last), holds=Held(last, now or held.at))
+    return GoldUpdate(_batches(silver, refreshed.batch + 1, last), refreshed=RefreshState(last, now or refreshed.at))
 
 
 def _batches(silver: Table, first: int, last: int) -> SilverPart:
@@ -123,55 +125,57 @@ def _batches(silver: Table, first: int, last: int) -> SilverPart:
 
 
 def _closing_update(target: GoldTable, writer: SilverTables, run: RefineRun) -> GoldUpdate:
-    held = held_by(target)
-    holds, session, window = _advanced(held, writer, run), gold_session(target.gold), gold_window(target.gold)
+    old = refresh_state(target)
+    new, session, window = _advanced(old, writer, run), gold_session(target.gold), gold_window(target.gold)
     if session is not None:
-        return _closing_sessions(session, writer.silver, run, held, holds)
+        return _closing_sessions(session, writer.silver, run, old, new)
     assert window is not None, f"gold.{target.gold.name} has no window"
-    return _closing_windows(window, writer.silver, run, held, holds)
+    return _closing_windows(window, writer.silver, run, old, new)
 
 
-def _closing_sessions(session: Session, silver: Table, run: RefineRun, held: Held, holds: Held) -> GoldUpdate:
-    late, after = _batches(silver, *run.batches), closing(session, holds.watermark)
-    if not late.files and after == closing(session, held.watermark):
-        return GoldUpdate(holds=replace(holds, since=held.since))
-    earlier = files_within(silver, session.column, [(held.since or FIRST, LAST)])
-    return GoldUpdate(late, SilverPart(earlier, 0, run.first - 1), replace(holds, since=held.since), after)
+def _closing_sessions(
+    session: Session, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState
+) -> GoldUpdate:
+    late, after = _batches(silver, *run.batches), closing(session, new.watermark)
+    if not late.files and after == closing(session, old.watermark):
+        return GoldUpdate(refreshed=replace(new, since=old.since))
+    earlier = files_within(silver, session.column, [(old.since or FIRST, LAST)])
+    return GoldUpdate(late, SilverPart(earlier, 0, run.first - 1), replace(new, since=old.since), after)
 
 
-def _closing_windows(window: Window, silver: Table, run: RefineRun, held: Held, holds: Held) -> GoldUpdate:
-    before, after = closing(window, held.watermark).bound, closing(window, holds.watermark).bound
+def _closing_windows(window: Window, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState) -> GoldUpdate:
+    before, after = closing(window, old.watermark).bound, closing(window, new.watermark).bound
     late = closed = None
-    if held.watermark is not None and before is not None:
-        files = [f for f in silver.batch_files(*run.batches) if f.overlaps(window.column, FIRST, held.watermark)]
+    if old.watermark is not None and before is not None:
+        files = [f for f in silver.batch_files(*run.batches) if f.overlaps(window.column, FIRST, old.watermark)]
         late = SilverPart(files, *run.batches, window.name, until=before)
-    if holds.watermark is not None and before != after:
-        spans = [(_begin(window, before), holds.watermark)]
+    if new.watermark is not None and before != after:
+        spans = [(_begin(window, before), new.watermark)]
         closed = SilverPart(files_within(silver, window.column, spans), 0, run.last, window.name, before, after)
-    return GoldUpdate(late, closed, holds)
+    return GoldUpdate(late, closed, new)
 
 
 def _begin(window: Window, start: Start | None) -> datetime:
     return FIRST if start is None else window_begin(window, start)
 
 
-def _advanced(held: Held, writer: SilverTables, run: RefineRun) -> Held:
-    """Return what a table holds with the watermark after a run, whose event times stand in silver's commit."""
+def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> RefreshState:
+    """Return the state after a run, with the watermark from the event times in silver's commit."""
     commit = commit_of(writer.silver, writer.app_id("silver"), run.last)
-    progress = WatermarkProgress(writer.dataset.pipeline.lateness, held.batch, held.watermark, dict(held.event_times))
+    progress = WatermarkProgress(writer.dataset.pipeline.lateness, old.batch, old.watermark, dict(old.event_times))
     reached = progress.advance(run.last, json.dumps(metadata_of(commit)["event_time_max"]))
-    return Held(run.last, watermark=reached.after, event_times=progress.max_event_times)
+    return RefreshState(run.last, watermark=reached.after, event_times=progress.max_event_times)
 
 
-def held_silver(gold: Gold, held: Held, silver: DataFrame) -> DataFrame:
-    """Return of silver's rows those that a table holds; of windows on close see `held_rows`."""
-    return silver if refresh_interval(gold) is None else silver.where(F.col("_batch_id") <= held.batch)
+def refreshed_silver(gold: Gold, refreshed: RefreshState, silver: DataFrame) -> DataFrame:
+    """Return of silver's rows those that a table has merged; of windows on close see `refreshed_rows`."""
+    return silver if refresh_interval(gold) is None else silver.where(F.col("_batch_id") <= refreshed.batch)
 
 
-def held_rows(gold: Gold, held: Held, rows: DataFrame) -> DataFrame:
+def refreshed_rows(gold: Gold, refreshed: RefreshState, rows: DataFrame) -> DataFrame:
     """Return of a table's rows those that the watermark has passed, if the table waits for it."""
     timed = timed_by(gold)
     if timed is None or not closes(gold):
         return rows
-    closed = closing(timed, held.watermark)
+    closed = closing(timed, refreshed.watermark)
     return rows.where(is_before(closed.column, closed.bound))

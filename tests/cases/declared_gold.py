@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.gold_findings import GoldCheck, gold_check
-from include.catalog.gold_refresh import HOLDS, held_of
+from include.catalog.gold_refresh import REFRESH_KEY, read_refresh_state
 from include.catalog.pipeline import refresh_interval
 from include.clients.delta_log import newest_metadata
 from include.reading.publication import published_tables
@@ -48,11 +48,11 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     database = duckdb.connect()
     database.execute("set TimeZone = 'UTC'")
     published = published_tables(release.settings)[f"gold.{table}"]
-    held = held_of(newest_metadata(published.path, published.version, HOLDS))
+    refreshed = read_refresh_state(newest_metadata(published.path, published.version, REFRESH_KEY))
     silver = release.silver()
-    rows = silver if refresh_interval(gold) is None else silver.filter(pl.col("_batch_id") <= held.batch)
+    rows = silver if refresh_interval(gold) is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
     database.register("silver", rows.to_arrow())
     database.register("published", release.read(f"gold.{table}").to_arrow())
-    check, findings = gold_check(database, gold, held)
+    check, findings = gold_check(database, gold, refreshed)
     assert isinstance(check, GoldCheck), check
     return [str(finding) for finding in findings]

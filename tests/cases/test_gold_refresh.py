@@ -14,7 +14,7 @@ from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.catalog.gold_refresh import Held
+from include.catalog.gold_refresh import RefreshState
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reading.publication import read_publication
 from spark_jobs.engine.publication_recovery import republish
@@ -213,4 +213,4 @@ def test_gold_of_each_refresh_after_crashes_equals_that_of_one_batch(
 
 @pytest.mark.parametrize(("now", "due"), [(159, False), (160, True), (99, True), (None, False)])
 def test_table_is_due_after_its_interval_or_when_the_clock_was_set_back(now: float | None, due: bool) -> None:
-    assert is_due(Held(3, 100.0), timedelta(minutes=1), now) is due
+    assert is_due(RefreshState(3, 100.0), timedelta(minutes=1), now) is due
