@@ -71,8 +71,8 @@ def run_checks(settings: Settings, plan: Plan, built: Side) -> list[RuleResult]:
 def refuse_held(record: PlanRecord) -> None:
     """Raise PlanHeld when the comparison found a rule broken that holds the plan back."""
     compared = record.find(Compared)
-    if compared is not None and compared.held:
-        raise PlanHeld(record.plan.id, compared.held)
+    if compared is not None and compared.blocked_by:
+        raise PlanHeld(record.plan.id, compared.blocked_by)
 
 
 def blocking_rules(checks: Sequence[RuleResult]) -> list[str]:

@@ -246,7 +246,7 @@ def compare_built(
     save_comparison(settings, plan.id, found, comparison_page(title, found))
     kind.record_comparison(settings, record, found)
     differing = {table.name: table.differing for table in found.tables}
-    result = Compared(verdict=found.verdict, differing=differing, held=blocking_rules(found.checks))
+    result = Compared(verdict=found.verdict, differing=differing, blocked_by=blocking_rules(found.checks))
     return record_result(settings, plan.id, result, by), found
 
 

@@ -84,12 +84,12 @@ class SliceBuilt(Built):
 
 
 class Compared(StageResult):
-    """The verdict of the comparison, differing keys by table, and the rules that hold the plan back."""
+    """The verdict of the comparison, differing keys by table, and the failed rules that it is `blocked_by`."""
 
     stage = Stage.COMPARED
     verdict: str
     differing: Mapping[str, int] = Field(default_factory=dict)
-    held: Sequence[str] = ()
+    blocked_by: Sequence[str] = Field(default=(), validation_alias=AliasChoices("blocked_by", "held"))
 
 
 class Approved(StageResult):

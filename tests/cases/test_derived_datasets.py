@@ -290,7 +290,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
     output = {"built": publication_json(built), "published": publication_json(published)}
     record = record_result(changed, record.plan.id, read_release_build(output, 1.0), "ann")
     record, _ = compare_built(changed, record, "ann", lambda _: None)
-    assert record.last(Compared).held == [f"gold.{NAME}: delayed_flights_have_left"]
+    assert record.last(Compared).blocked_by == [f"gold.{NAME}: delayed_flights_have_left"]
     with pytest.raises(PlanHeld, match="delayed_flights_have_left"):
         approve(changed, record, "ann")
 

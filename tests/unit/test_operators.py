@@ -324,7 +324,7 @@ def test_question_names_new_columns_and_values_before_and_after_and_links_the_co
 
 
 def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:
-    record = planned(own_settings, *WAY[:2], verdict="held", held=("gold.route_days: few_rows",))
+    record = planned(own_settings, *WAY[:2], verdict="held", blocked_by=("gold.route_days: few_rows",))
     with pytest.raises(AirflowFailException, match="few_rows"):
         ApprovePlan(task_id="approve", dataset="flights").execute(context())
     assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED

@@ -118,7 +118,7 @@ def built_slice(settings: Settings, dataset: Dataset, scheduled: list[int], othe
 def test_release_that_breaks_a_hold_rule_is_not_approved(settings: Settings, dataset: Dataset) -> None:
     record = built_release(settings, dataset, [5, -1, 7])
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
-    assert (found.verdict, list(record.last(Compared).held)) == (HELD, [f"{TABLE}: negative"])
+    assert (found.verdict, list(record.last(Compared).blocked_by)) == (HELD, [f"{TABLE}: negative"])
     assert {c.rule: (c.passed, c.blocks) for c in found.checks} == {
         "negative": (False, True),
         "many": (False, False),

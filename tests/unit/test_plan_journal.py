@@ -32,7 +32,7 @@ OLD_REPLAY_EVENTS = """\
 "read_at_ms": 7, "release": "aaa", "batch": 4, "records": 10, "kin": 2, "filled": 1, "differing": \
 {"silver.flights": 3}, "decided_until": 0, "seconds": 6.5}, "seconds": 9.0, "batch": 4}}
 {"stage": "compared", "at": "2026-01-01T12:02:00+00:00", "by": "ann", "facts": {"verdict": "needs approval", \
-"differing": {"silver.flights": 3}, "held": []}}
+"differing": {"silver.flights": 3}, "held": ["gold.route_days: few_rows"]}}
 {"stage": "approved", "at": "2026-01-01T12:03:00+00:00", "by": "bob", "facts": {"verdict": "needs approval"}}
 {"stage": "applied", "at": "2026-01-01T12:04:00+00:00", "by": "ann", "facts": {"batch": 5, "changed": 0}}
 """
@@ -71,7 +71,9 @@ def test_replay_plan_of_an_older_version_is_read_typed_and_continued(settings: S
         read_at_ms=7, job_seconds=6.5,
     )  # fmt: skip
     assert record.last(SliceBuilt) == built
-    assert (record.last(Compared).verdict, record.last(Applied).changed) == ("needs approval", 0)
+    compared = record.last(Compared)
+    assert (compared.verdict, list(compared.blocked_by)) == ("needs approval", ["gold.route_days: few_rows"])
+    assert record.last(Applied).changed == 0
     assert find_plan(settings, "replay__flights/manual__1") == record
     after = record_result(settings, record.plan.id, RolledBack(batch=6), "ann")
     assert (after.stage, after.last(SliceBuilt)) == (Stage.ROLLED_BACK, built)
