@@ -15,7 +15,7 @@ from typing import TextIO
 
 LOCK = ".lock"
 # Locks of this process; closing one would release it.
-_held: list[TextIO] = []
+_locks: list[TextIO] = []
 
 
 def new_process_folder(parent: Path) -> Path:
@@ -43,7 +43,7 @@ def hold(lock: Path) -> None:
     """Hold a lock until this process ends."""
     file = lock.open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
-    _held.append(file)
+    _locks.append(file)
 
 
 def _is_held(lock: Path) -> bool:

@@ -117,21 +117,21 @@ def _consumer(bootstrap: str) -> Consumer:
 
 def _chunks(consumer: Consumer, partition: int, start: int, end: int) -> Iterator[Chunk]:
     """A chunk ends after its last record; the last chunk ends at `end`, which may have no record."""
-    held: list[Message] = []
+    buffered: list[Message] = []
     size, position, last_progress = 0, start, time.monotonic()
     while position < end:
-        batch = consumer.consume(_batch_size(len(held), size), timeout=0.2)
+        batch = consumer.consume(_batch_size(len(buffered), size), timeout=0.2)
         records, position = _records_below(batch, position, end)
         if records or position >= end:
             last_progress = time.monotonic()
-        held += records
+        buffered += records
         size += sum(map(len, records))
-        if held and position < end and (len(held) >= CHUNK_RECORDS or size >= CHUNK_BYTES):
-            yield Chunk(partition, start, position, record_frame(held))
-            held, size, start, last_progress = [], 0, position, time.monotonic()
+        if buffered and position < end and (len(buffered) >= CHUNK_RECORDS or size >= CHUNK_BYTES):
+            yield Chunk(partition, start, position, record_frame(buffered))
+            buffered, size, start, last_progress = [], 0, position, time.monotonic()
         if time.monotonic() - last_progress > READ_TIMEOUT:
             raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {READ_TIMEOUT:.0f} s")
-    yield Chunk(partition, start, end, record_frame(held))
+    yield Chunk(partition, start, end, record_frame(buffered))
 
 
 def _batch_size(records: int, size: int) -> int:

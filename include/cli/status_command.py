@@ -109,7 +109,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
-        "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.held},
+        "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.uncommitted},
         "event": dataset.event,
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
@@ -195,7 +195,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
         "ingest rows/s": number(dataset.rates.get("ingest")),
         "refine rows/s": number(dataset.rates.get("refine")),
         "offsets behind": number(lag.offsets),
-        "in open transactions": number(lag.held),
+        "in open transactions": number(lag.uncommitted),
         "seconds behind": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
     }
 
@@ -299,10 +299,10 @@ def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
     for dataset, partitions in observed.behind.items():
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(partitions.items()))
         console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})", highlight=False)
-    for dataset, held in observed.held.items():
-        parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(held.items()))
+    for dataset, uncommitted in observed.uncommitted.items():
+        parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(uncommitted.items()))
         why = "Kafka aborts it after its producer's transaction.timeout.ms"
-        console.print(f"  {dataset}: {sum(held.values()):,} offsets in an open transaction ({parts}); {why}")
+        console.print(f"  {dataset}: {sum(uncommitted.values()):,} offsets in an open transaction ({parts}); {why}")
     for derived, sources in observed.unfollowed.items():
         parts = ", ".join(f"{source}: {number(count, 'all')}" for source, count in sources.items())
         console.print(f"  {derived}: batches of its sources not used yet: {parts}", highlight=False)

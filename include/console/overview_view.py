@@ -125,8 +125,8 @@ def health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
     promised, behind = now.latencies.get(each.dataset), each.lag.seconds
     if promised is not None and behind is not None and behind > promised:
         found.append(Badge("late", BAD, f"{duration(behind)} behind; its contract promises {duration(promised)}"))
-    if each.lag.held:
-        found.append(Badge("open transaction", WARNING, f"{whole(each.lag.held)} offsets cannot be read yet"))
+    if each.lag.uncommitted:
+        found.append(Badge("open transaction", WARNING, f"{whole(each.lag.uncommitted)} offsets cannot be read yet"))
     if each.folder_differs:
         found.append(Badge("folder differs", WARNING, "the dataset's folder is not the release that runs"))
     if each.event:

@@ -45,12 +45,12 @@ Answer = TypeVar("Answer")
 class TopicExtent:
     """Offsets [start, end) of a topic's partitions that a `read_committed` consumer can read now.
 
-    `held`: offsets after `end`, from the first open transaction on; only partitions that have some.
+    `uncommitted`: offsets after `end`, from the first open transaction on; only partitions that have some.
     """
 
     start: Mapping[int, int]
     end: Mapping[int, int]
-    held: Mapping[int, int] = field(default_factory=dict)
+    uncommitted: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> int:
@@ -70,12 +70,12 @@ class Batches:
 @dataclass(frozen=True)
 class Lag:
     """How far readers are behind Kafka: `offsets` (records, or more: offsets may have holes) and `seconds`, the age of
-    the oldest unpublished record. None: unknown. `held`: offsets behind an open transaction, which nobody
-    can read before it ends; they are not among `offsets`."""
+    the oldest unpublished record. None: unknown. `uncommitted`: offsets behind an open transaction, which
+    nobody can read before it ends; they are not among `offsets`."""
 
     offsets: int | None
     seconds: float | None
-    held: int | None = 0
+    uncommitted: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,10 @@ def current_lag(
     """Return the lag: offsets from Kafka and the publication, seconds from the driver while it runs."""
     if extent is None:
         return Lag(None, reported.lag_seconds if process.pid else None, None)
-    behind, held = sum(offsets_behind(extent, publication).values()), sum(extent.held.values())
-    if behind == held == 0:
+    behind, uncommitted = sum(offsets_behind(extent, publication).values()), sum(extent.uncommitted.values())
+    if behind == uncommitted == 0:
         return Lag(0, 0.0)
-    return Lag(behind, reported.lag_seconds if process.pid else None, held)
+    return Lag(behind, reported.lag_seconds if process.pid else None, uncommitted)
 
 
 def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:
@@ -262,14 +262,14 @@ def rows_per_layer(
 
 @dataclass(frozen=True)
 class CatchUpProgress:
-    """What `wait --caught-up` polls: `behind` and `held` offsets per dataset and partition; `ends` shows whether two
-    observations differ; `blocked_by`: why waiting cannot help (None: it may)."""
+    """What `wait --caught-up` polls: `behind` and `uncommitted` offsets per dataset and partition; `ends` shows whether
+    two observations differ; `blocked_by`: why waiting cannot help (None: it may)."""
 
     behind: Mapping[str, Mapping[int, int]]
     ends: Mapping[str, Mapping[int, int]]
     unknown: tuple[str, ...]
     blocked_by: str | None
-    held: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    uncommitted: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unfollowed: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     """By derived dataset the sources of which it has not used all batches, with how many."""
     unrefreshed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -278,7 +278,7 @@ class CatchUpProgress:
     @property
     def caught_up(self) -> bool:
         """Whether everything in Kafka is published and can be read, in derived datasets too."""
-        waiting = self.behind or self.held or self.unfollowed or self.unrefreshed
+        waiting = self.behind or self.uncommitted or self.unfollowed or self.unrefreshed
         return not waiting and not self.unknown
 
 
@@ -303,11 +303,11 @@ def observe_catch_up(settings: Settings, datasets: list[str]) -> CatchUpProgress
         if publication is not None:
             notes += contradictions(settings, publication, known[name])
     ends = {name: extent.end for name, extent in known.items()}
-    held = {name: extent.held for name, extent in known.items() if extent.held}
+    uncommitted = {name: extent.uncommitted for name, extent in known.items() if extent.uncommitted}
     unfollowed = {name: unused for name in derived if (unused := sources_behind(settings, name))}
     unrefreshed = {name: found for name, each in published.items() if each and (found := batches_behind(each))}
     blocked_by = blocking_process(observe_processes(settings, sorted({*behind, *unfollowed, *unrefreshed})))
-    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, held, unfollowed, unrefreshed)
+    return CatchUpProgress(behind, ends, tuple(notes), blocked_by, uncommitted, unfollowed, unrefreshed)
 
 
 def requested_derived(settings: Settings) -> list[str]:

@@ -83,8 +83,8 @@ def _waited(settings: Settings, dataset: str, times: Sequence[tuple[int, int]]) 
     """Return how many milliseconds each record waited; `times`: the last batch of each publication, and when it was."""
     published = pl.DataFrame(times, schema={"batch": pl.Int64, "published": pl.Int64}, orient="row")
     records = pinned(settings).read(f"bronze.{dataset}", columns=["timestamp", "_batch_id"]).sort("_batch_id")
-    held = records.join_asof(published.lazy(), left_on="_batch_id", right_on="batch", strategy="forward")
-    return held.select(pl.col("published") - pl.col("timestamp").dt.epoch("ms")).collect().to_series()
+    joined = records.join_asof(published.lazy(), left_on="_batch_id", right_on="batch", strategy="forward")
+    return joined.select(pl.col("published") - pl.col("timestamp").dt.epoch("ms")).collect().to_series()
 
 
 def _ninety_fifth(milliseconds: pl.Series) -> float:

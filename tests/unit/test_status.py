@@ -45,7 +45,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.ends: Mapping[str, Mapping[int, int]] | None = {"flights": {0: 0, 1: 0}, "weather": {0: 0, 1: 0}}
-        self.held: dict[int, int] = {}
+        self.uncommitted: dict[int, int] = {}
         """Offsets of flights in open transactions, by partition."""
 
     def end(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
@@ -54,8 +54,8 @@ class Broker:
         return dict(self.ends[topic])
 
     def written(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
-        held = self.held if topic == "flights" else {}
-        return {p: end + held.get(p, 0) for p, end in self.end(bootstrap, topic, timeout).items()}
+        uncommitted = self.uncommitted if topic == "flights" else {}
+        return {p: end + uncommitted.get(p, 0) for p, end in self.end(bootstrap, topic, timeout).items()}
 
     def start(self, bootstrap: str, topic: str, timeout: float) -> dict[int, int]:
         return dict.fromkeys(self.end(bootstrap, topic, timeout), 0)
@@ -241,16 +241,16 @@ def test_wait_names_the_missing_offsets_at_the_timeout(settings: Settings, broke
 def test_open_transaction_is_no_caught_up_stream(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
     write_driver_status(settings, os.getpid())
-    broker.ends, broker.held = {"flights": {0: 11, 1: 11}, "weather": {0: 0}}, {1: 550}
+    broker.ends, broker.uncommitted = {"flights": {0: 11, 1: 11}, "weather": {0: 0}}, {1: 550}
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     lag = observe_progress(settings).datasets[0].lag
-    assert (lag.offsets, lag.seconds, lag.held) == (0, None, 550)
+    assert (lag.offsets, lag.seconds, lag.uncommitted) == (0, None, 550)
     waited = headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0.1"])
     assert waited.exit_code == 1
     assert "flights: 550 offsets in an open transaction (partition 1: 550)" in waited.output
     shown = json.loads(headrace.invoke(app, ["status", "--json"]).output)
     assert shown["datasets"]["flights"]["lag"] == {"offsets": 0, "seconds": None, "in_open_transactions": 550}
-    broker.held = {}
+    broker.uncommitted = {}
     assert headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"]).exit_code == 0
 
 
