@@ -32,8 +32,6 @@ from include.record_coordinates import COORDINATES
 from include.settings import Settings
 
 VALUE = "value"
-KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", VALUE, "headers")
-ORDERING = ("min_by", "max_by", "first", "last")
 """Measures whose `by` chooses the row."""
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from include.catalog.row_conditions import typed_value
 from include.catalog.yaml_declarations import Unfit, shown
 
-Types = Mapping[str, str]
-"""Column → logicalType of the contract."""
 Arguments = dict[str, Any]
 ALL = ("string", "integer", "number", "timestamp", "boolean")
 ORDERED = ("string", "integer", "number", "timestamp")

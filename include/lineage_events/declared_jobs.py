@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from include.catalog.analyses import Analysis
 from include.catalog.column_lineage import dataset_columns, derived_lineage
@@ -34,8 +34,6 @@ class DeclaredJob:
     processing: str = STREAMING
     sql: str = ""
     dialect: str = SPARK
-    described: Mapping[str, str] = field(default_factory=dict)
-    """What is declared of the columns it writes, in words."""
 
 
 def stream_job(dataset: str) -> DeclaredJob:
@@ -85,7 +83,6 @@ def derived_jobs(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) 
             sources,
             {f"gold.{gold.name}": origins[f"gold.{gold.name}"]},
             sql=gold.query,
-            described={name: column.description for name, column in gold.columns.items() if column.description},
         )
         for gold in derived.pipeline.gold
     )

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from include.strict_values import MAX_OFFSET
 
 WRITTEN_OUT = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
-AS_OF, TODAY = "as-of", "today"
+AS_OF = "as-of"
 
 
 def _utc(value: object) -> object:

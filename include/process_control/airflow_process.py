@@ -39,7 +39,7 @@ from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file
 READY_WITHIN = 120.0
 STOP_WITHIN = 45.0
 USER = "admin"
-# Seconds until "database is locked"; Airflow adds its own arguments to the first of them.
+# Seconds until "database is locked". Airflow imports both by name, and adds arguments of its own to the first.
 SQLITE_WAIT = {"timeout": 60.0}
 SQLITE_WAIT_ASYNC = {"timeout": 60.0}
 HEALTHY = "healthy"
@@ -117,8 +117,11 @@ def airflow_database(settings: Settings) -> dict[str, str]:
     """Return Airflow's database settings; only psycopg serves synchronous and asynchronous connections."""
     url = database_url(settings, settings.airflow_database)
     if not url:
-        waits = {f"sql_alchemy_connect_args{kind}": f"{__name__}.SQLITE_WAIT{kind.upper()}" for kind in ("", "_async")}
-        return {"sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}", **waits}
+        return {
+            "sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}",
+            "sql_alchemy_connect_args": f"{__name__}.SQLITE_WAIT",
+            "sql_alchemy_connect_args_async": f"{__name__}.SQLITE_WAIT_ASYNC",
+        }
     return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
-STATUSES = (OPEN, FIXED, DISCARDED, DUPLICATE)
 NOTHING: Mapping[Coordinates, DecidedRecord] = MappingProxyType({})
 
 
@@ -56,7 +55,7 @@ class RejectedFilter:
     """A selection of rejected records: all given conditions must hold.
 
     `reason` is a rule's name, `column` one it was broken in; [`since`, `until`) are times in Kafka; `offsets` ranges
-    [start, end) by partition; `status` is one of STATUSES.
+    [start, end) by partition; `status` is one that `status_of` returns.
     """
 
     reason: str | None = None

@@ -23,7 +23,6 @@ def row(kind: str, label: str = "", **values: list[str | None]) -> dict[str, Any
     return {"kind": kind, "label": label, "values": values, "partition": 1, "offset": 7}
 
 
-MISSING = "bronze gives this row, it is not published"
 EQUAL = DatasetAudit("meter", "r1", 9, ())
 
 
