@@ -6,6 +6,7 @@ A grain is what a row of gold depends on: a window and keys, or (latest) the key
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -59,6 +60,28 @@ class GrainsExpired(Terminal):
         self.table, self.rows, self.row = table, rows, row
 
 
+@dataclass(frozen=True)
+class _SliceGold:
+    """A gold table, and the slice in `folder` whose rows of `silver` touch its grains."""
+
+    target: GoldTable
+    silver: Table
+    folder: PlanFolder
+
+    def silver_rows(self, state: str) -> DataFrame:
+        """Return the slice's rows of silver in one of the states before, after, removed and added."""
+        spec = self.silver.spec
+        return read_folder(self.target.spark, self.folder.rows(state, spec.name), spec.data_schema)
+
+    def staging(self, kind: str) -> Path:
+        """Return the folder of the table's grains of a kind: touched, moved or differing."""
+        return self.folder.staging(kind) / self.target.table.spec.name
+
+    def rows(self, state: str) -> Path:
+        """Return the folder of the table's own rows before or after the slice, or of its grains to correct."""
+        return self.folder.rows(state, self.target.table.spec.name)
+
+
 def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
@@ -66,34 +89,57 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     silver is in `folder`. `complete`: the first batch of which silver has all rows. Returns how many grains differ.
     Raises GrainsExpired.
     """
-    spark, gold, table, name = target.spark, target.gold, target.table, target.table.spec.name
-    rows = {s: read_folder(spark, folder.rows(s, silver.spec.name), silver.spec.data_schema) for s in STATES}
-    written = folder.staging("grains") / name
-    write_folder(touched_grains(gold, rows["before"].unionByName(rows["after"])), written)
-    grains, files = read_folder(spark, written, grains_schema(target)), parquet_files(written)
-    places = rows["before"].select(*PLACE).unionByName(rows["after"].select(*PLACE)).distinct()
-    outside = silver.read(spark, silver_of_grains(gold, silver, files)).join(places, list(PLACE), "left_anti")
-    shown = visible(table.spec.data_schema)
-    refreshed = refresh_state(target)
-    whole = refreshed_silver(gold, refreshed, outside.unionByName(rows["after"]))
-    fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, whole, grains, batch))
-    write_folder(fresh.select(*shown.fieldNames()), folder.rows("after", name))
-    moved = rows["removed"].unionByName(rows["added"])
-    write_folder(touched_grains(gold, moved), folder.staging("moved") / name)
-    columns = ", ".join(f'"{column}"' for column in grain_columns(gold))
+    gold = _SliceGold(target, silver, folder)
+    _stage_touched_grains(gold)
+    _write_rows_after(gold, batch)
     with duckdb_session() as duck:
-        duck.view_table("there", table, touched_files(target, grains_in(gold, files)))
-        duck.view_folder("touched", written, grains_schema(target))
-        names, same = ", ".join(f'"{column}"' for column in shown.fieldNames()), _same_grain(gold)
-        _refuse_expired(duck, target, f"there semi join touched on {same}", complete)
-        duck.save(f"select {names} from there semi join touched on {same}", folder.rows("before", name))
-        for state in ("before", "after"):
-            duck.view_folder(state, folder.rows(state, name), shown)
-        duck.view_folder("moved", folder.staging("moved") / name, grains_schema(target))
-        duck.save(DIFFERING.format(columns=columns), folder.staging("differing") / name)
-        duck.view_folder("differing", folder.staging("differing") / name, grains_schema(target))
-        duck.save("select * from differing union select * from moved", folder.rows("grains", name))
-    return rows_in_folder(folder.staging("differing") / name)
+        _save_rows_before(duck, gold, complete)
+        _save_grains_to_correct(duck, gold)
+    return rows_in_folder(gold.staging("differing"))
+
+
+def _stage_touched_grains(gold: _SliceGold) -> None:
+    """Write the grains of all of the slice's rows as `touched`, and those of rows removed or added as `moved`."""
+    for kind, states in (("touched", ("before", "after")), ("moved", ("removed", "added"))):
+        rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
+        write_folder(touched_grains(gold.target.gold, rows), gold.staging(kind))
+
+
+def _write_rows_after(gold: _SliceGold, batch: int) -> None:
+    """Write the touched grains as computed from the slice's rows after it and silver's rows outside of it."""
+    target, before, after = gold.target, gold.silver_rows("before"), gold.silver_rows("after")
+    touched = gold.staging("touched")
+    grains = read_folder(target.spark, touched, grains_schema(target))
+    places = before.select(*PLACE).unionByName(after.select(*PLACE)).distinct()
+    files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
+    outside = gold.silver.read(target.spark, files).join(places, list(PLACE), "left_anti")
+    refreshed = refresh_state(target)
+    merged = refreshed_silver(target.gold, refreshed, outside.unionByName(after))
+    fresh = refreshed_rows(target.gold, refreshed, rows_of_grains(target.gold, merged, grains, batch))
+    write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
+
+
+def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> None:
+    """Write the published rows of the touched grains. Raises GrainsExpired."""
+    target, touched = gold.target, gold.staging("touched")
+    duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
+    duck.view_folder("touched", touched, grains_schema(target))
+    rows = f"published semi join touched on {_same_grain(target.gold)}"
+    _refuse_expired(duck, target, rows, complete)
+    names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
+    duck.save(f"select {names} from {rows}", gold.rows("before"))
+
+
+def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
+    """Write the grains whose rows differ as `differing`, and those and the moved ones as the grains to correct."""
+    schema = grains_schema(gold.target)
+    for state in ("before", "after"):
+        duck.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
+    duck.view_folder("moved", gold.staging("moved"), schema)
+    columns = ", ".join(f'"{column}"' for column in grain_columns(gold.target.gold))
+    duck.save(DIFFERING.format(columns=columns), gold.staging("differing"))
+    duck.view_folder("differing", gold.staging("differing"), schema)
+    duck.save("select * from differing union select * from moved", gold.rows("grains"))
 
 
 def refuse_expired_grains(target: GoldTable, written: Sequence[Path], complete: int) -> None:
@@ -101,13 +147,13 @@ def refuse_expired_grains(target: GoldTable, written: Sequence[Path], complete: 
     if not complete or not written:
         return
     with duckdb_session() as duck:
-        duck.view_table("there", target.table, touched_files(target, grains_in(target.gold, written)))
+        duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
         duck.view_files("touched", written, grains_schema(target))
-        _refuse_expired(duck, target, f"there semi join touched on {_same_grain(target.gold)}", complete)
+        _refuse_expired(duck, target, f"published semi join touched on {_same_grain(target.gold)}", complete)
 
 
 def _same_grain(gold: Gold) -> str:
-    return " and ".join(f'there."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
+    return " and ".join(f'published."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
 
 
 def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:
@@ -121,8 +167,7 @@ def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: i
         raise GrainsExpired(target.table.spec.name, count, shown)
 
 
-STATES = ("before", "after", "removed", "added")
-# Grains with a row that is not there as often before as after; a third of the time of EXCEPT ALL both ways.
+# Grains with a row whose number differs before and after; a third of the time of EXCEPT ALL both ways.
 DIFFERING = """
 select distinct {columns}
 from (
