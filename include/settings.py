@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _can_log_in(self) -> Self:
+    def _require_kafka_login(self) -> Self:
         if self.kafka_security.startswith("SASL") and not (self.kafka_user and self.kafka_password_file):
             raise InvalidSetting(
                 "HEADRACE_KAFKA_SECURITY", f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
@@ -185,7 +185,7 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _one_receiver(self) -> Self:
+    def _require_at_most_one_receiver(self) -> Self:
         if self.openlineage_url and self.openlineage_file:
             raise InvalidSetting(
                 "HEADRACE_OPENLINEAGE_FILE", "is given together with HEADRACE_OPENLINEAGE_URL; choose one"
@@ -204,19 +204,19 @@ class Settings(BaseSettings):
 
     @field_validator("state", "datasets", "jars", mode="before")
     @classmethod
-    def _named(cls, value: object) -> object:
+    def _refuse_empty(cls, value: object) -> object:
         if not str(value).strip():
             raise ValueError("is empty; name a folder, or unset it for the default")
         return value
 
     @field_validator("state", "datasets", "jars")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
+    def _absolute_path(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
     @field_validator("broker_memory", "driver_memory")
     @classmethod
-    def _startable(cls, value: str, info: ValidationInfo) -> str:
+    def _require_least_heap(cls, value: str, info: ValidationInfo) -> str:
         least = LEAST_HEAP[info.field_name or ""]
         if heap_bytes(value) < heap_bytes(least):
             raise ValueError(f"must be at least {least}: the JVM does not start with less")
@@ -224,7 +224,7 @@ class Settings(BaseSettings):
 
     @field_validator("spark_conf", "kafka_options")
     @classmethod
-    def _safe(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+    def _refuse_unsafe_options(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         field = info.field_name or ""
         for key, given in value.items():
             reject_unsafe(key, given)

@@ -92,7 +92,7 @@ def silver_lineage(dataset: Dataset) -> TableColumns:
     tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
     text = (dataset.folder / "silver.py").read_text("utf-8")
     found = silver_columns(text, fields, tables)
-    place = partial(_named_in, dataset, fields)
+    place = partial(_expression_origin, dataset, fields)
     columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
     for name, named in found.added.items():
         # Of what the text does not tell, any field may be the origin.
@@ -136,7 +136,7 @@ def _derived_gold(derived: DerivedDataset, gold: DerivedGold, columns: Mapping[s
     return _with_sources(found, sources, {})
 
 
-def _named_in(dataset: Dataset, fields: Mapping[str, str], named: tuple[str, str], use: Use) -> ColumnOrigin:
+def _expression_origin(dataset: Dataset, fields: Mapping[str, str], named: tuple[str, str], use: Use) -> ColumnOrigin:
     table, column = named
     if table == RECORD:
         return ColumnOrigin(f"bronze.{dataset.name}", f"{VALUE}.{fields[column]}", use)

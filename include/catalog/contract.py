@@ -185,17 +185,17 @@ def _kind_of_level(value: Any) -> str:
     return "latency" if isinstance(value, dict) and value.get("property") == "latency" else "other"
 
 
-class _First(dict[str, Any]):
+class _RecordSchema(dict[str, Any]):
     """The first object of `schema`."""
 
 
-def _with_record_first(value: Any) -> Any:
+def _tag_record_schema(value: Any) -> Any:
     is_list = isinstance(value, list) and value and isinstance(value[0], dict)
-    return [_First(value[0]), *value[1:]] if is_list else value
+    return [_RecordSchema(value[0]), *value[1:]] if is_list else value
 
 
-def _part(value: Any) -> str:
-    return "record" if isinstance(value, _First) else "table"
+def _kind(value: Any) -> str:
+    return "record" if isinstance(value, _RecordSchema) else "table"
 
 
 class _ContractFile(Declared):
@@ -213,8 +213,8 @@ class _ContractFile(Declared):
         ]
     ] = []
     schema_: Annotated[
-        list[Annotated[Annotated[_Record, Tag("record")] | Annotated[_Table, Tag("table")], Discriminator(_part)]],
-        BeforeValidator(_with_record_first),
+        list[Annotated[Annotated[_Record, Tag("record")] | Annotated[_Table, Tag("table")], Discriminator(_kind)]],
+        BeforeValidator(_tag_record_schema),
         Field(alias="schema", min_length=1),
     ]
 
@@ -244,7 +244,7 @@ def read_contract(document: Document) -> Contract | None:
     columns = {n: _column(document, (*base, n), found) for n, found in enumerate(record.properties)}
     types = {found.name: found.logicalType for found in record.properties}
     rules = [
-        *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _own(c)),
+        *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _models(c)),
         *((("schema", 0, "quality", n), rule, types, None) for n, rule in enumerate(record.quality)),
     ]
     gold = {
@@ -268,7 +268,7 @@ def read_contract(document: Document) -> Contract | None:
     return contract
 
 
-def _own(found: _Property) -> list[tuple[int, RuleModel]]:
+def _models(found: _Property) -> list[tuple[int, RuleModel]]:
     return [(m, rule) for m, rule in enumerate(found.quality) if isinstance(rule, RuleModel)]
 
 

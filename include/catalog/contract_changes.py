@@ -98,14 +98,14 @@ def _column(old: Column, new: Column) -> Iterator[ContractChange]:
         was, now = getattr(old, part), getattr(new, part)
         if was != now:
             kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, KINDER)
-            yield ContractChange(old.name, kind, f"{part} {_said(was)} → {_said(now)}: {why}")
+            yield ContractChange(old.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
 
 
 def _type(column: Column) -> str:
     return f"decimal({column.precision},{column.scale})" if column.type == "number" else column.type
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "none" if value in (None, ()) else ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -123,14 +123,14 @@ STRICTER_WHEN: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def _rules(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
-    before, after = _named(base), _named(fresh)
+    before, after = _rules_by_name(base), _rules_by_name(fresh)
     for name in [*before, *(name for name in after if name not in before)]:
         old, new = before.get(name), after.get(name)
         if old != new:
             yield ContractChange(f"rule {name}", *_rule(old, new))
 
 
-def _named(contract: Contract) -> dict[str, Rule]:
+def _rules_by_name(contract: Contract) -> dict[str, Rule]:
     found = {f"{rule.name} ({', '.join(rule.columns[:1]) or 'silver'})": rule for rule in contract.rules}
     for table, rules in contract.gold.items():
         found |= {f"{table}: {rule.name} ({', '.join(rule.columns[:1]) or 'rows'})": rule for rule in rules}

@@ -46,11 +46,11 @@ def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Proble
     pipeline = Document(dataset.folder / "pipeline.yaml")
     code = silver_code_problems(dataset.folder / "silver.py", [table.name for table in dataset.pipeline.reference])
     problems = [*code, *sql_problems(pipeline, dataset.pipeline, dataset.contract)]
-    problems += [*analysis_problems(dataset.folder), *_taken_analyses(settings, dataset)]
-    return dataset, [*problems, *_taken_names(settings, dataset, pipeline)]
+    problems += [*analysis_problems(dataset.folder), *_analysis_name_conflicts(settings, dataset)]
+    return dataset, [*problems, *_gold_name_conflicts(settings, dataset, pipeline)]
 
 
-def _taken_names(settings: Settings, dataset: Dataset, pipeline: Document) -> Iterator[Problem]:
+def _gold_name_conflicts(settings: Settings, dataset: Dataset, pipeline: Document) -> Iterator[Problem]:
     """Yield the gold tables that another dataset declares too: readers know a gold table by its name alone."""
     for other in dataset_names(settings):
         if other == dataset.name:
@@ -64,7 +64,7 @@ def _taken_names(settings: Settings, dataset: Dataset, pipeline: Document) -> It
                 yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)
 
 
-def _taken_analyses(settings: Settings, dataset: Dataset) -> Iterator[Problem]:
+def _analysis_name_conflicts(settings: Settings, dataset: Dataset) -> Iterator[Problem]:
     """Yield the analyses that another dataset declares too: readers know them by `analysis.<name>` alone."""
     for other in dataset_names(settings):
         theirs = () if other == dataset.name else [file.name for file in analysis_files(settings.datasets / other)]

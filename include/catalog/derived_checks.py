@@ -20,7 +20,7 @@ from include.catalog.derived_dataset import (
     read_derived,
 )
 from include.catalog.sql_checks import parsed_statements
-from include.catalog.touched_checks import wrong_grains
+from include.catalog.touched_checks import grain_mismatches
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, Unfit, accepted_names, shown
 from include.settings import Settings
 
@@ -123,16 +123,16 @@ def _gold_findings(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[Find
     found = [
         (("touched_by", source, *key), why)
         for source, columns in gold.touched_by.items()
-        for key, why in _touch_findings(gold, source, columns, sources)
+        for key, why in _touched_by_findings(gold, source, columns, sources)
     ]
     found += [(("query",), why) for why in _query_problems(gold, sources)]
-    yield from found or wrong_grains(gold)
-    yield from _promise_findings(gold)
+    yield from found or grain_mismatches(gold)
+    yield from _quality_findings(gold)
     if gold.partition:
         yield from ((("partition",), why) for why in _expression_problems(gold.partition, gold.grain))
 
 
-def _promise_findings(gold: DerivedGold) -> Iterator[Finding]:
+def _quality_findings(gold: DerivedGold) -> Iterator[Finding]:
     """Yield rules that cannot be evaluated, and columns named by rules and promises that the query does not have."""
     names, rules = _output_names(gold), list[tuple[Key, Rule]]()
     for n, model in enumerate(gold.quality):
@@ -159,7 +159,7 @@ def _output_names(gold: DerivedGold) -> list[str]:
     return [] if "*" in names else list(names)
 
 
-def _touch_findings(
+def _touched_by_findings(
     gold: DerivedGold, source: str, columns: dict[str, str], sources: tuple[str, ...]
 ) -> Iterator[Finding]:
     if source not in sources:

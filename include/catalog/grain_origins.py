@@ -128,7 +128,7 @@ def _select(query: Any, relations: Relations) -> Branch:
             columns[projection.alias_or_name.lower()] = _class_origins(projection.unalias(), equal, relations)
     sources = frozenset().union(*(each.branch.sources for each in relations.values()))
     below = frozenset().union(*(each.branch.one_sided for each in relations.values()))
-    return Branch(columns, sources, below | frozenset(_one_sided(query, relations)))
+    return Branch(columns, sources, below | frozenset(_sources_bounded_on_one_side(query, relations)))
 
 
 def _conditions(query: Any) -> Iterator[Any]:
@@ -208,7 +208,7 @@ def _substituted(expression: Any, by_column: Mapping[str, Origins], source: str)
         )
 
 
-def _one_sided(query: Any, relations: Relations) -> Iterator[str]:
+def _sources_bounded_on_one_side(query: Any, relations: Relations) -> Iterator[str]:
     """Yield the sources whose rows a select compares with rows of others by a lower or an upper bound alone."""
     sides: dict[str, set[str]] = {}
     for condition in _conditions(query):

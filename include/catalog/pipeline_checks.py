@@ -45,7 +45,7 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
     if not COLUMN.fullmatch(pipeline.event_time):
         yield ("event_time",), f"must be the name of a column, is {shown(pipeline.event_time)}"
-    yield from _some_once(("identity", "columns"), pipeline.identity)
+    yield from _column_list_findings(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
         yield from _gold_findings(gold)
@@ -54,7 +54,7 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
     for table in pipeline.reference:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])
-        yield from _some_once((*place, "keys"), table.keys)
+        yield from _column_list_findings((*place, "keys"), table.keys)
         columns = [name for name, _ in table.columns]
         if not set(table.keys) <= set(columns):
             yield (*place, "keys"), f"must be columns of the table ({', '.join(columns)}), are {', '.join(table.keys)}"
@@ -105,10 +105,10 @@ def _gold_findings(gold: Gold) -> Iterator[Finding]:
         yield (*place, required), "is required and missing"
     if gold_window(gold) is None and not gold.keys:
         yield (*place, "keys"), "must name at least one column, or the table needs a window"
-    yield from _names_once((*place, "keys"), gold.keys)
+    yield from _duplicate_findings((*place, "keys"), gold.keys)
     outputs: list[tuple[str, str]] = []
     if isinstance(gold, LatestGold):
-        yield from _some_once((*place, "order_by"), gold.order_by)
+        yield from _column_list_findings((*place, "order_by"), gold.order_by)
         outputs = [("columns", name) for name, _ in gold.columns]
     elif isinstance(gold, AdditiveGold):
         outputs = [("measures", measure.name) for measure in gold.measures]
@@ -140,14 +140,14 @@ def _time_findings(gold: Gold) -> Iterator[Finding]:
         yield ("session",), "cannot have a window as well"
 
 
-def _some_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+def _column_list_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a finding for an empty list, and for each name that the list has already."""
     if not names:
         yield key, "must name at least one column"
-    yield from _names_once(key, names)
+    yield from _duplicate_findings(key, names)
 
 
-def _names_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+def _duplicate_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a finding for each name that the list has already."""
     for n, name in enumerate(names):
         if name in names[:n]:

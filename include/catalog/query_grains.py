@@ -46,12 +46,12 @@ def _select_problems(select: Any, grain: set[str], listed: str) -> Iterator[Reas
     over = {id(node) for window in windows for node in window.this.walk()}
     has_aggregates = any(isinstance(node, exp.AggFunc) and id(node) not in over for node in own)
     group = select.args.get("group")
-    if (group or has_aggregates) and not grain <= _grouped(group, select):
+    if (group or has_aggregates) and not grain <= _group_columns(group, select):
         yield _line(group or select), f"aggregates several grains; group by {listed}"
     if select.args.get("distinct") and not grain <= {_name(each) for each in select.expressions}:
         yield _line(select), f"select distinct must have the columns {listed}, or it mixes grains"
     for join in select.args.get("joins") or ():
-        if not isinstance(join.this, exp.Unnest | exp.Lateral) and not grain <= _joined(join):
+        if not isinstance(join.this, exp.Unnest | exp.Lateral) and not grain <= _equated_columns(join):
             yield _line(join), f"joins rows of several grains; join using ({listed})"
 
 
@@ -61,7 +61,7 @@ def _partition_of(window: Any, select: Any) -> set[str]:
     return {_name(each) for each in (base or window).args.get("partition_by") or ()}
 
 
-def _grouped(group: Any, select: Any) -> set[str]:
+def _group_columns(group: Any, select: Any) -> set[str]:
     """Return the names of the columns by which a select groups; of none for grouping sets."""
     if group is None or any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets")):
         return set()
@@ -72,7 +72,7 @@ def _grouped(group: Any, select: Any) -> set[str]:
     return {_name(each) for each in (*group.expressions, *placed)}
 
 
-def _joined(join: Any) -> set[str]:
+def _equated_columns(join: Any) -> set[str]:
     """Return the names of the columns that a join equates on both sides."""
     names = {each.name.lower() for each in join.args.get("using") or ()}
     on = join.args.get("on")

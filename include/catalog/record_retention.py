@@ -33,10 +33,10 @@ def retention_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Findi
         yield key, f"needs a limit of how old a record may be when it arrives: {remedy}"
     elif retention.silver < (longest := time.past + time.future + pipeline.horizon):
         why = "a later record may still be a duplicate: past and future of the event time, and the horizon"
-        yield key, f"must be at least {_in_minutes(longest)} ({why})"
+        yield key, f"must be at least {_duration_text(longest)} ({why})"
 
 
-def _in_minutes(length: timedelta) -> str:
+def _duration_text(length: timedelta) -> str:
     minutes = -(-length // timedelta(minutes=1))
     for name, size in (("days", 1440), ("hours", 60)):
         if minutes % size == 0:

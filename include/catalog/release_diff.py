@@ -51,11 +51,11 @@ def gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChang
     found = [TableChange(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
     found += [TableChange(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]
     for name in [name for name in after if name in before and before[name] != after[name]]:
-        found.append(TableChange(f"gold.{name}", *_how(before[name], after[name])))
+        found.append(TableChange(f"gold.{name}", *_gold_change(before[name], after[name])))
     return found
 
 
-def _how(before: Gold, after: Gold) -> tuple[str, str]:
+def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
     """Whether readers of the old columns can go on, and what changed."""
     if type(before) is not type(after):
         return "incompatible", "another kind of table"

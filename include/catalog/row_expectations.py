@@ -35,11 +35,11 @@ class RowExpectation:
 
 
 def _no_arguments(given: Arguments, kind: str) -> Arguments:
-    return _known(given, ())
+    return _refuse_unknown(given, ())
 
 
 def _bounds(given: Arguments, kind: str) -> Arguments:
-    found = _known(given, ("min_value", "max_value", "strict_min", "strict_max"))
+    found = _refuse_unknown(given, ("min_value", "max_value", "strict_min", "strict_max"))
     for key in ("min_value", "max_value"):
         found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
     low, high = found["min_value"], found["max_value"]
@@ -62,38 +62,38 @@ def _lengths(given: Arguments, kind: str) -> Arguments:
 
 
 def _length(given: Arguments, kind: str) -> Arguments:
-    return {"value": typed_value(_known(given, ("value",)).get("value"), "integer", "value")}
+    return {"value": typed_value(_refuse_unknown(given, ("value",)).get("value"), "integer", "value")}
 
 
 def _set(given: Arguments, kind: str) -> Arguments:
-    values = _list(_known(given, ("value_set",)), "value_set")
+    values = _list(_refuse_unknown(given, ("value_set",)), "value_set")
     return {"value_set": tuple(typed_value(value, kind, "value_set") for value in values)}
 
 
 def _pattern(given: Arguments, kind: str) -> Arguments:
-    return {"regex": typed_value(_known(given, ("regex",)).get("regex"), "string", "regex")}
+    return {"regex": typed_value(_refuse_unknown(given, ("regex",)).get("regex"), "string", "regex")}
 
 
 def _patterns(given: Arguments, kind: str) -> Arguments:
-    found = _known(given, ("regex_list", "match_on"))
+    found = _refuse_unknown(given, ("regex_list", "match_on"))
     patterns = tuple(typed_value(each, "string", "regex_list") for each in _list(found, "regex_list"))
-    return {"regex_list": patterns, "match_on": _one_of(found, "match_on", ("any", "all"))}
+    return {"regex_list": patterns, "match_on": _allowed_value(found, "match_on", ("any", "all"))}
 
 
 def _no_patterns(given: Arguments, kind: str) -> Arguments:
-    return _patterns(_known(given, ("regex_list",)), kind)
+    return _patterns(_refuse_unknown(given, ("regex_list",)), kind)
 
 
 def _pair(given: Arguments, kind: str) -> Arguments:
-    return {"ignore_row_if": _one_of(_known(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
+    return {"ignore_row_if": _allowed_value(_refuse_unknown(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
 
 
 def _greater(given: Arguments, kind: str) -> Arguments:
-    found = _known(given, ("ignore_row_if", "or_equal"))
+    found = _refuse_unknown(given, ("ignore_row_if", "or_equal"))
     return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind)}
 
 
-def _known(given: Arguments, names: tuple[str, ...]) -> Arguments:
+def _refuse_unknown(given: Arguments, names: tuple[str, ...]) -> Arguments:
     for name in given:
         if name not in names:
             raise Unfit(f"is not a known key; known: {', '.join(names) or 'none'}", name)
@@ -107,7 +107,7 @@ def _list(given: Arguments, key: str) -> list[Any]:
     return values
 
 
-def _one_of(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
+def _allowed_value(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
     value = given.get(key, allowed[0])
     if value not in allowed:
         raise Unfit(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)

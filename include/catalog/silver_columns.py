@@ -39,11 +39,11 @@ class _SilverText:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             root = self.root(node.func.value)
             inner = root if root is not None else table
-            self._note(node.func.attr, node, inner)
+            self._add_columns_of_call(node.func.attr, node, inner)
         for below in ast.iter_child_nodes(node):
             self.visit(below, inner)
 
-    def _note(self, method: str, call: ast.Call, table: str) -> None:
+    def _add_columns_of_call(self, method: str, call: ast.Call, table: str) -> None:
         assert isinstance(call.func, ast.Attribute)
         if method == "withColumn" and len(call.args) == 2:
             self._add(call.args[0], call.args[1], table)
@@ -63,7 +63,7 @@ class _SilverText:
 
     def _add(self, name: ast.expr, made: ast.expr, table: str) -> None:
         """Note an added column. A reference table's column with the name of a field is the key of a join."""
-        for column in _texts(name):
+        for column in _string_constants(name):
             if table == RECORD or column not in self.fields:
                 self.found.added.setdefault(column, set()).update(self.names(made, table))
 
@@ -113,6 +113,6 @@ def _without_docstring(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     return (node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)))
 
 
-def _texts(node: ast.expr) -> Iterator[str]:
+def _string_constants(node: ast.expr) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value

@@ -1,4 +1,4 @@
-"""Which spans of offsets a range meets, in logarithmic time: a slice may have thousands of spans, bronze of files."""
+"""Which spans of offsets a range overlaps, in logarithmic time: a slice may have thousands of spans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SpanIndex:
                 starts.append(span.start)
                 ends.append(span.end)
 
-    def meets(self, partition: int, start: int, end: int) -> bool:
+    def overlaps(self, partition: int, start: int, end: int) -> bool:
         """Whether an offset of [start, end) lies in a span."""
         return next(self._inside(partition, start, end), None) is not None
 

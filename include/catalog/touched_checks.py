@@ -18,24 +18,24 @@ from include.catalog.sql_checks import parsed_statements
 from include.catalog.yaml_declarations import Finding
 
 
-def wrong_grains(gold: DerivedGold) -> Iterator[Finding]:
+def grain_mismatches(gold: DerivedGold) -> Iterator[Finding]:
     """Yield the expressions of `touched_by` that name other grains than the query puts the rows into."""
-    for source, column, branch in _touches(gold):
-        if why := _problem(gold, source, column, branch):
+    for source, column, branch in _expressions_by_branch(gold):
+        if why := _mismatch(gold, source, column, branch):
             yield ("touched_by", source, column), why
 
 
-def unproven_grains(gold: DerivedGold) -> list[str]:
+def unproven_expressions(gold: DerivedGold) -> list[str]:
     """Return source and column of the expressions that are neither proven right nor wrong, as `weather.hour`."""
     found = [
         f"{source}.{column}"
-        for source, column, branch in _touches(gold)
-        if not _problem(gold, source, column, branch) and not _is_proven(gold, source, column, branch)
+        for source, column, branch in _expressions_by_branch(gold)
+        if not _mismatch(gold, source, column, branch) and not _is_proven(gold, source, column, branch)
     ]
     return list(dict.fromkeys(found))
 
 
-def _touches(gold: DerivedGold) -> Iterator[tuple[str, str, Branch | None]]:
+def _expressions_by_branch(gold: DerivedGold) -> Iterator[tuple[str, str, Branch | None]]:
     """Yield source and column of each expression with each branch of the query that reads the source.
 
     None instead of a branch when the query cannot be followed.
@@ -51,12 +51,12 @@ def _touches(gold: DerivedGold) -> Iterator[tuple[str, str, Branch | None]]:
             yield from ((source, column, branch) for branch in (reading if branches else [None]))
 
 
-def _problem(gold: DerivedGold, source: str, column: str, branch: Branch | None) -> str:
+def _mismatch(gold: DerivedGold, source: str, column: str, branch: Branch | None) -> str:
     touched = _parsed(gold.touched_by[source][column])
     if branch is None or touched is None or isinstance(touched, exp.Array | exp.GenerateSeries):
         return ""
     found = branch.columns.get(column.lower(), {}).get(source, frozenset())
-    if found and all(_differ(touched, _parsed(text)) for text in found):
+    if found and all(_are_different_functions(touched, _parsed(text)) for text in found):
         shown = " or ".join(sorted(found))
         return f"the query puts a row of {source} into {column} = {shown}, not {normalized(touched)}"
     if not found and source in branch.one_sided:
@@ -81,7 +81,7 @@ def _parsed(text: str) -> Any:
     return trees[0].unnest() if len(trees) == 1 else None
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _are_different_functions(one: Any, other: Any) -> bool:
     """Return whether two expressions are surely different functions of a row: of other columns, or of other units."""
     if _columns(one) != _columns(other):
         return True

@@ -76,11 +76,11 @@ def _shift(node: Any) -> Shift | None:
         case exp.Cast() | exp.TryCast():
             return _cast(node)
         case exp.Add() | exp.Sub():
-            return _moved(node)
+            return _interval_shift(node)
         case exp.Array():
-            return _widest([_shift(each) for each in node.expressions])
+            return _union([_shift(each) for each in node.expressions])
         case exp.GenerateSeries():
-            return _widest([_shift(node.args["start"]), _shift(node.args["end"])])
+            return _union([_shift(node.args["start"]), _shift(node.args["end"])])
     return None
 
 
@@ -95,7 +95,7 @@ def _cast(node: Any) -> Shift | None:
     return shift if node.to.this in (exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ) else None
 
 
-def _moved(node: Any) -> Shift | None:
+def _interval_shift(node: Any) -> Shift | None:
     """Return the shift of a moment plus or minus a constant interval."""
     shift, interval = _shift(node.this), node.expression
     if shift is None or not isinstance(interval, exp.Interval) or not isinstance(interval.this, exp.Literal):
@@ -115,7 +115,7 @@ def _unit(node: Any) -> str:
     return "" if unit is None else str(unit.name).lower().removesuffix("s")
 
 
-def _widest(shifts: Sequence[Shift | None]) -> Shift | None:
+def _union(shifts: Sequence[Shift | None]) -> Shift | None:
     known = [shift for shift in shifts if shift is not None]
     if not known or len(known) < len(shifts) or len({shift.column for shift in known}) > 1:
         return None

@@ -199,7 +199,7 @@ def window_end(window: Window, start: Start) -> datetime:
 def _position(window: Window, moment: datetime) -> int:
     if window.size.domain == "time":
         return (moment - EPOCH) // MICROSECOND
-    wall = _wall(window.time_zone, moment)
+    wall = _local_time(window.time_zone, moment)
     shifted = before(wall, window.offset)
     return (shifted - EPOCH).days if window.size.domain == "day" else _months(shifted)
 
@@ -211,7 +211,7 @@ def _start(window: Window, position: int) -> Start:
     return (begin + window.offset.days * DAY).date()
 
 
-def _wall(zone: str, moment: datetime) -> datetime:
+def _local_time(zone: str, moment: datetime) -> datetime:
     """Return what clocks of a zone show, as if it were UTC; the ends of the calendar where they cannot show it."""
     try:
         return moment.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC)

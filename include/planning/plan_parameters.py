@@ -59,7 +59,7 @@ class SliceParameters(PlanParameters):
     reference: Reference = "as-of"
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _require_start_before_end(self) -> Self:
         if (self.start is None) != (self.end is None):
             raise ValueError("start and end belong together")
         if self.start is not None and self.end is not None and self.start >= self.end:

@@ -106,7 +106,7 @@ class ReleaseParameters(PlanParameters):
     from_timestamp: UtcTime | None = None
 
     @model_validator(mode="after")
-    def _one_start(self) -> Self:
+    def _require_at_most_one_start(self) -> Self:
         if self.from_batch is not None and self.from_timestamp is not None:
             raise ValueError("give one of from_batch and from_timestamp")
         return self

@@ -58,7 +58,7 @@ class ReplayParameters(SliceParameters):
     source: Literal["auto", "kafka", "bronze"] = "auto"
 
     @model_validator(mode="after")
-    def _one_range(self) -> Self:
+    def _require_one_range(self) -> Self:
         given = {
             "time": self.start is not None,
             "batches": self.first_batch is not None or self.last_batch is not None,

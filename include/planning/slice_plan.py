@@ -234,7 +234,7 @@ def _share(low: Mapping[str, int], high: Mapping[str, int], spans: SpanIndex) ->
 def parts_within(parts: Sequence[BatchOffsets], spans: Iterable[Span]) -> list[BatchOffsets]:
     """Return the batches' offsets of which some lie in the spans."""
     index = SpanIndex(spans)
-    return [part for part in parts if index.meets(part.partition, part.start, part.end)]
+    return [part for part in parts if index.overlaps(part.partition, part.start, part.end)]
 
 
 def format_range(since: datetime, until: datetime) -> str:

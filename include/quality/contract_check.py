@@ -79,10 +79,10 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
 
 
 def _checked_derived(settings: Settings, name: str) -> ContractCheck:
-    from include.catalog.touched_checks import unproven_grains
+    from include.catalog.touched_checks import unproven_expressions
 
     derived, not_checked = declared_derived(settings, name), list[str]()
-    unproven = [f"{gold.name}.{each}" for gold in derived.pipeline.gold for each in unproven_grains(gold)]
+    unproven = [f"{gold.name}.{each}" for gold in derived.pipeline.gold for each in unproven_expressions(gold)]
     if unproven:
         why = "the query does not show whether touched_by names the grains of a row"
         not_checked.append(f"{', '.join(unproven)}: {why}; headrace audit compares every row")

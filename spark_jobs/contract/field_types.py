@@ -38,7 +38,7 @@ def spark_type(column: Column) -> str:
     return SPARK_TYPES.get(column.type) or f"decimal({column.precision},{column.scale})"
 
 
-def typed(column: Column, text: Expression) -> Expression:
+def typed_value(column: Column, text: Expression) -> Expression:
     """Return the column's value from the text of its JSON value; null where it has none of its type."""
     if column.type == "string":
         return text
@@ -47,8 +47,8 @@ def typed(column: Column, text: Expression) -> Expression:
     return text.try_cast(spark_type(column))
 
 
-def plainly_typed(column: Column, text: Expression) -> Expression:
-    """Like `typed`, for a text taken from a plain record: "" is null where null is allowed."""
+def typed_plain_value(column: Column, text: Expression) -> Expression:
+    """Like `typed_value`, for a text taken from a plain record: "" is null where null is allowed."""
     value = text if column.required else F.nullif(text, F.lit(""))
     return value if column.type == "string" else value.try_cast(spark_type(column))
 
@@ -61,7 +61,7 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
         rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
     rules += _bounds(column, value, arrived)
     return [
-        FieldRule(name, column.name, holds, _shown(value), is_proven_by_plain_form(column, name))
+        FieldRule(name, column.name, holds, _shortened_text(value), is_proven_by_plain_form(column, name))
         for name, holds in rules
     ]
 
@@ -69,13 +69,13 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
 def rejecting_rules(contract: Contract) -> list[FieldRule]:
     """Return the contract's own rules that reject a record."""
     return [
-        FieldRule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shown(F.col(rule.columns[0])))
+        FieldRule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shortened_text(F.col(rule.columns[0])))
         for rule in contract.record_rules
         if rule.action == REJECT
     ]
 
 
-def _shown(value: Expression) -> Expression:
+def _shortened_text(value: Expression) -> Expression:
     return F.substring(value.cast("string"), 1, 64)
 
 
@@ -122,13 +122,13 @@ def _string_bounds(column: Column, value: Expression) -> list[tuple[str, Express
     size = F.octet_length(value)
     rules = [("length", (size >= column.min_length) & (size <= column.max_length))]
     if column.pattern:
-        rules.append(("pattern", value.rlike(_to_the_end(column.pattern))))
+        rules.append(("pattern", value.rlike(_anchored_at_end(column.pattern))))
     if column.values:
         rules.append(("enum", value.isin(*column.values)))
     return rules
 
 
-def _to_the_end(pattern: str) -> str:
+def _anchored_at_end(pattern: str) -> str:
     """Java's `$` also matches before a last line break; a contract's does not."""
     return f"{pattern[:-1]}\\z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
 

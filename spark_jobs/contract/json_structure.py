@@ -24,22 +24,22 @@ CONTROL_ESCAPE = r"\\u00(?:0[0-8bBcCeEfF]|1[0-9A-Fa-f]|7[fF])|\\[bf]"
 
 
 def skeleton(raw: Column) -> Column:
-    """Return the record with every strict JSON string as `s`; null where it is null or too large to look at."""
+    """Return the record with every strict JSON string as `s`; null where it is null or too large to parse."""
     return F.when(F.octet_length(raw) <= MAX_BYTES, F.regexp_replace(raw.cast("string"), STRING, "s"))
 
 
-def remainder(bones: Column) -> Column:
+def remainder(skeleton_text: Column) -> Column:
     """Return what is left of a skeleton when scalars are `n` and containers are reduced: `n` or `s` for a document."""
-    numbered = F.regexp_replace(bones, rf"{SCALAR}|{NO_NUMBER}", "n")
+    numbered = F.regexp_replace(skeleton_text, rf"{SCALAR}|{NO_NUMBER}", "n")
     rounds = F.sequence(F.lit(1), F.lit(MAX_DEPTH))
     packed = F.regexp_replace(numbered, SPACE, "")
     return F.aggregate(rounds, packed, lambda text, _: F.regexp_replace(text, INNERMOST, "n"))
 
 
-def structure_fault(raw: Column, bones: Column, left: Column) -> Column:
+def structure_fault(raw: Column, skeleton_text: Column, left: Column) -> Column:
     """Return the reason why the bytes `raw` are no flat, strict JSON object; null where they are one.
 
-    `bones` and `left` are columns with the skeleton and the remainder. Reasons: null_value, size, wire_format,
+    `skeleton_text` and `left` are columns with the skeleton and the remainder. Reasons: null_value, size, wire_format,
     malformed, bad_utf8, empty, not_object, trailing_data, depth, out_of_range (NaN, Infinity), duplicate_key,
     control_char. Nested values are well-formed here; field_types.py rejects a column that gets one. Evaluated for
     the first condition that holds, so later ones may rely on it.
@@ -49,15 +49,15 @@ def structure_fault(raw: Column, bones: Column, left: Column) -> Column:
     bare = F.regexp_replace(text, r"\\\\", "")
     return (
         F.when(raw.isNull(), "null_value")
-        .when(bones.isNull(), "size")
+        .when(skeleton_text.isNull(), "size")
         .when(_is_framed(raw), "wire_format")
         .when(F.hex(F.substring(raw, 1, 2)).isin("FFFE", "FEFF"), "malformed")
         .when(~F.is_valid_utf8(text), "bad_utf8")
         .when(text.rlike(rf"^{SPACE}*+\z"), "empty")
         .when(left.isin("n", "s") & ~text.rlike(rf"^{SPACE}*+\{{"), "not_object")
-        .when(left != "n", _unfinished(text, left))
-        .when(bones.rlike(rf"\d{{{MAX_DIGITS + 1}}}"), "malformed")
-        .when(bones.rlike(NO_NUMBER), "out_of_range")
+        .when(left != "n", _reduction_fault(text, left))
+        .when(skeleton_text.rlike(rf"\d{{{MAX_DIGITS + 1}}}"), "malformed")
+        .when(skeleton_text.rlike(NO_NUMBER), "out_of_range")
         .when(F.size(F.array_distinct(keys)) != F.size(keys), "duplicate_key")
         .when(F.regexp_replace(bare, SURROGATE_PAIR, "").rlike(r"\\u[dD][89a-fA-F]"), "bad_utf8")
         .when(bare.rlike(rf"{CONTROL_ESCAPE}|\x7f"), "control_char")
@@ -69,7 +69,7 @@ def _is_framed(raw: Column) -> Column:
     return (F.hex(F.substring(raw, 1, 1)) == "00") & (F.hex(F.substring(raw, 6, 1)) == "7B")
 
 
-def _unfinished(text: Column, left: Column) -> Column:
+def _reduction_fault(text: Column, left: Column) -> Column:
     opened = text.rlike(rf"^{SPACE}*+\{{")
     return (
         F.when(opened & left.rlike(r"^n."), "trailing_data").when(left.rlike(INNERMOST), "depth").otherwise("malformed")

@@ -57,10 +57,10 @@ def plain_form(contract: Contract) -> str:
     first, *rest = contract.columns
     if not first.required:
         return "(?!)"
-    return rf"^\{{{_field(first)}{''.join(_following(column) for column in rest)}\}}\z"
+    return rf"^\{{{_field(first)}{''.join(_later_field(column) for column in rest)}\}}\z"
 
 
-def _following(column: Column) -> str:
+def _later_field(column: Column) -> str:
     field = f",{_field(column)}"
     return field if column.required else f"(?:{field})?+"
 

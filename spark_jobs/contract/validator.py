@@ -11,7 +11,14 @@ from pyspark.sql import functions as F
 from include.catalog.contract import Column as ContractColumn
 from include.catalog.contract import Contract
 from include.catalog.payload_format import JSON
-from spark_jobs.contract.field_types import FieldRule, plainly_typed, rejecting_rules, type_fault, typed, value_rules
+from spark_jobs.contract.field_types import (
+    FieldRule,
+    rejecting_rules,
+    type_fault,
+    typed_plain_value,
+    typed_value,
+    value_rules,
+)
 from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.plain_form import joined_values, plain_values
@@ -61,47 +68,47 @@ def compiled_validator(contract: Contract) -> Validator:
     unread = [] if contract.format == JSON else [F.col(UNREAD)]
     carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_skeleton")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
-    taken_apart = (
+    parsing = (
         (*read, F.col("_batch_id"), *unread, value, joined_values(text, contract).alias("_joined")),
         (*coordinates, *unread, value, plain_values(text, F.col("_joined")).alias("_values")),
     )
     return Validator(
         (
-            *taken_apart,
+            *parsing,
             (
                 *carried[:-3],
-                _general_path(F.from_json(text, schema)).alias("_text"),
-                _general_path(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
-                _general_path(skeleton(value)).alias("_skeleton"),
+                _unless_plain(F.from_json(text, schema)).alias("_text"),
+                _unless_plain(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
+                _unless_plain(skeleton(value)).alias("_skeleton"),
             ),
-            (*carried, _general_path(remainder(F.col("_skeleton"))).alias("_left")),
-            (*_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
+            (*carried, _unless_plain(remainder(F.col("_skeleton"))).alias("_left")),
+            (*_typed_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
         (
-            *taken_apart,
-            (*_plainly_typed(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
-            (F.col("*"), _plain_is_good(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
+            *parsing,
+            (*_typed_plain_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
+            (F.col("*"), _is_accepted_plain(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
         ),
     )
 
 
-def _general_path(value: Column) -> Column:
+def _unless_plain(value: Column) -> Column:
     """Only for records that are not in plain form."""
     return F.when(F.col("_values").isNull(), value)
 
 
-def _typed(contract: Contract) -> list[Column]:
+def _typed_values(contract: Contract) -> list[Column]:
     plain = F.col("_values").isNotNull()
     return [
-        F.when(plain, value).otherwise(typed(column, _value_text(column))).alias(column.name)
-        for column, value in zip(contract.columns, _plainly_typed(contract), strict=True)
+        F.when(plain, value).otherwise(typed_value(column, _value_text(column))).alias(column.name)
+        for column, value in zip(contract.columns, _typed_plain_values(contract), strict=True)
     ]
 
 
-def _plainly_typed(contract: Contract) -> list[Column]:
+def _typed_plain_values(contract: Contract) -> list[Column]:
     return [
-        plainly_typed(column, F.get("_values", F.lit(index))).alias(column.name)
+        typed_plain_value(column, F.get("_values", F.lit(index))).alias(column.name)
         for index, column in enumerate(contract.columns)
     ]
 
@@ -111,20 +118,20 @@ def _faults(contract: Contract) -> Column:
     structure = structure_fault(F.col("value"), F.col("_skeleton"), F.col("_left"))
     types = [_type_reason(column) for column in contract.columns]
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
-        _present(types)
+        _without_nulls(types)
     )
     if contract.format != JSON:
         why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
         found = F.when(F.col(UNREAD).isNotNull(), why).otherwise(found)
-    return _general_path(found).alias("_faults")
+    return _unless_plain(found).alias("_faults")
 
 
 def _reasons(contract: Contract) -> Column:
     rules = _rules(contract)
     return (
-        F.when(_plain_is_good(rules), F.array().cast(REASONS))
+        F.when(_is_accepted_plain(rules), F.array().cast(REASONS))
         .when(F.size("_faults") > 0, F.col("_faults"))
-        .otherwise(_broken(rules))
+        .otherwise(_violations(rules))
         .alias("_reasons")
     )
 
@@ -134,8 +141,8 @@ def _rules(contract: Contract) -> list[FieldRule]:
     return rules + rejecting_rules(contract)
 
 
-def _plain_is_good(rules: list[FieldRule]) -> Column:
-    return F.col("_plain") & _all_hold([rule for rule in rules if not rule.proven])
+def _is_accepted_plain(rules: list[FieldRule]) -> Column:
+    return F.col("_plain") & _keeps_all([rule for rule in rules if not rule.proven])
 
 
 def _type_reason(column: ContractColumn) -> Column:
@@ -145,15 +152,17 @@ def _type_reason(column: ContractColumn) -> Column:
     return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), shown))
 
 
-def _all_hold(rules: list[FieldRule]) -> Column:
+def _keeps_all(rules: list[FieldRule]) -> Column:
     return reduce(Column.__and__, [F.coalesce(rule.holds, F.lit(True)) for rule in rules], F.lit(True))
 
 
-def _broken(rules: list[FieldRule]) -> Column:
-    return _present([F.when(~F.coalesce(r.holds, F.lit(True)), _reason(r.name, r.column, r.detail)) for r in rules])
+def _violations(rules: list[FieldRule]) -> Column:
+    return _without_nulls(
+        [F.when(~F.coalesce(r.holds, F.lit(True)), _reason(r.name, r.column, r.detail)) for r in rules]
+    )
 
 
-def _present(reasons: list[Column]) -> Column:
+def _without_nulls(reasons: list[Column]) -> Column:
     return F.filter(F.array(*reasons), lambda reason: reason.isNotNull()).cast(REASONS)
 
 

@@ -37,8 +37,8 @@ class WatchedRows:
     """Rows that are counted while they are written, each time anew: `begin`, write, then `counts` or `abandon`."""
 
     def __init__(self, counter: WarningCounter, accepted: DataFrame) -> None:
-        self._rules, self._seen = counter.rules, Observation(uuid4().hex)
-        self.rows = accepted.observe(self._seen, *counter.aggregates) if self._rules else accepted
+        self._rules, self._observation = counter.rules, Observation(uuid4().hex)
+        self.rows = accepted.observe(self._observation, *counter.aggregates) if self._rules else accepted
         self._session: Any = accepted.sparkSession
         self._id = accepted._jdf.id() if self._rules else 0
 
@@ -46,11 +46,11 @@ class WatchedRows:
         """Prepare to count: an observation ends with one execution, so the next one needs its own of the same name."""
         if self._rules:
             manager = self._session._jsparkSession.observationManager()
-            self._seen._jo = manager.getOrNewObservation(self._seen._name, self._id)
+            self._observation._jo = manager.getOrNewObservation(self._observation._name, self._id)
 
     def counts(self) -> Counts:
         """Return what was counted when the rows were written."""
-        seen = self._seen.get if self._rules else {}
+        seen = self._observation.get if self._rules else {}
         return {
             name: {
                 "validated": int(seen[f"validated_{n}"]),
@@ -85,10 +85,10 @@ def _aggregates(number: int, rule: CompiledRule) -> list[Column]:
 def summed_counts(counts: Sequence[Counts]) -> Counts:
     """Return what was counted in several writes as one count."""
     rules = {rule: [one[rule] for one in counts] for rule in (counts[0] if counts else {})}
-    return {rule: _together(parts) for rule, parts in rules.items()}
+    return {rule: _summed(parts) for rule, parts in rules.items()}
 
 
-def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summed(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     places = [part["first"] for part in parts if part["first"] is not None]
     return {
         "validated": sum(part["validated"] for part in parts),

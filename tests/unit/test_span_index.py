@@ -21,7 +21,7 @@ def test_index_agrees_with_a_comparison_of_each_offset() -> None:
         high = low + dice.randrange(12)
         expected = sum((partition, offset) in covered for offset in range(low, high))
         assert index.count(partition, low, high) == expected
-        assert index.meets(partition, low, high) == bool(expected)
+        assert index.overlaps(partition, low, high) == bool(expected)
 
 
 def test_planning_over_scattered_records_does_not_compare_each_with_each_batch() -> None:

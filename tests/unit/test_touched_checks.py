@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.catalog.derived_dataset import DerivedGold
-from include.catalog.touched_checks import unproven_grains, wrong_grains
+from include.catalog.touched_checks import grain_mismatches, unproven_expressions
 
 HOUR = "date_trunc('hour', {})"
 BY_HOUR = {
@@ -73,7 +73,7 @@ PROVEN: dict[str, tuple[str, dict[str, dict[str, str]]]] = {
 @pytest.mark.parametrize("case", PROVEN)
 def test_grains_that_the_query_shows_are_proven(case: str) -> None:
     declared = gold(*PROVEN[case])
-    assert (list(wrong_grains(declared)), unproven_grains(declared)) == ([], [])
+    assert (list(grain_mismatches(declared)), unproven_expressions(declared)) == ([], [])
 
 
 WRONG: dict[str, tuple[str, dict[str, dict[str, str]], str]] = {
@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[str, dict[str, dict[str, str]], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_grains_that_the_query_contradicts_are_refused(case: str) -> None:
     query, touched_by, words = WRONG[case]
-    found = [why for _, why in wrong_grains(gold(query, touched_by))]
+    found = [why for _, why in grain_mismatches(gold(query, touched_by))]
     assert any(words in why for why in found), found
 
 
@@ -121,4 +121,4 @@ UNPROVEN: dict[str, tuple[str, dict[str, dict[str, str]], list[str]]] = {
 def test_grains_that_the_text_does_not_show_are_named(case: str) -> None:
     query, touched_by, expected = UNPROVEN[case]
     declared = gold(query, touched_by)
-    assert (list(wrong_grains(declared)), unproven_grains(declared)) == ([], expected)
+    assert (list(grain_mismatches(declared)), unproven_expressions(declared)) == ([], expected)
