@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.balance import DatasetAudit, Progress, dataset_audit, unpublished_audit
+from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.kafka_records import AuditUnavailable, Topic
 from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
@@ -17,6 +19,26 @@ from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
+Recomputation = Callable[[Settings, str, Progress], tuple[Mapping[str, Mapping[str, Any]], str]]
+"""Recomputes the tables of a derived dataset: returns what `derived_audit` needs."""
+
+
+def requested_audits(
+    settings: Settings,
+    requested: Sequence[str],
+    open_topic: TopicOpener,
+    recompute: Recomputation,
+    progress: Progress = lambda _: None,
+) -> list[DatasetAudit]:
+    """Audit these datasets, or all that are declared or published; derived ones last, by `recompute`.
+
+    Raises DatasetUnknown, and what `audit_dataset` and `recompute` raise.
+    """
+    derived = [name for name in derived_publications(settings) if name in requested or not requested]
+    others = [audited_datasets(settings, name)[0] for name in requested if name not in derived]
+    names = others if requested else audited_datasets(settings, None)
+    audits = [audit_dataset(settings, name, open_topic, progress) for name in names]
+    return [*audits, *(derived_audit(settings, name, *recompute(settings, name, progress)) for name in derived)]
 
 
 def audited_datasets(settings: Settings, only: str | None) -> list[str]:

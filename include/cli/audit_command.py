@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from include.audit.audit_outcome import record_outcomes
-from include.audit.audit_run import audit_dataset, audited_datasets
+from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit, Progress, with_deep_audit
 from include.audit.deep_findings import deep_audit
-from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.cli.exit_codes import FAILED
@@ -47,15 +45,17 @@ def audit(
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
 
     settings = load_settings()
-    derived = [name for name in derived_publications(settings) if dataset in (None, name)]
-    names = [] if dataset in derived else audited_datasets(settings, dataset)
-    bootstrap = _bootstrap(settings) if names else ""
+    requested = [] if dataset is None else [dataset]
     with Console(stderr=True).status("audit") as shown:
-        opener = partial(open_topic, bootstrap)
-        audits = [audit_dataset(settings, name, opener, shown.update) for name in names]
+        audits = requested_audits(
+            settings,
+            requested,
+            lambda topic: open_topic(_bootstrap(settings), topic),
+            recompute_derived,
+            shown.update,
+        )
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
-        audits += [audited_derived(settings, name, shown.update) for name in derived]
     record_outcomes(settings, audits, datetime.now(UTC))
     if as_json:
         json.dump(_values(audits), sys.stdout, indent=1)
@@ -71,8 +71,8 @@ def audit(
 
 
 def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> DatasetAudit:
-    """Run the job that recomputes a dataset's tables, and add what it found. Raises JobRunning."""
-    if audit.batch is None:
+    """Run the job that recomputes a dataset's tables from bronze, and add what it found. Raises JobRunning."""
+    if audit.batch is None or audit.sources:
         return audit
     name = f"audit-{audit.dataset}"
     refuse_running(settings, name)
@@ -90,11 +90,6 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
         why = UncheckedTable(f"silver.{audit.dataset}", "", f"not recomputed from bronze: {error.what}")
         return replace(audit, unchecked=(*audit.unchecked, why))
     return with_deep_audit(audit, deep_audit(audit.dataset, output["recomputed"]))
-
-
-def audited_derived(settings: Settings, name: str, progress: Progress) -> DatasetAudit:
-    """Audit a derived dataset, by the job that computes its queries again. Raises JobRunning."""
-    return derived_audit(settings, name, *recompute_derived(settings, name, progress))
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
@@ -50,22 +49,18 @@ class Audit(BaseOperator):
 
     def _audits(self, settings: Settings, requested: Sequence[str]) -> list[DatasetAudit]:
         """Audit these datasets, or all that are published; derived ones by a job for each."""
-        from include.audit.audit_run import audit_dataset, audited_datasets
-        from include.audit.derived_audit import derived_audit, derived_publications
+        from include.audit.audit_run import requested_audits
         from include.audit.kafka_records import open_topic
         from include.planning.derived_recomputation import recompute_derived
         from include.state.broker_address import bootstrap_servers
 
-        derived = [name for name in derived_publications(settings) if name in requested or not requested]
-        others = [name for name in requested if name not in derived]
-        names = [audited_datasets(settings, name)[0] for name in others]
-        names = names if requested else audited_datasets(settings, None)
-        opener = partial(open_topic, bootstrap_servers(settings))
-        audits = [audit_dataset(settings, name, opener) for name in names]
-        return [
-            *audits,
-            *(derived_audit(settings, name, *recompute_derived(settings, name, self.log.info)) for name in derived),
-        ]
+        return requested_audits(
+            settings,
+            requested,
+            lambda topic: open_topic(bootstrap_servers(settings), topic),
+            recompute_derived,
+            self.log.info,
+        )
 
 
 def counts(audit: DatasetAudit) -> dict[str, int]:

@@ -19,10 +19,11 @@ import polars as pl
 from include.audit.audit_findings import FindingKind
 from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
+from include.audit.derived_audit import derived_audit
 from include.audit.kafka_records import open_topic
-from include.cli.audit_command import audited_derived
 from include.clients.kafka import ensure_topic
 from include.errors import Terminal, Transient
+from include.planning.derived_recomputation import recompute_derived
 from include.process_control.start_stop import down
 from include.producers.event_feed import Feed
 from include.producers.fault_manifest import ManifestExists
@@ -167,7 +168,7 @@ def _checked(settings: Settings, group: Group, name: str, checks: Checks, report
 
 def _derived_result(settings: Settings, result: Callable[..., WorkloadResult], name: str) -> WorkloadResult:
     """The audit of a derived dataset is the batch: a job computes its queries again, over all rows of its sources."""
-    audit = audited_derived(settings, name, lambda _: None)
+    audit = derived_audit(settings, name, *recompute_derived(settings, name, lambda _: None))
     differing = sum(found.rows for found in audit.findings if found.kind in (FindingKind.missing, FindingKind.surplus))
     return result(audit, derived_freshness(settings, name), None if audit.unchecked else differing)
 
