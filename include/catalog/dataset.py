@@ -150,9 +150,7 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
 def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there."""
     declared = declared_dataset(settings, name)
-    copy = snapshot_path(settings, name, f".{declared.release}.{unique_suffix()}")
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
+    copy = copied_folder(settings, name, declared.folder, declared.release)
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)
@@ -166,21 +164,39 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
     return load_dataset(name, place, strict=False)
 
 
+def copied_folder(settings: Settings, name: str, folder: Path, release: str) -> Path:
+    """Copy a dataset's folder next to its snapshots; return the copy, which is to be renamed."""
+    copy = snapshot_path(settings, name, f".{release}.{unique_suffix()}")
+    shutil.rmtree(copy, ignore_errors=True)
+    return shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
+
+
 def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
     """Return the dataset as the snapshot of `release` says.
 
     Raises ReleaseUnknown, IsDerived, and DeclarationRefused when it was changed.
     """
-    place = snapshot_path(settings, name, release)
-    if not place.is_dir():
-        raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
-    if (place / DERIVED).is_file():
+    folder = released_folder(settings, name, release)
+    if (folder / DERIVED).is_file():
         raise IsDerived(name)
-    dataset = load_dataset(name, place, strict=False)
-    if dataset.release != release:
-        why = f"the snapshot was changed: its content hash is {dataset.release}, not {release}"
-        raise DeclarationRefused([Problem(place, 1, "", why)])
+    dataset = load_dataset(name, folder, strict=False)
+    refuse_changed(folder, dataset.release, release)
     return dataset
+
+
+def released_folder(settings: Settings, name: str, release: str) -> Path:
+    """Return the folder of a release's snapshot. Raises ReleaseUnknown."""
+    folder = snapshot_path(settings, name, release)
+    if not folder.is_dir():
+        raise ReleaseUnknown(name, release, sorted(path.name for path in folder.parent.glob("[!.]*")))
+    return folder
+
+
+def refuse_changed(folder: Path, found: str, release: str) -> None:
+    """Raise DeclarationRefused when a snapshot's content hash is not the release that it is named after."""
+    if found != release:
+        why = f"the snapshot was changed: its content hash is {found}, not {release}"
+        raise DeclarationRefused([Problem(folder, 1, "", why)])
 
 
 def code_hash(settings: Settings, name: str, release: str) -> str:

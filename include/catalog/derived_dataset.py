@@ -7,7 +7,6 @@ those columns; an expression that gives an array touches each of its elements.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from datetime import timedelta
@@ -23,15 +22,16 @@ from include.catalog.contract_rules import RuleModel, typed_rule
 from include.catalog.dataset import (
     DERIVED,
     Dataset,
-    ReleaseUnknown,
     content_hash,
+    copied_folder,
     dataset_names,
     declared_dataset,
+    refuse_changed,
     released_dataset,
+    released_folder,
 )
 from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
-from include.catalog.yaml_declarations import NAME, DeclarationRefused, Document, Problem, raise_problems
-from include.durable_files import unique_suffix
+from include.catalog.yaml_declarations import NAME, Document, raise_problems
 from include.errors import Terminal
 from include.paths import snapshot_path
 from include.settings import Settings
@@ -151,22 +151,15 @@ def snapshot_derived(settings: Settings, name: str) -> DerivedDataset:
     declared = declared_derived(settings, name)
     place = snapshot_path(settings, name, declared.release)
     if not place.is_dir():
-        copy = snapshot_path(settings, name, f".{declared.release}.{unique_suffix()}")
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(declared.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        copy.rename(place)
+        copied_folder(settings, name, declared.folder, declared.release).rename(place)
     return released_derived(settings, name, declared.release)
 
 
 def released_derived(settings: Settings, name: str, release: str) -> DerivedDataset:
     """Return the derived dataset as a release's snapshot has it; ReleaseUnknown, DeclarationRefused when changed."""
-    place = snapshot_path(settings, name, release)
-    if not place.is_dir():
-        raise ReleaseUnknown(name, release, sorted(path.name for path in place.parent.glob("[!.]*")))
-    derived = load_derived(name, place, strict=False)
-    if derived.release != release:
-        why = f"the snapshot was changed: its content hash is {derived.release}, not {release}"
-        raise DeclarationRefused([Problem(place, 1, "", why)])
+    folder = released_folder(settings, name, release)
+    derived = load_derived(name, folder, strict=False)
+    refuse_changed(folder, derived.release, release)
     return derived
 
 
