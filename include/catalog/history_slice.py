@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -45,6 +45,18 @@ class Slice:
     def overlaps(self, other: Slice) -> bool:
         """Whether both name a record."""
         return any(mine.overlaps(its) for mine in self.spans for its in other.spans)
+
+
+def joined_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return spans of one source in order; those that overlap or are adjacent are joined, empty ones left out."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.partition, span.start)):
+        last = joined[-1] if joined else None
+        if last is not None and last.partition == span.partition and last.end >= span.start:
+            joined[-1] = replace(last, end=max(last.end, span.end))
+        elif span.end > span.start:
+            joined.append(span)
+    return joined
 
 
 def parsed_slice(stored: Mapping[str, Any]) -> Slice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from include.catalog.event_times import before
-from include.catalog.history_slice import BRONZE, Slice
+from include.catalog.history_slice import Slice, joined_spans
 from include.catalog.pipeline import time_columns
 from include.planning.confirm_applied import confirm_backfill
 from include.planning.owner_client import project_now
@@ -16,9 +16,9 @@ from include.planning.slice_plan import (
     RangeEmpty,
     create_slice_plan,
     format_range,
-    joined_spans,
     published_view,
     slice_kind,
+    span_of,
 )
 from include.planning.verified_ranges import write_verified
 from include.plans.comparison import EQUAL, Comparison
@@ -56,7 +56,7 @@ def plan_backfill(
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
             raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
-        spans = view.from_bronze(joined_spans(parts, BRONZE))
+        spans = view.from_bronze(joined_spans(map(span_of, parts)))
         slice_ = Slice(spans, since, until, view.reference(parameters.reference))
         request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
         return create_slice_plan(view, BACKFILL, slice_, request)

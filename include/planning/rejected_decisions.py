@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from include.catalog.history_slice import BRONZE, Span
+from include.catalog.history_slice import BRONZE, Span, joined_spans
 from include.errors import Terminal
 from include.reading.decision_log import DISCARD, FIX, Coordinates, Decision, append_decisions, decided_records
 from include.reading.publication import read_publication, tables_of
@@ -110,15 +110,8 @@ def selected_records(
 
 
 def record_spans(places: Iterable[Coordinates]) -> list[Span]:
-    """Return the places as spans, neighbours joined."""
-    found: list[Span] = []
-    for partition, offset in sorted(places):
-        last = found[-1] if found else None
-        if last is not None and (last.partition, last.end) == (partition, offset):
-            found[-1] = Span(partition, last.start, offset + 1, BRONZE)
-        else:
-            found.append(Span(partition, offset, offset + 1, BRONZE))
-    return found
+    """Return the records as spans of bronze; adjacent ones are joined."""
+    return joined_spans(Span(partition, offset, offset + 1, BRONZE) for partition, offset in places)
 
 
 def _record(settings: Settings, dataset: str, place: Coordinates) -> RejectedRecord:

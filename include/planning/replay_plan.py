@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
+from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span, joined_spans
 from include.clients.kafka import log_start_offsets, topic_id
 from include.planning.plan_parameters import Number, SliceParameters
 from include.planning.slice_plan import (
@@ -19,11 +19,11 @@ from include.planning.slice_plan import (
     RecordsMissing,
     create_slice_plan,
     format_range,
-    joined_spans,
     overlap,
     published_view,
     refuse_not_ingested,
     slice_kind,
+    span_of,
 )
 from include.plans.plan import REPLAY, PlanRecord
 from include.plans.plan_journal import planning_lock
@@ -113,7 +113,7 @@ def _requested_spans(view: PublishedView, parameters: ReplayParameters) -> list[
     if parameters.start is not None and parameters.end is not None:
         return _spans_of_times(view, parameters.start, parameters.end)
     first, last = parameters.first_batch or 0, parameters.last_batch or 0
-    return joined_spans([part for part in view.history.batch_offsets if first <= part.batch <= last], BRONZE)
+    return joined_spans(span_of(part) for part in view.history.batch_offsets if first <= part.batch <= last)
 
 
 def _spans_of_times(view: PublishedView, since: datetime, until: datetime) -> list[Span]:

@@ -260,18 +260,6 @@ def overlap(one: Span, other: Span) -> Span | None:
     return Span(one.partition, start, end, one.source) if one.partition == other.partition and start < end else None
 
 
-def joined_spans(parts: Iterable[BatchOffsets], source: str) -> list[Span]:
-    """Return the offsets of the parts as spans; adjacent ones are joined."""
-    spans: list[Span] = []
-    for part in sorted(parts, key=lambda part: (part.partition, part.start)):
-        last = spans[-1] if spans else None
-        if last is not None and last.partition == part.partition and last.end >= part.start:
-            spans[-1] = Span(part.partition, last.start, max(last.end, part.end), source)
-        elif part.end > part.start:
-            spans.append(Span(part.partition, part.start, part.end, source))
-    return spans
-
-
 def span_of(part: BatchOffsets) -> Span:
     """Return a batch's offsets of one partition as a span of bronze."""
     return Span(part.partition, part.start, part.end, BRONZE)
