@@ -91,6 +91,14 @@ class Closing:
         return f"{sql_identifier(self.column)} < {kind} '{self.bound.isoformat()}'"
 
 
+@dataclass(frozen=True)
+class SessionClosing:
+    """The sessions of a table on close: which of them are closed."""
+
+    session: Session
+    closed: Closing
+
+
 def closing(timed: Window | Session, watermark: datetime | None) -> Closing:
     """Return what a watermark closes: windows that end at or before it, and sessions which no later row can join."""
     if isinstance(timed, Session):

@@ -30,7 +30,6 @@ from include.catalog.pipeline import (
     Gold,
     LatestGold,
     QueryGold,
-    gold_session,
     partition_expression,
     row_columns,
 )
@@ -183,9 +182,9 @@ def _merged_by_spark(
 ) -> tuple[GoldUpdate, list[DataFile], int]:
     """Write the rows that take the place of `old`; return the update with its open sessions, the files, and a count."""
     rows = _merged(target, silver, update, target.table.read(target.spark, old), batch)
-    opened, session = Observation(), gold_session(target.gold)
-    if session is not None and update.sessions is not None:
-        rows = closed_sessions(session, update.sessions, rows, opened)
+    opened = Observation()
+    if update.sessions is not None:
+        rows = closed_sessions(update.sessions, rows, opened)
     added, grains = write_gold(target, rows, folder, old, batch)
     if update.sessions is not None:
         update = update.with_open_sessions(opened.get[OPEN_SINCE])
@@ -194,12 +193,12 @@ def _merged_by_spark(
 
 def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> list[DataFile]:
     """Return the table's files that may have the grains of the update's late rows; closed windows are new to it."""
-    gold, late, session = target.gold, update.late.files if update.late else (), gold_session(target.gold)
+    gold, late = target.gold, update.late.files if update.late else ()
     found = near_sessions(gold, late, touched_files(target, grains_of_silver(gold, silver, late))) if late else []
-    if session is None or update.sessions is None:
+    if update.sessions is None:
         return found
     open_since = update.refreshed.since if update.refreshed else None
-    recent = files_within(target.table, session.end, [(open_since or FIRST, LAST)])
+    recent = files_within(target.table, update.sessions.session.end, [(open_since or FIRST, LAST)])
     return list({file.path: file for file in (*found, *recent)}.values())
 
 
@@ -227,10 +226,9 @@ def write_gold(
 def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame, batch: int) -> DataFrame:
     gold, parts = target.gold, update.parts
     sources = [(part.rows(target, silver), part.within) for part in parts]
-    session = gold_session(gold)
-    if session is not None and update.sessions is not None and update.closed in parts:
+    if update.sessions is not None and update.closed in parts:
         earlier, within = sources[-1]
-        sources[-1] = rows_outside(session, gold.keys, earlier, old), within
+        sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
     if isinstance(gold, AdditiveGold):
         return merged_additive(gold, old, _union([gold_rows(gold, rows, batch, within) for rows, within in sources]))
     if isinstance(gold, LatestGold):

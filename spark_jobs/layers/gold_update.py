@@ -17,7 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.event_times import FIRST, LAST
-from include.catalog.gold_refresh import EVERY_RUN, REFRESH_KEY, Closing, RefreshState, closing, read_refresh_state
+from include.catalog.gold_refresh import (
+    EVERY_RUN,
+    REFRESH_KEY,
+    RefreshState,
+    SessionClosing,
+    closing,
+    read_refresh_state,
+)
 from include.catalog.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
 from include.catalog.watermark import WatermarkProgress
 from include.catalog.windows import Session, Start, Window, window_begin
@@ -70,7 +77,7 @@ class GoldUpdate:
     late: SilverPart | None = None
     closed: SilverPart | None = None
     refreshed: RefreshState | None = None
-    sessions: Closing | None = None
+    sessions: SessionClosing | None = None
 
     @property
     def parts(self) -> list[SilverPart]:
@@ -81,7 +88,7 @@ class GoldUpdate:
         """Return it with the earliest start of a session that is open; without one none begins before those to come."""
         assert self.refreshed is not None
         assert self.sessions is not None
-        bound = since.astimezone(UTC) if since else self.sessions.bound
+        bound = since.astimezone(UTC) if since else self.sessions.closed.bound
         return replace(self, refreshed=replace(self.refreshed, since=bound if isinstance(bound, datetime) else None))
 
     @property
@@ -140,7 +147,8 @@ def _closing_sessions(
     if not late.files and after == closing(session, old.watermark):
         return GoldUpdate(refreshed=replace(new, since=old.since))
     earlier = files_within(silver, session.column, [(old.since or FIRST, LAST)])
-    return GoldUpdate(late, SilverPart(earlier, 0, run.first - 1), replace(new, since=old.since), after)
+    closing_sessions = SessionClosing(session, after)
+    return GoldUpdate(late, SilverPart(earlier, 0, run.first - 1), replace(new, since=old.since), closing_sessions)
 
 
 def _closing_windows(window: Window, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState) -> GoldUpdate:

@@ -13,7 +13,7 @@ from operator import and_
 from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from include.catalog.gold_refresh import Closing
+from include.catalog.gold_refresh import SessionClosing
 from include.catalog.windows import MICROSECOND, Session
 from spark_jobs.layers.gold_windows import is_before
 
@@ -40,8 +40,8 @@ def rows_outside(session: Session, keys: Sequence[str], rows: DataFrame, session
     return rows.alias("_rows").join(known, reduce(and_, same, within), "left_anti")
 
 
-def closed_sessions(session: Session, closed: Closing, sessions: DataFrame, opened: Observation) -> DataFrame:
+def closed_sessions(closing: SessionClosing, sessions: DataFrame, opened: Observation) -> DataFrame:
     """Return the sessions that are closed; the least start of the others is observed as OPEN_SINCE."""
-    is_closed = is_before(closed.column, closed.bound)
-    start = F.min(F.when(~is_closed, F.col(session.start))).alias(OPEN_SINCE)
+    is_closed = is_before(closing.closed.column, closing.closed.bound)
+    start = F.min(F.when(~is_closed, F.col(closing.session.start))).alias(OPEN_SINCE)
     return sessions.observe(opened, start).where(is_closed)
