@@ -7,17 +7,17 @@ After a crash: the request stays pending; a release that was advanced stays so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from include.catalog.derived_dataset import released_derived
-from include.errors import HeadraceError, Terminal
+from include.errors import Terminal
 from include.reading.publication import find_publication, find_shadow_publication, publish, save_shadow_publication
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import compact_derived
-from spark_jobs.engine.execute_request import COMPACTION_SECONDS
-from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.execute_request import COMPACTION_SECONDS, attempted
 
 
 class RequestNotKnown(Terminal):
@@ -30,22 +30,21 @@ class RequestNotKnown(Terminal):
 
 def execute_derived(release: DerivedRelease, request: OwnerRequest) -> tuple[DerivedRelease, OwnerResponse]:
     """Execute a request; return the release that is published then, and the response."""
-    after, refused, remedy, done = release, "", "", dict[str, Any]()
-    try:
-        if request.kind is RequestKind.PROMOTE:
-            after = promoted(release, request.release)
-        elif request.kind is RequestKind.COMPACT:
-            done = {**compact_derived(release, release.published_run, COMPACTION_SECONDS)}
-        elif request.kind is not RequestKind.RETIRE:
-            raise RequestNotKnown(release.derived.name, request.kind)
-    except HeadraceError as error:
-        refused, remedy = error.what, error.remedy
-    except Exception as error:  # noqa: BLE001  (a request that fails must not end the driver)
-        log_line(f"the {request.kind} request of {request.requester} failed", error)
-        refused, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
+    executed, refusal = attempted(request, lambda: _execute(release, request))
+    after, done = executed or (release, {})
     published = find_publication(release.settings, release.derived.name)
     batch = published.batch if published else -1
-    return after, OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy, done)
+    return after, OwnerResponse(request.plan, request.kind, request.release, refusal.why, batch, refusal.remedy, done)
+
+
+def _execute(release: DerivedRelease, request: OwnerRequest) -> tuple[DerivedRelease, Mapping[str, Any]]:
+    if request.kind is RequestKind.PROMOTE:
+        return promoted(release, request.release), {}
+    if request.kind is RequestKind.COMPACT:
+        return release, {**compact_derived(release, release.published_run, COMPACTION_SECONDS)}
+    if request.kind is not RequestKind.RETIRE:
+        raise RequestNotKnown(release.derived.name, request.kind)
+    return release, {}
 
 
 def promoted(release: DerivedRelease, name: str) -> DerivedRelease:

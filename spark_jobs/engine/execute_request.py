@@ -8,8 +8,9 @@ Does not: end the driver; a request that fails is refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from include.errors import HeadraceError, Terminal
 from include.reading.decision_log import decision_log_size
@@ -24,6 +25,7 @@ from spark_jobs.engine.patch_in_progress import begin_patch, read_built
 
 # Maximum publication delay during maintenance, apart from the compaction of one group of files.
 COMPACTION_SECONDS = 20.0
+Done = TypeVar("Done")
 
 
 class PatchNotCurrent(Terminal):
@@ -36,17 +38,28 @@ class PatchNotCurrent(Terminal):
 
 def execute(active: ActiveReleases, request: OwnerRequest) -> OwnerResponse:
     """Execute a request; return the response, which has the reason when the request was refused."""
-    done: Mapping[str, Any] = {}
-    try:
-        done = EXECUTE[request.kind](active, request)
-        refused = remedy = ""
-    except HeadraceError as error:
-        refused, remedy = error.what, error.remedy
-    except Exception as error:  # noqa: BLE001  (a request that fails must not end the stream)
-        log_line(f"the {request.kind} request of {request.requester} failed", error)
-        refused, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
+    done, refusal = attempted(request, lambda: EXECUTE[request.kind](active, request))
     batch = refined_batch(active.published.release)
-    return OwnerResponse(request.plan, request.kind, request.release, refused, batch, remedy, done)
+    return OwnerResponse(request.plan, request.kind, request.release, refusal.why, batch, refusal.remedy, done or {})
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request was refused, and the next command; both are empty when it was executed."""
+
+    why: str = ""
+    remedy: str = ""
+
+
+def attempted(request: OwnerRequest, action: Callable[[], Done]) -> tuple[Done | None, Refusal]:
+    """Return what an action for a request returned; None and the refusal when it failed."""
+    try:
+        return action(), Refusal()
+    except HeadraceError as error:
+        return None, Refusal(error.what, error.remedy)
+    except Exception as error:  # noqa: BLE001  (a request that fails must not end the driver)
+        log_line(f"the {request.kind} request of {request.requester} failed", error)
+        return None, Refusal(f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status")
 
 
 def _promote(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
