@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
@@ -19,6 +22,20 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
             os.fsync(file.fileno())
     os.replace(part, path)
     if durable:
+        sync_path(path.parent)
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to append to it, one process at a time; what was written is on disk at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The lock is a file of its own: an editor replaces the one that is appended to.
+    with path.with_name(f".{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with path.open("ab") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         sync_path(path.parent)
 
 

@@ -7,17 +7,15 @@ bronze as it came. A line that a crash cut off was not written. (adr-0001)
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
-import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from include.durable_files import appending
 from include.errors import Terminal
 from include.paths import decision_log_path
 from include.settings import Settings
@@ -154,8 +152,7 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
     A decision changes nothing when the last one about the record is the same, whoever took it.
     """
     path = decision_log_path(settings, dataset)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path), path.open("ab") as file:
+    with appending(path) as file:
         reader = DecisionLogReader(path)
         reader.advance(path.stat().st_size)
         known = reader.of_batches(-sys.maxsize, sys.maxsize)
@@ -163,21 +160,12 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
         file.truncate(reader.end)
         file.write(b"\n" if reader.is_line_open else b"")
         file.write("".join(f"{_line(decision)}\n" for decision in fresh).encode())
-        file.flush()
-        os.fsync(file.fileno())
     return len(fresh)
 
 
 def _is_same(known: DecidedRecord | None, decision: Decision) -> bool:
     last = known.decisions[-1] if known else None
     return last is not None and (last.act, last.payload) == (decision.act, decision.payload)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with path.with_name(f".{path.name}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _line(decision: Decision) -> str:

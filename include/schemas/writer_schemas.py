@@ -8,14 +8,12 @@ written. (adr-0001)
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from include.clients.schema_registry import UNKNOWN_TYPE, RegisteredSchema
-from include.durable_files import sync_path
+from include.durable_files import appending
 from include.errors import Terminal
 from include.paths import writer_schemas_path
 from include.settings import Settings
@@ -49,8 +47,8 @@ def known_schemas(settings: Settings, dataset: str, until: int | None = None) ->
 
 def is_news(known: WriterSchemas, schema: RegisteredSchema) -> bool:
     """Whether the schema adds to what is known: its id is new, or the registry had no schema for it so far."""
-    there = known.get(schema.id)
-    return there is None or (there.type == UNKNOWN_TYPE and schema.type != UNKNOWN_TYPE)
+    kept = known.get(schema.id)
+    return kept is None or (kept.type == UNKNOWN_TYPE and schema.type != UNKNOWN_TYPE)
 
 
 def schemas_size(settings: Settings, dataset: str) -> int:
@@ -61,18 +59,12 @@ def schemas_size(settings: Settings, dataset: str) -> int:
 
 def keep_schemas(settings: Settings, dataset: str, schemas: Iterable[RegisteredSchema]) -> None:
     """Add the schemas that the list does not have, durably."""
-    path = writer_schemas_path(settings, dataset)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with appending(writer_schemas_path(settings, dataset)) as file:
         known = known_schemas(settings, dataset)
         file.truncate(schemas_size(settings, dataset))
         for schema in schemas:
             if is_news(known, schema):
                 file.write(f"{json.dumps({'id': schema.id, 'type': schema.type, 'schema': schema.text})}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
-    sync_path(path.parent)
 
 
 def _whole(content: bytes) -> int:
