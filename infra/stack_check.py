@@ -175,7 +175,7 @@ def parsed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def compose_problems(clone: Path) -> list[str]:
-    """Return what Compose itself says of the files; nothing when it is not installed."""
+    """Return what Compose itself reports about the files; nothing when it is not installed."""
     probe = ["docker", "compose", "version"]
     if shutil.which("docker") is None or subprocess.run(probe, capture_output=True, check=False).returncode:
         return []

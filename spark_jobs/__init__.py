@@ -1,1 +1,1 @@
-"""The data plane: plain Spark that says what a table holds and how it is written. No Airflow."""
+"""The data plane: plain Spark that computes the rows of a table and writes them. No Airflow."""

@@ -24,7 +24,7 @@ class FindingKind(StrEnum):
     different = "different"
     """The row exists with another value."""
     damaged = "damaged"
-    """A file is missing, is not the one that was committed, or cannot be read."""
+    """A file is missing, differs from the committed one, or cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ class _AuditedTables:
             self.findings += wrong
 
     def check(self, audited: str, needed: Sequence[str], findings: Callable[[], Iterable[Finding]]) -> None:
-        """Add the findings about `audited`; when a table of `needed` cannot be read, name its file and go on."""
+        """Add the findings about `audited`; when a table of `needed` cannot be read, name its file and continue."""
         if self.damaged.isdisjoint(needed):
             try:
                 self.findings += list(findings())

@@ -22,7 +22,7 @@ RECORD_COLUMNS = ["offset", "timestamp", "timestamp_type", "key", "value", "head
 
 @dataclass(frozen=True)
 class CommittedRange:
-    """What one bronze commit says of one partition: batch, half-open range of offsets, rows in it."""
+    """What one bronze commit records for one partition: batch, half-open range of offsets, rows in it."""
 
     batch: int
     partition: int

@@ -34,7 +34,7 @@ class OriginRefused(Terminal):
 
 @dataclass(frozen=True)
 class RecordRange:
-    """Records of one partition and batch that a row of gold is made of: offsets in [first, last], not all of them."""
+    """Records of one partition and batch: some offsets in [first, last]; a row of gold was computed from them."""
 
     partition: int
     batch: int
@@ -45,7 +45,7 @@ class RecordRange:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One record that a row of gold is made of, with its payload in bronze."""
+    """One record that a row of gold was computed from, with its payload in bronze."""
 
     partition: int
     offset: int

@@ -95,7 +95,7 @@ def silver_lineage(dataset: Dataset) -> TableColumns:
     place = partial(_expression_origin, dataset, fields)
     columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
     for name, named in found.added.items():
-        # Of what the text does not tell, any field may be the origin.
+        # The text does not name the origin, so it may be any field.
         known = named or {(RECORD, field) for field in fields}
         columns[name] = unique(place(each, "transformation") for each in known)
     joined = unique(place(each, "join") for each in found.joined)
@@ -121,7 +121,7 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     made = dict(_additive(gold, silver)) if isinstance(gold, AdditiveGold) else dict(_latest(gold, silver))
     keys = (ColumnOrigin(silver, key, "group_by") for key in gold.keys)
     rows = unique(iter([*keys, *_expression(silver, row_condition(gold), "filter"), *_order(gold, silver)]))
-    # A count of rows is made of no column: only the rows themselves decide on it.
+    # A count of rows is computed from no column: it depends on the rows alone.
     return TableColumns({name: origins or rows for name, origins in (grain | made).items()}, rows)
 
 

@@ -1,4 +1,4 @@
-"""Which columns a column is made of, and how: the values that column lineage consists of."""
+"""From which columns a column is computed, and how: the values of column lineage."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlglot import exp
 Use = Literal[
     "identity", "transformation", "aggregation", "conditional", "window", "filter", "join", "group_by", "sort"
 ]
-"""How a value is made of a column. The first three pass its values on; the others only decide on values or on rows."""
+"""How a value depends on a column. The first three pass its values on; the others only select values or rows."""
 DIRECT: tuple[Use, ...] = ("identity", "transformation", "aggregation")
 """In the order of what counts when one follows another."""
 
 
 @dataclass(frozen=True, order=True)
 class ColumnOrigin:
-    """A column that another is made of; `table` is named as in a LineageEdge."""
+    """A column from which another is computed; `table` is named as in a LineageEdge."""
 
     table: str
     column: str

@@ -44,7 +44,7 @@ def most_severe(changes: Iterable[ContractChange]) -> str | None:
 
 
 def required_version(base: Contract, changes: Iterable[ContractChange]) -> str | None:
-    """Return the least version that says how grave the changes are; None where the version is no `1.2.3`.
+    """Return the least version that expresses the severity of the changes; None where the version is no `1.2.3`.
 
     Breaking: the first number; additive: the second; compatible: the third.
     """

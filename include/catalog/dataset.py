@@ -26,7 +26,7 @@ RELEASE_START = "beginning.yaml"
 
 
 class DatasetUnknown(Terminal):
-    """There is no such dataset; `known` are those there are."""
+    """No dataset has this name; `known` are the existing ones."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"dataset {name!r} is unknown", f"use one of: {', '.join(known) or 'none'}")
@@ -35,11 +35,11 @@ class DatasetUnknown(Terminal):
 
 
 class ReleaseUnknown(Terminal):
-    """There is no snapshot of such a release, or not any more; `known` are those that there are."""
+    """The release has no snapshot, or no longer; `known` are the releases that have one."""
 
     def __init__(self, dataset: str, release: str, known: list[str]) -> None:
         super().__init__(
-            f"{dataset}: there is no snapshot of release {release!r}", f"there are: {', '.join(known) or 'none'}"
+            f"{dataset}: release {release!r} has no snapshot", f"releases with one: {', '.join(known) or 'none'}"
         )
         self.dataset, self.release, self.known = dataset, release, known
 
@@ -155,7 +155,7 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)
     if place.is_dir():
-        # Reference files are no code: a corrected one is taken over into the release that it belongs to.
+        # Reference files are not code: a corrected one is copied into the release that it belongs to.
         if (copy / "reference").is_dir():
             shutil.copytree(copy / "reference", place / "reference", dirs_exist_ok=True)
         shutil.rmtree(copy)
@@ -200,7 +200,7 @@ def refuse_changed(folder: Path, found: str, release: str) -> None:
 
 
 def code_hash(settings: Settings, name: str, release: str) -> str:
-    """Return the hash of the folder that a release was made of, wherever it begins."""
+    """Return the hash of the folder that a release was copied from, whatever its start."""
     place = snapshot_path(settings, name, release)
     return content_hash(place, leave_out=(RELEASE_START,)) if place.is_dir() else release
 

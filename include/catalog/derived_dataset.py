@@ -38,7 +38,7 @@ from include.settings import Settings
 
 
 class DerivedUnknown(Terminal):
-    """There is no such derived dataset; `known` are those there are."""
+    """No derived dataset has this name; `known` are the existing ones."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"derived dataset {name!r} is unknown", f"use one of: {', '.join(known) or 'none'}")

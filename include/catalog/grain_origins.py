@@ -61,7 +61,7 @@ Relations = Mapping[str, _Relation]
 def query_branches(sql: str, sources: Mapping[str, Collection[str]]) -> list[Branch]:
     """Return the branches of a query over these sources; none when there are too many of them.
 
-    `sources` has columns that each surely has; so a column without a name of a table is of the one that has it.
+    `sources` has columns that each surely has; so an unqualified column belongs to the table that has it.
     """
     (tree,) = parsed_statements(sql)
     known = {name.lower(): [_source_branch(name, columns)] for name, columns in sources.items()}

@@ -14,7 +14,7 @@ REFERENCE = "reference "
 
 @dataclass(frozen=True)
 class LineageEdge:
-    """`target` is made of `source`; `by` says how."""
+    """`target` is computed from `source`; `by` names the step."""
 
     source: str
     target: str

@@ -151,7 +151,7 @@ def _duplicate_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterato
     """Yield a finding for each name that the list has already."""
     for n, name in enumerate(names):
         if name in names[:n]:
-            yield (*key, n), f"{name!r} stands twice"
+            yield (*key, n), f"{name!r} occurs twice"
 
 
 def _time_key(pipeline: Pipeline, column: str) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ MANY = 255
 DEEPEST = 1_000
 """Java recurses once for each repetition of a group; 5,000 overflow the stack of a thread."""
 EVERYTHING = frozenset(range(129))
-"""The ASCII characters; 128 stands for all others."""
+"""The ASCII characters; 128 represents all others."""
 CATEGORIES = {
     op.CATEGORY_DIGIT: frozenset(map(ord, "0123456789")),
     op.CATEGORY_SPACE: frozenset(map(ord, " \t\n\r\f\v")),
@@ -141,7 +141,7 @@ def _is_unbounded(kind: Any, value: Any) -> bool:
 
 
 def _parts(kind: Any, value: Any) -> Sequence[Any]:
-    """Return the sequences that an item is made of."""
+    """Return the sequences that an item consists of."""
     if kind in REPEATS:
         return [value[2]]
     if kind is op.SUBPATTERN:
@@ -183,7 +183,7 @@ def _first(items: Any) -> Chars:
 
 
 def _char(kind: Any, value: Any) -> Chars:
-    """Return the characters that a single item matches; none for an item that is made of others."""
+    """Return the characters that a single item matches; none for an item that contains others."""
     if kind is op.LITERAL:
         return frozenset([min(value, 128)])
     if kind is op.NOT_LITERAL:

@@ -64,7 +64,7 @@ def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
             value = projection.unalias()
             yield from _expression_origins(value, scope)
             if value.find(exp.AggFunc) and not value.find(exp.Column):
-                # A count of rows is made of no column: only the rows themselves decide on it.
+                # A count of rows is computed from no column: it depends on the rows alone.
                 yield from _clause_origins(scope)
 
 

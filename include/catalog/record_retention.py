@@ -1,7 +1,7 @@
 """How long records must stay so that their expiry changes no answer: what `retention` may declare.
 
 A record that arrives finds its duplicates in silver. Silver may therefore expire only rows of which no accepted record
-can be a duplicate any more: the contract's `past` and `future` bound how far event time and arrival lie apart.
+can be a duplicate any more: the contract's `past` and `future` limit the distance between event time and arrival.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What differs between two releases of a dataset, table by table, and whether readers of the old can go on."""
+"""What differs between two releases of a dataset, table by table, and whether readers of the old one can continue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChang
 
 
 def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
-    """Whether readers of the old columns can go on, and what changed."""
+    """Return whether readers of the old columns can continue, and what changed."""
     if type(before) is not type(after):
         return "incompatible", "another kind of table"
     if not set(_columns(before)) <= set(_columns(after)):

@@ -92,7 +92,7 @@ def structured(value: Any) -> Any:
 
 
 RowCondition = Annotated[ConditionModel, BeforeValidator(structured)]
-"""`row_condition` as it stands in a contract."""
+"""`row_condition` as a contract writes it."""
 
 
 def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condition:

@@ -1,4 +1,4 @@
-"""What the text of a `silver.py` says of the columns that it adds: the fields and reference columns that it names.
+"""The columns that the text of a `silver.py` adds, with the fields and reference columns that it names for each.
 
 The text is read, never run. A name may be built while the code runs; such a column has no known origin here.
 """
@@ -18,7 +18,7 @@ NAMING = ("alias", "name")
 
 @dataclass
 class SilverColumns:
-    """`added`: by column what it is made of, empty if that is not known; `joined`: the columns of the joins."""
+    """`added`: the origins of each column, empty if unknown; `joined`: the columns of the joins."""
 
     added: dict[str, set[Named]] = field(default_factory=dict)
     joined: set[Named] = field(default_factory=set)

@@ -27,7 +27,7 @@ from include.errors import Terminal
 
 T = TypeVar("T")
 Key = tuple[str | int, ...]
-"""Where a value stands in a file: names and list positions, from the outside in."""
+"""The place of a value in a file: names and list positions, outermost first."""
 Finding = tuple[Key, str]
 """A key and what is wrong with its value."""
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -68,7 +68,7 @@ class DeclarationRefused(Terminal):
 
 
 class Unfit(ValueError):
-    """A value that cannot be used; `key` is where it stands below the value that is being read."""
+    """A value that cannot be used; `key` is its place below the value that is being read."""
 
     def __init__(self, why: str, *key: str | int) -> None:
         super().__init__(why)
@@ -124,7 +124,7 @@ class Document:
 
     @contextmanager
     def problem_at(self, *key: str | int) -> Iterator[None]:
-        """Note an Unfit value below `key` as a problem, and go on after the block."""
+        """Note an Unfit value below `key` as a problem, and continue after the block."""
         try:
             yield
         except Unfit as error:
@@ -180,7 +180,7 @@ class Document:
         return None
 
     def _index(self, node: yaml.Node, key: Key) -> None:
-        """Note the line of each key below; a key that stands twice in one mapping is a problem."""
+        """Note the line of each key below; a key that occurs twice in one mapping is a problem."""
         self._lines.setdefault(key, node.start_mark.line + 1)
         self._values += 1
         if self._values > MOST_VALUES:
@@ -201,7 +201,7 @@ class Document:
                 self._lines = {known: at for known, at in self._lines.items() if known[: len(below)] != below}
             self._lines[below] = name.start_mark.line + 1
             if first is not None:
-                self.check([(below, f"stands twice: in lines {first} and {self.line(below)}")])
+                self.check([(below, f"occurs twice: in lines {first} and {self.line(below)}")])
             if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
                 self.check([(below, "must be a text: write the key in quotes")])
             self._index(value, below)
@@ -219,7 +219,7 @@ def spelled(key: Key) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as it stands in a message, shortened."""
+    """Return a value as a message shows it, shortened."""
     return _shown.repr(value)
 
 
@@ -243,7 +243,7 @@ def accepted_names(names: Iterable[tuple[Key, str]]) -> Iterator[Finding]:
         if not NAME.fullmatch(name):
             yield key, f"{NAME_RULE}, is {shown(name)}"
         if name in seen:
-            yield key, f"{name!r} stands twice"
+            yield key, f"{name!r} occurs twice"
         seen.add(name)
 
 
@@ -262,7 +262,7 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
-    """Return an error of pydantic with the key as it stands in `document`, which was read as `model`."""
+    """Return an error of pydantic with the key as `document` has it, which was read as `model`."""
     key, kind = _key_in_file(error["loc"], document), error["type"]
     if kind == "missing":
         return (*key, error["loc"][-1]), "is required and missing"

@@ -88,7 +88,7 @@ def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) ->
         columns = {column: [asdict(each) for each in origins] for column, origins in known[name].columns.items()}
         typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))
         return
-    shown = Table("column", "made of", "fields of the record", box=None, header_style="bold")
+    shown = Table("column", "computed from", "fields of the record", box=None, header_style="bold")
     for column, origins in known[name].columns.items():
         made = dict.fromkeys(f"{each.table}.{each.column} ({each.use.replace('_', ' ')})" for each in origins)
         fields = sorted({each.column for each in topic_fields(known, name, column)})

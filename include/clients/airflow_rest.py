@@ -26,7 +26,7 @@ class Refused(Terminal):
 
 
 class NotInTime(Transient):
-    """Airflow did not reach a state in time; `what` says which, with the run's states and logs."""
+    """Airflow did not reach a state in time; `what` names it, with the run's states and logs."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ class LogDamaged(Terminal):
 
 
 class LogIncomplete(Terminal):
-    """A version is missing between two others; `table` and `version` say which."""
+    """A version is missing between two others; `table` and `version` identify it."""
 
     def __init__(self, table: Path, version: int) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Commit:
     """One version of a table.
 
     `timestamp_ms` is the commit's own (commitInfo), in UTC milliseconds. `metadata` is our parsed userMetadata; None
-    for commits that carry none (creation, maintenance) or somebody else's. `app_id`, `app_version` are the transaction.
+    for commits without one (creation, maintenance) or of another program. `app_id`, `app_version` are the transaction.
     """
 
     version: int

@@ -92,7 +92,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def _note_refusal(bootstrap: str, error: KafkaError) -> None:
-    """Remember why a broker refuses a client: the call that fails later only says that there was no answer."""
+    """Remember why a broker refuses a client: the call that fails later only reports a timeout."""
     if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
         _refusals[bootstrap] = error.str()
 

@@ -1,4 +1,4 @@
-"""Who did what in the console: one line for each attempt and each outcome, in the state folder.
+"""The actions of users in the console: one line for each attempt and each outcome, in the state folder.
 
 Reads / Writes: `console/actions.jsonl`.
 Guarantee: an action is on disk before it begins. A line that a crash cut off was not written.

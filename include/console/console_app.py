@@ -107,7 +107,7 @@ async def problem(request: Request, error: Any) -> Response:
 
 async def unknown_page(request: Request, error: Any) -> Response:
     """Return the page for an address that does not exist."""
-    what = "There is no such page." if error.status_code == 404 else str(error.detail)
+    what = "This page does not exist." if error.status_code == 404 else str(error.detail)
     return page(request, "problem", "", "Not found", status=error.status_code, what=what, remedy="")
 
 

@@ -110,7 +110,7 @@ def placed_nodes(edges: Sequence[LineageEdge], published: Sequence[str]) -> list
 
 
 def _columns(edges: Sequence[LineageEdge]) -> Mapping[str, int]:
-    """Return for each node the greatest number of edges from a source; a table is right of all that it is made of."""
+    """Return for each node the greatest number of edges from a source; a table is to the right of all its sources."""
     columns = {name: 0 for edge in edges for name in (edge.source, edge.target)}
     for _ in range(len(columns)):
         before = dict(columns)

@@ -82,7 +82,7 @@ class LiveSnapshot:
 
 @dataclass
 class LiveObserver:
-    """Observes every two seconds while somebody looks, else every ten."""
+    """Observes every two seconds while a page is open, else every ten."""
 
     settings: Settings
     clock: Callable[[], float] = time.monotonic

@@ -74,7 +74,7 @@ def session_of(request: Request) -> UserSession | None:
 
 
 def chosen_range(request: Request) -> TimeRange:
-    """Return the range of time that the address asks for; an hour by default."""
+    """Return the time range that the address requests; an hour by default."""
     return RANGES.get(request.query_params.get("range", "hour"), RANGES["hour"])
 
 

@@ -1,4 +1,4 @@
-"""Storage: bytes by dataset, release and table. Every file is looked at, so it is counted aside and kept a while."""
+"""Storage: bytes by dataset, release and table. Every file is listed, so it is counted in the background and cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from include.status.disk_use import PartUse, disk_use
 COUNTS = ("total", "current", "replaced", "log", "deletable")
 KEEP_SECONDS = 60.0
 WAIT_SECONDS = 0.15
-"""A page waits this long for the first count; then it says that files are being counted."""
+"""A page waits this long for the first count; then it reports that files are being counted."""
 
 
 @dataclass(frozen=True)

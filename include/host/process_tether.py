@@ -3,7 +3,7 @@
     python -m include.host.process_tether PARENT COMMAND ...
 
 The parent's end is the end of the thread that started this, so a runner starts its drivers from its main thread. A
-driver's JVM ends with the driver: its standard input is a pipe that nobody holds then.
+driver's JVM ends with the driver: its standard input is a pipe that no process holds then.
 """
 
 from __future__ import annotations

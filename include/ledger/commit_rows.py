@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def rows_of_commit(commit: Commit) -> list[Row]:
-    """Return the rows that a commit stands for; none for maintenance, creation and commits that are not ours.
+    """Return the rows that a commit represents; none for maintenance, creation and commits that are not ours.
 
     A pure function of the commit. Raises CommitMetadataInvalid when our metadata lacks a key or has another type.
     """

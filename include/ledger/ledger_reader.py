@@ -1,4 +1,4 @@
-"""Questions to the ledger. Nothing here writes, creates a database, or looks at a table or at Kafka."""
+"""Queries of the ledger. Nothing here writes, creates a database, or reads a table or Kafka."""
 
 from __future__ import annotations
 

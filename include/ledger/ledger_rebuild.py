@@ -1,7 +1,7 @@
 """The whole ledger again from the Delta logs and the publication files, in one transaction.
 
 Reads: every commit file of every table in the warehouse. Writes: the ledger alone.
-Guarantee: readers see the old ledger or the new one; running drivers wait or go on without it and enter the rest.
+Guarantee: readers see the old ledger or the new one; running drivers wait or continue without it and enter the rest.
 After a crash: the old ledger is unchanged. Does not replace the SQLite file: a driver may hold it open, and a database
 in WAL mode that is replaced under an open connection is damaged.
 """

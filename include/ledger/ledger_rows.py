@@ -19,7 +19,7 @@ def insert_commits(connection: Connection, path: str, commits: Sequence[Commit],
     """Enter the commits that are newer than the last one entered of the table at `path`; return how many.
 
     They must follow it without a gap, else LedgerBehind: an index with holes would look complete.
-    `cleaned` says that the caller saw the log itself begin later.
+    `cleaned`: the caller found that the log itself begins later.
     """
     last = last_projected(connection, path)
     head = -1 if last is None else last[0]

@@ -56,7 +56,7 @@ marks = _table("headrace_ledger", "name:text", "", "value")
 """One row `schema_version`: which code wrote this database."""
 
 projected = _table("projected", "path:text", "version committed_at_ms")
-"""Per table (path in the warehouse): the last version entered. The only table that says how far the index is."""
+"""Per table (path in the warehouse): the last version entered. No other table records the index's progress."""
 
 batches = _table(
     "batches",
@@ -177,7 +177,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "checkout")
     def refuse_replaced(raw: Any, record: Any, proxy: Any) -> None:
-        # A connection to a file that was moved away or deleted would go on writing to nowhere.
+        # A connection to a file that was moved away or deleted would continue to write to a deleted file.
         if record.info["inode"] != _inode(file):
             raise DisconnectionError("the ledger's file was replaced")
 

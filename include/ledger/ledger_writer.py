@@ -19,7 +19,7 @@ from include.settings import Settings
 class LedgerWriter:
     """Writes to one ledger; an empty database becomes a ledger by itself.
 
-    Errors of every method: LedgerUnavailable (Transient: go on without the ledger, enter the commits later),
+    Errors of every method: LedgerUnavailable (Transient: continue without the ledger, enter the commits later),
     LedgerDamaged and LedgerSchemaMismatch (Terminal: the ledger must be rebuilt; the data path may continue).
     """
 

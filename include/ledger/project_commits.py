@@ -106,4 +106,4 @@ def _refuse_other_table(path: str, table: Path, last: tuple[int, int] | None, la
 def _refuse_lost_bronze(connection: Connection, settings: Settings, dataset: str) -> None:
     bronze = bronze_path(settings, dataset)
     if last_projected(connection, f"{dataset}/bronze") is not None and not (bronze / LOG).is_dir():
-        raise LedgerMismatch(f"{dataset}/bronze", "the ledger knows it and there is no such table")
+        raise LedgerMismatch(f"{dataset}/bronze", "the ledger has its commits, and the table does not exist")

@@ -47,7 +47,7 @@ class Count(NamedTuple):
 
 @dataclass
 class Change:
-    """How a total changes: from `total`, or from what it was if None, by `added`."""
+    """How a total changes: from `total`, or from its stored value if None, by `added`."""
 
     total: int | None = None
     added: int = 0
@@ -120,7 +120,7 @@ def _correction(values: Values) -> Iterator[Count]:
 
 
 def _expiration(values: Values) -> Iterator[Count]:
-    """What expired is in the tables no longer; `expired` counts it by layer."""
+    """Expired rows are no longer in the tables; `expired` counts them by layer."""
     layer, rows = str(values["table"]).partition(".")[0], _rows(values["rows"])
     yield Count(_key(values, "expired", layer), rows)
     if layer == "bronze":

@@ -1,4 +1,4 @@
-"""The facets of a dataset in an event: what it is, which version, which columns, and what these are made of."""
+"""The facets of a dataset in an event: its type, version and columns, and the origins of these."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What an event says of a topic or table besides its name; what is not known is None or empty.
+    """What an event contains about a topic or table besides its name; what is not known is None or empty.
 
     `rows`: those that the run read or wrote. `path`: the folder of its files.
     """

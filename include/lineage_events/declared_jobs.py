@@ -1,4 +1,4 @@
-"""The jobs of a dataset as it is declared: what each reads and writes, and what its columns are made of."""
+"""The jobs of a dataset as it is declared: what each reads and writes, and the origins of its columns."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from include.settings import Settings
 WITHIN = 10.0
 ENDPOINT = "api/v1/lineage"
 NOT_AN_EVENT = (400, 413, 422)
-"""Answers that say that the event itself will never be accepted."""
+"""Status codes with which a receiver rejects the event itself for good."""
 NO_RETRY = {"total": 0, "read": 0, "connect": 0}
 Event = RunEvent | JobEvent
 Deliver = Callable[[Event], None]
@@ -40,7 +40,7 @@ class EventsWait(Transient):
 
 
 class EventRefused(Terminal):
-    """The receiver says that an event is none; it is left out."""
+    """The receiver rejects an event as invalid; it is skipped."""
 
     def __init__(self, receiver: str, event: Event, why: str) -> None:
         name = event.job.name

@@ -3,7 +3,7 @@
 Reads: publications, the ledger, Delta logs, plans, validations, run files.  Writes: `openlineage/cursors.json`.
 Guarantee: one follower for a state folder. Every publication, stage and validation is delivered at least once, from the
 first look on, in runs whose ids are the same each time. Nothing else waits for it.
-After a crash: the next look sends again what was not known to be delivered.
+After a crash: the next check sends again what was not known to be delivered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of datasets and tables while events are made: their jobs by release, their schemas by path.
+"""What is known of datasets and tables while events are created: their jobs by release, their schemas by path.
 
 Each release is read once, each schema once for a folder: a table keeps its columns as long as it has its folder.
 """
@@ -103,7 +103,7 @@ class KnownTables:
 
 
 def type_name(kind: object) -> str:
-    """Return a type of Delta in a word: its name, of a decimal with precision and scale."""
+    """Return the name of a Delta type; a decimal's with precision and scale."""
     return str(getattr(kind, "type", "")) or type(kind).__name__
 
 

@@ -11,7 +11,7 @@ from include.lineage_events.event_delivery import Event
 from include.lineage_events.known_tables import KnownTables
 
 MOST_RUNS = 1000
-"""Runs of a stream that one run of a job stands for at most, as after an outage of the receiver."""
+"""Runs of a stream that one run of a job represents at most, as after an outage of the receiver."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from include.reading.publication import PublishedTable, read_publication, tables
 
 APPLY, REVERT = 1, 2
 FOLLOWED = timedelta(days=30)
-"""For how long after it was applied a plan is looked at for a rollback: what is followed must not grow for ever."""
+"""For how long after it was applied a plan is checked for a rollback: the list must not grow for ever."""
 STATES = {
     Stage.BUILT: RunState.RUNNING,
     Stage.COMPARED: RunState.RUNNING,

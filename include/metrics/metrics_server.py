@@ -21,7 +21,7 @@ from include.settings import Settings, load_settings
 
 
 class OneAtATime(HeadraceCollector):
-    """A collector for a server of several threads: the figures that it keeps belong to one look at a time."""
+    """A collector for a server of several threads: the figures that it keeps belong to one observation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,7 +43,7 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class TableView:
-    """One table. `difference`: equal, a share of the keys, or what became of the table."""
+    """One table. `difference`: equal, a share of the keys, or that the table is new or removed."""
 
     name: str
     difference: str

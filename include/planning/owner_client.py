@@ -1,7 +1,7 @@
 """Requests to the owner of a dataset's tables: the stream, or a job started here when no stream runs.
 
 Reads / Writes: the request and its response (include/state/owner_requests.py), a job's log.
-Guarantee: a request that nobody waits for is withdrawn.
+Guarantee: a request without a waiting requester is withdrawn.
 After a crash: a request that was not withdrawn is executed once.
 """
 
@@ -54,7 +54,7 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest) -> Ow
         else:
             response = _executed_by_job(settings, dataset, request)
     except BaseException:
-        # A request that nobody waits for must not be executed later.
+        # Without a waiting requester it must not be executed later.
         withdraw_request(settings, dataset)
         raise
     if response.refused:

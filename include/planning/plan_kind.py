@@ -17,7 +17,7 @@ from include.settings import Settings
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What the tables say of an applied or rolled back plan, at the published release and batch."""
+    """What the tables have of an applied or rolled back plan, at the published release and batch."""
 
     plan: str
     stage: str
@@ -36,7 +36,7 @@ class PlanKind:
     describe_build: Callable[[Plan], str]
     describe_apply: Callable[[Plan], str]
     refuse_applied: Callable[[Settings, Plan], None]
-    """Raises AlreadyPublished when the tables have the plan's outcome although its events do not say so."""
+    """Raises AlreadyPublished when the tables have the plan's outcome although its events do not record it."""
     build_job: Callable[[Plan], tuple[str, ...]]
     """The job's module and arguments."""
     read_build: Callable[[Mapping[str, Any], float], Built]

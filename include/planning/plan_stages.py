@@ -193,7 +193,7 @@ class StageState:
 
 
 def stage_states(record: PlanRecord) -> Iterator[StageState]:
-    """Yield each stage of a plan, as `run_plan` would go on with it."""
+    """Yield each stage of a plan, as `run_plan` would continue it."""
     try:
         remaining = [stage.reaches for stage in remaining_stages(record)]
     except StageRefused:
@@ -280,7 +280,7 @@ def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def confirm(settings: Settings, record: PlanRecord) -> Confirmation:
-    """Return what the tables say of an applied or rolled back plan. Raises NotConfirmed, NothingPublished."""
+    """Return what the tables have of an applied or rolled back plan. Raises NotConfirmed, NothingPublished."""
     return kind_of(record.plan).confirm(settings, record, read_publication(settings, record.plan.dataset))
 
 

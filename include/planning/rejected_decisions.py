@@ -95,7 +95,7 @@ def discard(settings: Settings, dataset: str, selection: RejectedFilter, who: Au
 def selected_records(
     settings: Settings, dataset: str, selection: RejectedFilter, statuses: Iterable[str]
 ) -> dict[Coordinates, int]:
-    """Return the invalid records that are meant and have one of these statuses, with their batches; NothingSelected."""
+    """Return the selected invalid records with one of these statuses, and their batches. Raises NothingSelected."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = decided_records(settings, dataset), set(statuses)
     invalid = replace(selection, disposition="invalid")

@@ -53,7 +53,7 @@ class PlanUnknown(Terminal):
 
 @dataclass(frozen=True)
 class UnreadablePlan:
-    """A folder among the plans that cannot be read as a plan, and why."""
+    """A plan folder that is not a plan, and the reason."""
 
     path: Path
     why: str

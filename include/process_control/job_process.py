@@ -61,7 +61,7 @@ def start_job(
 ) -> subprocess.Popen[bytes]:
     """Start a job (module and arguments) under a guard, write its run file, return its process; errors go to its log.
 
-    What a dead command left of the same job is ended first.
+    Remaining processes of the same job, whose command is dead, are ended first.
     """
     end_job(settings, name)
     log, limit = log_path(settings, job_name(name)), settings.plan_timeout

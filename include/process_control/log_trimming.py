@@ -2,7 +2,7 @@
 
 Reads: publications, plans. Writes: `logs/` and Airflow's own logs in the state folder.
 Guarantee: the end of a trimmed log is saved as `….log.1`; a process continues writing into the same file.
-After a crash: the next look does the rest.
+After a crash: the next check does the rest.
 Does not: remove the log of a plan that is open, or anything while the policy of its dataset cannot be read.
 """
 

@@ -24,7 +24,7 @@ class ContractCheck:
     """What is wrong with a dataset's folder, and how its contract differs from that of `base`, the published release.
 
     `base` is None when nothing is published; `required_version` is the least version for the changes, None when the
-    version is not of the form 1.2.3. `not_checked` says which checks were left out, and why; `registry` what was
+    version is not of the form 1.2.3. `not_checked` names the checks that were left out, and why; `registry` what was
     compared with the schema registry.
     """
 
@@ -95,7 +95,7 @@ def _checked_derived(settings: Settings, name: str) -> ContractCheck:
 
 
 def compared_contract(name: str, release: str, base: Contract, fresh: Contract) -> ContractCheck:
-    """Return how a contract differs from the one of a release, and whether its version says so."""
+    """Return how a contract differs from the one of a release, and whether its version is sufficient."""
     found = contract_changes(base, fresh)
     required = required_version(base, found)
     return ContractCheck(

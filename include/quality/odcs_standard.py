@@ -61,7 +61,7 @@ def _check_expectations(contract: Contract, document: Document) -> None:
 
 
 def _rule_key(value: Any, rule: Rule, key: Key = ()) -> Key:
-    """Return where a rule stands in a contract; () when it is not below this value."""
+    """Return the place of a rule in a contract; () when it is not below this value."""
     if isinstance(value, dict) and "engine" in value and value.get("name") == rule.name:
         return key
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

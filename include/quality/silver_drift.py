@@ -1,4 +1,4 @@
-"""Drift: how the newest batches of silver differ from those before, column by column, and fields that nobody declared.
+"""Drift: how the newest batches of silver differ from those before, column by column, and undeclared fields.
 
 Simple measures that a person can check: share of nulls, distinct values, range, and the population stability index
 (PSI) over ten bins of equal share, or over values where there are few. A warning names the first record that shows it.
@@ -122,7 +122,7 @@ def _bins(database: Any, column: str) -> str:
 
 
 def _values(database: Any, column: str) -> Iterator[DriftWarning]:
-    """Of a column with few values: new ones, and how often each comes; of any other: how many there are."""
+    """For a column with few values: new ones, and each one's frequency; for any other: the number of values."""
     sql = f'select fresh, count(distinct "{column}"), count("{column}") from rows group by fresh'
     counted = {fresh: (distinct, rows) for fresh, distinct, rows in database.execute(sql).fetchall()}
     if counted[False][0] > FEW:
@@ -159,7 +159,7 @@ def _psi(database: Any, column: str, bin_of: str) -> Iterator[DriftWarning]:
         return
     parts = {place: psi_term(found, totals) for place, found in counts.items()}
     if sum(parts.values()) > PSI:
-        # What has become rarer has no first record to show it by; something has become more frequent for it.
+        # A value that became rarer has no first record, so the value whose share grew most is named.
         worst = max(counts, key=lambda place: _growth(counts[place], totals))
         shares = [counts[worst].get(side, 0) / totals[side] for side in (False, True)]
         place = worst.replace("'", "''") if isinstance(worst, str) else worst

@@ -131,7 +131,7 @@ def _reader(rows: Any, columns: Sequence[str]) -> Any:
 
 
 def _counted(rows: Any) -> Any:
-    """Return a frame with as many rows, whose values nobody looks at."""
+    """Return a frame with as many rows, whose values are not read."""
     import numpy as np
     import pandas as pd
 

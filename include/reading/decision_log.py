@@ -1,7 +1,7 @@
 """The decision log: what was decided about rejected records, a payload to validate instead, or that one stays rejected.
 
 One file per dataset, next to its tables, for all releases; one line per decision, oldest first. The record stays in
-bronze as it came. A line that a crash cut off was not written. (adr-0001)
+bronze unchanged. A line that a crash cut off was not written. (adr-0001)
 """
 
 from __future__ import annotations

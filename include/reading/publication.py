@@ -159,7 +159,7 @@ def stream_publications(settings: Settings) -> dict[str, Publication]:
 
 
 def published_tables(settings: Settings) -> dict[str, PublishedTable]:
-    """Return every published table of all datasets by full name, each dataset's from one look at its publication.
+    """Return every published table of all datasets by full name, each dataset's from one read of its publication.
 
     Analyses come after the tables that they may be of; their release is their code, their batch the number of the run.
     """

@@ -16,7 +16,7 @@ from include.settings import Settings
 class PublishedAnalysis:
     """A published result: version of its table, number of its run, hash of its declaration, and what it was read from.
 
-    `sources` has release and version of each table by name; `figures` are what the algorithm says of the result.
+    `sources` has release and version of each table by name; `figures` are the algorithm's measures of the result.
     """
 
     name: str

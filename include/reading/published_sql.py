@@ -1,4 +1,4 @@
-"""SQL over published tables: DuckDB in memory, reading only, every table pinned to one look at the publications."""
+"""SQL over published tables: DuckDB in memory, reading only, every table pinned by one read of the publications."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class QueryTimedOut(Terminal):
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What a statement of somebody else may use: seconds, memory and temporary files (DuckDB's notation), threads."""
+    """What a statement of another user may use: seconds, memory and temporary files (DuckDB's notation), threads."""
 
     seconds: float
     memory: str = "512MB"

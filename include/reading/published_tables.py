@@ -1,7 +1,7 @@
-"""Published tables as polars frames and Arrow datasets, several from one look at the publications.
+"""Published tables as polars frames and Arrow datasets, several from one read of the publications.
 
-Every column of a table is read, also those whose names begin with `_`: they are the row's origin, and who wants
-fewer selects fewer. Nothing is copied: a table is its Delta log at one version, read through delta-rs.
+Every column of a table is read, also those whose names begin with `_`: they are the row's origin. Select
+to get fewer. Nothing is copied: a table is its Delta log at one version, read through delta-rs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PublishedVersionGone(Terminal):
 
 @dataclass(frozen=True)
 class TableStats:
-    """What the Delta log says of a published table: `rows` and `files`, `size` in bytes; rows None when a file's
+    """What the Delta log records of a published table: `rows` and `files`, `size` in bytes; rows None when a file's
     statistics lack the count."""
 
     table: PublishedTable
@@ -56,7 +56,7 @@ class TableStats:
 
 @dataclass(frozen=True)
 class PinnedTables:
-    """The published tables of one look: all reads see the same versions, however far the streams move meanwhile."""
+    """The published tables of one read: all queries see the same versions, however far streams advance."""
 
     tables: Mapping[str, PublishedTable]
 

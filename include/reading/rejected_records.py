@@ -1,4 +1,4 @@
-"""Rejected records with their payload, which stays in bronze, and with what was decided about them."""
+"""Rejected records with their payload, which stays in bronze, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class RejectedRecord:
-    """A record that is not in silver. `payload` is the value as it came, None for a record without one.
+    """A record that is not in silver. `payload` is the unchanged value, None for a record without one.
 
     `status`: see `status_of`; `fix` is the payload that is validated instead; `decisions` is all that was decided.
     """
@@ -73,8 +73,8 @@ ALL_REJECTED = RejectedFilter()
 def status_of(disposition: str, record: DecidedRecord | None) -> str:
     """Return the status of a record in `rejected`.
 
-    OPEN: nobody has decided anything, or it was reinstated in vain; FIXED: it has a fix, not validated yet or in vain;
-    DISCARDED: it is to stay out; DUPLICATE: it lost to another record, and nothing can be decided.
+    OPEN: no decision, or it was reinstated and rejected again; FIXED: it has a fix, not validated yet or invalid;
+    DISCARDED: it stays rejected; DUPLICATE: another record of its identity was first, and no decision is possible.
     """
     if disposition != "invalid":
         return DUPLICATE

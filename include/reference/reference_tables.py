@@ -113,7 +113,7 @@ def missing_tables(settings: Settings, dataset: Dataset) -> list[ReferenceTable]
 
 
 def validate_reference_tables(settings: Settings, dataset: Dataset) -> None:
-    """Raise unless each declared table is there with these columns, or can be made of its file; nothing is written."""
+    """Raise unless each declared table exists with these columns, or can be loaded from its file."""
     for refused in reference_problems(settings, dataset):
         raise refused
 
@@ -192,7 +192,7 @@ def read_file(table: ReferenceTable, file: Path) -> pa.Table:
     try:
         rows = csv.read_csv(file, convert_options=options)
     except FileNotFoundError as error:
-        raise ReferenceRefused(file, table.name, "there is no such file") from error
+        raise ReferenceRefused(file, table.name, "the file does not exist") from error
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise ReferenceRefused(file, table.name, str(error)) from error
     _refuse_keys(table, rows, file)
@@ -204,7 +204,7 @@ def read_file(table: ReferenceTable, file: Path) -> pa.Table:
 
 
 def _refuse_keys(table: ReferenceTable, rows: pa.Table, file: Path) -> None:
-    """A key that stands twice would double the events that are joined with it."""
+    """A duplicate key would double the events that are joined with it."""
     import pyarrow.compute as pc
 
     for key in table.keys:

@@ -22,7 +22,7 @@ MOST_GROUPS, MOST_MEASURES = 100, 3
 @dataclass(frozen=True)
 class InferredDataset:
     """A dataset as far as a sample tells. `identity_reason`: how the identity was found; `event_time` is a column of
-    silver, `time` the field it is made of; `group`: the key of the gold table, if a field is fit for one."""
+    silver, `time` the field it is computed from; `group`: the key of the gold table, if a field is fit for one."""
 
     name: str
     topic: str

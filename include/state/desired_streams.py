@@ -75,7 +75,7 @@ def recorded_datasets(settings: Settings) -> list[str]:
 
 
 def last_change(streams: Mapping[str, DesiredStream]) -> datetime:
-    """Return the time of the newest request. It stands for the broker's, which runs as long as the runner does."""
+    """Return the time of the newest request. It also applies to the broker, which runs as long as the runner does."""
     return max((stream.since for stream in streams.values()), default=datetime.min.replace(tzinfo=UTC))
 
 

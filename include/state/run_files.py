@@ -147,7 +147,7 @@ def identity_of(pid: int) -> str:
 
 
 def is_suspended(run: RunFile) -> bool:
-    """Return whether the process is suspended (SIGSTOP); nobody knows it of one elsewhere."""
+    """Return whether the process is suspended (SIGSTOP); unknown for one elsewhere."""
     if is_elsewhere(run):
         return False
     try:

@@ -53,7 +53,7 @@ def expected_line_tables(records: Iterable[bytes]) -> Expected:
 
 
 def revenue_of(line: Event) -> Decimal:
-    """Return what a line brings in."""
+    """Return the revenue of a line."""
     return Decimal(line["l_extendedprice"]) * (1 - Decimal(line["l_discount"]))
 
 

@@ -73,7 +73,7 @@ def _compared(condition: ConditionTerm) -> Column:
 
 
 def _pair(rule: Rule) -> tuple[Column, Column]:
-    """Whether a record's two values are looked at, and whether they are as they should be."""
+    """Whether the rule applies to a record's two values, and whether they satisfy it."""
     one, other = (F.col(name) for name in rule.columns)
     both, either = one.isNull() & other.isNull(), one.isNull() | other.isNull()
     ignored = {"both_values_are_missing": both, "either_value_is_missing": either, "neither": F.lit(False)}

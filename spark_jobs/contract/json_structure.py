@@ -1,8 +1,8 @@
-"""Why a record is no flat, strict JSON object.
+"""Why a record is not a flat, strict JSON object.
 
 JSON is recognised by reduction: strings become `s`, other scalars `n`; then the innermost objects and arrays
-become `n`, at most 32 times. What is left of a document is one letter; of anything else it is more, and says what
-was wrong. Spark's own parsers silently accept the last of two equal keys, the first of
+become `n`, at most 32 times. A document is reduced to one letter; the rest of anything else shows
+the fault. Spark's own parsers silently accept the last of two equal keys, the first of
 two objects, single quotes and half a surrogate pair (adr-0001).
 """
 

@@ -78,7 +78,7 @@ class ActiveRelease:
     lease: Lease
     not_before: float = 0.0
     look_at: float = 0.0
-    """When (monotonic seconds) gold tables with an interval are looked at again."""
+    """When (monotonic seconds) gold tables with an interval are checked again."""
     is_unpublished: bool = False
     """Whether a run or a refresh failed: its tables may have been committed, and the publication did not follow."""
 
@@ -173,7 +173,7 @@ class ActiveReleases:
     def advance_shadow(self) -> bool:
         """Advance one shadow release by one run towards the published batch; return whether there was work.
 
-        A failure is logged and retried after SHADOW_RETRY_SECONDS: nobody reads a shadow.
+        A failure is logged and retried after SHADOW_RETRY_SECONDS: a shadow has no readers.
         """
         last = refined_batch(self.published.release)
         for shadow in list(self.shadows):

@@ -84,7 +84,7 @@ class AutomaticCompaction:
             self._is_pending = self._compact_one(releases)
         except OwnershipLost:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
             self._retry_at = self.clock() + PAUSE_AFTER_FAILURE
             log_line(f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
             return False

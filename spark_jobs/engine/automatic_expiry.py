@@ -36,8 +36,8 @@ class AutomaticExpiry:
             done = expire_batches(settings, releases, datetime.now(UTC))
         except OwnershipLost:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
-            log_line("old batches did not expire; the next look tries again, runs continue", error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+            log_line("old batches did not expire; the next check tries again, runs continue", error)
             done = []
         for each in done:
             log_line(each.report)

@@ -1,7 +1,7 @@
 """Moves old commits of the active releases' tables into their compact history, between runs (storage/adr-0003).
 
 Reads / Writes: Delta logs and histories. Guarantee: that of `log_history`; a run waits for one range of commits.
-After a crash: the next look continues.
+After a crash: the next check continues.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AutomaticHistory:
         """Look at all tables, or move some commits of one; return whether there is more to do."""
         try:
             return self._step(settings, releases)
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
-            log_line("old commits were not moved into the history; the next look tries again, runs continue", error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+            log_line("old commits were not moved into the history; the next check tries again, runs continue", error)
             self._tables = self._tables[1:]
             return bool(self._tables)
 

@@ -1,7 +1,7 @@
 """Removes what ended plans left, as `retention.releases` and `retention.plans` of the pipeline declare.
 
 Reads / Writes: what `include/plans/ended_plans.py` says. Guarantee: its. A run waits for at most about a second.
-After a crash: the next look finishes the removal.
+After a crash: the next check finishes the removal.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AutomaticRemoval:
             return self._step(settings, dataset)
         except NothingPublished:
             return False
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
-            log_line("data of ended plans was not removed; the next look tries again, runs continue", error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+            log_line("data of ended plans was not removed; the next check tries again, runs continue", error)
             self._is_deleting, self._unread, self.next_look = False, [], self.clock() + LOOK_EVERY
             return False
 

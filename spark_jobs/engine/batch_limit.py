@@ -30,7 +30,7 @@ class BatchLimitChanged(Exception):
 
 @dataclass
 class BatchLimit:
-    """The limit in `offsets`, at most `most_offsets`; `measured` is the one that the last batch's records call for."""
+    """The limit in `offsets`, at most `most_offsets`; `measured` is the limit that fits the last batch's records."""
 
     most_offsets: int
     most_bytes: int

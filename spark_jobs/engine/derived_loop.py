@@ -29,7 +29,7 @@ from spark_jobs.storage.delta_table import OwnershipLost
 from spark_jobs.storage.lease import Lease, LeaseLost
 
 POLL_SECONDS = 0.1
-"""Between two looks at the sources' publications."""
+"""Between two reads of the sources' publications."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A run of a derived dataset: from the published versions of its sources to its own publication (layers/adr-0010).
 
 Reads: publications, the sources' tables. Writes: each gold table, `run.json` of the release, the publication.
-Guarantee: each table gets run n once; readers see n when all tables have it, over one look at the sources.
+Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
 After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
 everything is computed again from the current ones, by a run of its own.
 """
@@ -184,7 +184,7 @@ class DerivedRelease:
         return all((each.table.path / file["path"]).exists() for each in sources.values() for file in each.files)
 
     def _has_changed(self, last: Publication, now: Mapping[str, SourceVersion]) -> bool:
-        """Return whether rows of the sources differ from those that the publication was made of."""
+        """Return whether rows of the sources differ from those that the publication was computed from."""
         root, sources = warehouse(self.settings), self.derived.pipeline.sources
         found = [changes_since(root, last.sources.get(sources[name]), now[name]) for name in now]
         return any(files is None or files.added or files.removed for files in found)

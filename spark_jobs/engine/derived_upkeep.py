@@ -2,7 +2,7 @@
 
 Reads / Writes: the tables of the published release; what `include/plans/ended_plans.py` says.
 Guarantee: the rows stay the same; the published version and those replaced within the retention stay readable.
-After a crash: the next look does the rest.
+After a crash: the next check does the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DerivedUpkeep:
             self.removal.step(release.settings, release.derived.name)
         except OwnershipLost:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
             self.compact_at = self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
             log_line(f"compaction or deletion failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
 

@@ -29,7 +29,7 @@ Done = TypeVar("Done")
 
 
 class PatchNotCurrent(Terminal):
-    """The patch was built for something else than what is published now; `why` says what changed."""
+    """The patch was built for another state than the published one; `why` names the change."""
 
     def __init__(self, plan: str, why: str, remedy: str) -> None:
         super().__init__(f"plan {plan}: {why}; nothing was changed", remedy)

@@ -3,7 +3,7 @@
 Reads: bronze's commits. Writes: one commit per table, which names the batches, offsets and counts of what expired.
 Guarantee: only batches before the last refined one, all of whose records are older than declared, and none while a plan
 is open; silver and rejected lose whole runs, so that a gold row of later batches has no expired record.
-After a crash: a commit is made or not; the next look expires what is left.
+After a crash: a commit is made or not; the next check expires what is left.
 Does not: change gold, publish, or delete files: the next publication shows it, `obsolete_files.py` deletes.
 """
 

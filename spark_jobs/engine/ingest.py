@@ -56,7 +56,7 @@ class Ingest:
     stop: threading.Event
     failure: Exception | None = None
     pacing: BronzePacing | None = None
-    """None: nobody refines, and no batch waits."""
+    """None: refine does not run, and no batch waits."""
     limit: BatchLimit = field(init=False)
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)

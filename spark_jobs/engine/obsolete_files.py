@@ -2,7 +2,7 @@
 
 Reads / Writes: the tables of the active releases. Guarantee: the newest versions, the published ones, those that a
 rollback would publish, and versions replaced within the retention stay readable; so do all while a job reads tables.
-After a crash: the next look finds what is left. No commit is made: readers and the ledger see nothing.
+After a crash: the next check finds what is left. No commit is made: readers and the ledger see nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
 
 @dataclass
 class AutomaticDeletion:
-    """Looks at each table twelve times per retention, and deletes for a second between two runs."""
+    """Checks each table twelve times per retention, and deletes for a second between two runs."""
 
     clock: Callable[[], float] = time.monotonic
     next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
@@ -96,11 +96,11 @@ class AutomaticDeletion:
     _files: list[Path] = field(default_factory=list)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
-        """Look at one table, or delete some of its files; return whether there is more to do."""
+        """Check one table, or delete some of its files; return whether more is to do."""
         try:
             return self._step(settings, releases)
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs go on)
-            log_line("obsolete files were not deleted; the next look tries again, runs continue", error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+            log_line("obsolete files were not deleted; the next check tries again, runs continue", error)
             self._tables, self._files = [], []
             return False
 

@@ -63,7 +63,7 @@ class TopicReplaced(Terminal):
 
 
 class TablesDisagree(Terminal):
-    """Bronze, Kafka or silver lacks what another of them has; no new checkpoint repairs that. `why` says which."""
+    """Bronze, Kafka or silver lacks what another of them has; no new checkpoint repairs that. `why` names it."""
 
     def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
         super().__init__(

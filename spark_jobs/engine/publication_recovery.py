@@ -26,7 +26,7 @@ from spark_jobs.storage.table_commits import last_run
 
 
 class ReleaseAmbiguous(Terminal):
-    """There is no publication, and several releases have tables: which one readers saw is not recorded."""
+    """The publication is missing, and several releases have tables: which one was published is not recorded."""
 
     def __init__(self, settings: Settings, dataset: str, releases: Sequence[str]) -> None:
         path = active_releases_file(settings, dataset).path
@@ -40,7 +40,7 @@ class ReleaseAmbiguous(Terminal):
 def last_active_release(settings: Settings, dataset: str) -> str | None:
     """Return the release to publish where there is no publication; None when no release has a batch.
 
-    Never the folder's code while another release has tables: nobody has compared or approved it. Raises
+    Never the folder's code while another release has tables: it was neither compared nor approved. Raises
     ReleaseAmbiguous.
     """
     recorded = recorded_releases(settings, dataset)
@@ -101,7 +101,7 @@ def _is_behind(settings: Settings, release: Release, published: Publication | No
 
 
 def _loss(release: Release, published: Publication, done: int) -> str | None:
-    """Return what the tables, which have batch `done`, lost of what is published; None for nothing."""
+    """Return which published commits the tables, which have batch `done`, have lost; None for none."""
     if published.batch > done:
         if done < 0:
             raise PublishedTablesLost(published.dataset, published.release, published.batch)

@@ -39,12 +39,12 @@ def grains_schema(target: GoldTable) -> StructType:
 
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
-    """Return silver's files that may hold a row of the grains that stand in these files."""
+    """Return silver's files that may hold a row of the grains in these files."""
     return silver_within(gold, silver, grain_spans(gold, written)[1])
 
 
 def visible(schema: StructType) -> StructType:
-    """Return the columns that a reader looks at: not our own."""
+    """Return the columns for readers: without the platform's own."""
     return StructType([field for field in schema.fields if not field.name.startswith("_")])
 
 
@@ -53,8 +53,8 @@ class GrainsExpired(Terminal):
 
     def __init__(self, table: str, rows: int, row: str) -> None:
         super().__init__(
-            f"{table}: {rows:,} rows that the slice touches were made of records that have expired (retention.silver),"
-            f" one is {row}; they cannot be computed again, so nothing was changed",
+            f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
+            f" (retention.silver), one is {row}; they cannot be computed again, so nothing was changed",
             "a later range",
         )
         self.table, self.rows, self.row = table, rows, row
@@ -181,7 +181,7 @@ from (
 def patched_rows(
     target: GoldTable, silver: Table, grains: DataFrame, written: Sequence[Path], batch: int
 ) -> tuple[DataFrame, list[DataFile]]:
-    """Return the rows with which `grains`, which stand in the files `written`, are computed again.
+    """Return the recomputed rows of `grains`, which the files `written` list.
 
     From all of silver up to the table's last refresh. Also return the files of the table that they replace.
     """

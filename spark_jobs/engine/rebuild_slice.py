@@ -35,7 +35,7 @@ from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, rows_in_folder
 
 PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
-# A condition with a term for each span is looked at for each row, so it must not have thousands of them.
+# A condition with a term for each span is evaluated for each row, so it must not have thousands of them.
 FEW_SPANS = 20
 
 

@@ -56,7 +56,7 @@ def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dic
 
 
 def pinned_sources(settings: Settings, derived: DerivedDataset, publication: Publication) -> Sources:
-    """Return the sources, at the versions that a publication was made of, by the name in queries."""
+    """Return the sources, at the versions that a publication was computed from, by the name in queries."""
     root = warehouse(settings)
     used = {name: (table, publication.sources[table]) for name, table in derived.pipeline.sources.items()}
     return {

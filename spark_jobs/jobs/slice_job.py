@@ -1,6 +1,6 @@
 """Slice job: recomputes a slice of history with the published release (docs/architecture.md §6).
 
-Reads: bronze, and Kafka where the plan says so; the published tables. Writes: the plan's folder of rows only.
+Reads: bronze, and Kafka where the plan requires it; the published tables. Writes: the plan's folder of rows only.
 Guarantee: published and recomputed rows of the same records, at the same batch.
 After a crash: the next start begins again; no table was changed.
 Does not: judge the difference, or change a table.

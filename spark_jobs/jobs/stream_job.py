@@ -171,7 +171,7 @@ def preflight(
 ) -> tuple[Table, BronzeHead | None, Generation, str | None]:
     """Open bronze, validate checkpoint, tables and topic; return bronze, its last batch, and the generation to use.
 
-    The last value says what was recovered after a power cut; None for nothing.
+    The last value describes what was recovered after a power cut; None for nothing.
     """
     refuse_lost_bronze(settings, dataset.name)
     rolled_back = roll_back_tables(settings, dataset, bootstrap, datetime.now(UTC))

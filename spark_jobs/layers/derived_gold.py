@@ -109,7 +109,7 @@ def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, A
 
 
 def query_over(spark: SparkSession, query: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return a query's rows over frames by name, in a session whose views nobody else uses."""
+    """Return a query's rows over frames by name, in a session with views of its own."""
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
     return spark.sql(query)

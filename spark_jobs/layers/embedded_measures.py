@@ -44,7 +44,7 @@ OF_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
 }
 """By function the types of its expression; of other functions the type does not matter."""
 CARRIED = (*COMPARED, DoubleType, FloatType, BinaryType)
-"""Types that a merge hands on as they are."""
+"""Types that a merge passes on unchanged."""
 VALUED_BY_STATE = ("avg", "count_distinct", "top_k")
 """Functions whose value is no part of the state."""
 EMBEDDED = ("count", "count_if", "ratio", *PLACED, *OF_TYPES)

@@ -125,7 +125,7 @@ def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start
 
 
 def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
-    """Return the grains that stand in these files."""
+    """Return the grains in these files."""
     return Grains(*grain_spans(gold, written), lambda: _rows_of(written, grain_columns(gold)))
 
 
@@ -137,7 +137,7 @@ def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRA
 
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
-    """Return the column by which files of a gold table are chosen, and its spans in files of grains."""
+    """Return the column that selects files of a gold table, and its spans in files of grains."""
     column = grain_columns(gold)[0]
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
     known = [(low[column], high[column]) for low, high in found if column in low]

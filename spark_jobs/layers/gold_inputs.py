@@ -1,4 +1,4 @@
-"""What gold's expressions give for each row of silver: computed by Spark while silver is written (adr-0012).
+"""The values of gold's expressions for each row of silver, computed by Spark while silver is written (adr-0012).
 
 An *input* is a column with the value of one expression of `pipeline.yaml`, computed once for all tables that use it.
 Inputs are handed to the merges of gold in memory, and stored nowhere.
@@ -28,14 +28,14 @@ class Expression:
 
 @dataclass
 class GoldInputs:
-    """The inputs of one release's gold tables, and the columns of silver that the merges need as they are."""
+    """The inputs of one release's gold tables, and the columns of silver that the merges read directly."""
 
     silver: tuple[str, ...]
     columns: dict[str, None] = field(default_factory=dict)
     inputs: dict[Expression, str] = field(default_factory=dict)
 
     def column(self, name: str) -> str:
-        """Return the column of silver, which merges then get."""
+        """Return the column of silver, and note that the merges read it."""
         self.columns[name] = None
         return name
 

@@ -1,4 +1,4 @@
-"""What one commit brings into a gold table: which rows of silver, and which of their windows (adr-0011).
+"""What one commit merges into a gold table: which rows of silver, and which of their windows (adr-0011).
 
 A table that every run refreshes gets the rows of the run. One with an interval gets those of all runs since its last
 refresh. One that is refreshed on close gets the windows that the watermark has passed since the last run, whole, and
@@ -93,7 +93,7 @@ class GoldUpdate:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What a commit says of it."""
+        """The metadata of a commit with this update."""
         return {REFRESH_KEY: self.refreshed.as_json()} if self.refreshed else {}
 
 
@@ -105,7 +105,7 @@ def refresh_state(target: GoldTable) -> RefreshState:
 
 
 def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> GoldUpdate:
-    """Return what a run brings; `now`: seconds since 1970, None while no interval is over."""
+    """Return what a run merges; `now`: seconds since 1970, None while no interval is over."""
     if closes(target.gold):
         return _closing_update(target, writer, run)
     interval = refresh_interval(target.gold)

@@ -1,7 +1,7 @@
 """The queries by which one process validates a release's records, built once and executed over other files (adr-0012).
 
-Not for records about which something is decided, nor for runs over several versions of reference tables: their queries
-are built for the run.
+Not for records with decisions, nor for runs over several versions of reference tables: their queries are built for the
+run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PreparedSilver:
 
 
 class PreparedQueries(Generic[Query]):
-    """Queries by name and by what they are made of (frames that they join, schemas), each over the slot of its name."""
+    """Queries by name and by their parts (joined frames, schemas), each over the slot of its name."""
 
     def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
         self._spark, self._scratch = spark, scratch

@@ -1,6 +1,6 @@
 """Decisions about records: a fixed payload replaces the record's own, a discarded record stays rejected.
 
-Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where the record stays as it came.
+Reads: the dataset's decisions. Writes: nothing. Does not: touch bronze, where the record stays unchanged.
 """
 
 from __future__ import annotations

@@ -43,12 +43,12 @@ def merged_provenance() -> list[Column]:
 
 
 def rows_in_grains(rows: DataFrame, grains: DataFrame, grain: Sequence[str]) -> DataFrame:
-    """Return the rows whose `grain` columns stand in `grains`; a key that is null is a key like any other."""
+    """Return the rows whose `grain` columns are in `grains`; a key that is null is a key like any other."""
     return rows.alias("_rows").join(grains.alias("_grains"), _same(grain, "_rows", "_grains"), "left_semi")
 
 
 def rows_of_other_grains(rows: DataFrame, grains: DataFrame, grain: Sequence[str]) -> DataFrame:
-    """Return the rows whose `grain` columns do not stand in `grains`."""
+    """Return the rows whose `grain` columns are not in `grains`."""
     return rows.alias("_rows").join(grains.alias("_grains"), _same(grain, "_rows", "_grains"), "left_anti")
 
 

@@ -233,7 +233,7 @@ def test_slice_that_needs_expired_records_is_refused(release: SmallRelease, tmp_
     # Devices d0 and d1 have rows of batch 0 in the table without a window.
     expire(release)
     patcher = SlicePatcher(release, tmp_path)
-    with pytest.raises(GrainsExpired, match="gold.meter_now: 2 rows that the slice touches were made of records"):
+    with pytest.raises(GrainsExpired, match="gold.meter_now: 2 rows that the slice touches were computed from records"):
         patcher.rebuild(Slice([Span(0, 113, 125, BRONZE)]), complete=3)
 
 

@@ -95,18 +95,18 @@ def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pyte
     ("path", "status", "word"),
     [
         ("/datasets/nope", 404, "is unknown"),
-        ("/datasets/..%2f..", 404, "no such page"),
+        ("/datasets/..%2f..", 404, "page does not exist"),
         ("/datasets/weather_delays/contract", 404, "is derived"),
         ("/tables/gold.nope", 404, "is unknown"),
         ("/plans/release-flights-9", 404, "is unknown"),
         ("/plans/%3Cb%3E", 404, "&lt;b&gt;"),
-        ("/nope", 404, "no such page"),
+        ("/nope", 404, "page does not exist"),
         ("/datasets/flights/runs?before=x", 422, "is not a value of before"),
         ("/live/datasets/nope", 404, "is unknown"),
         ("/sql?q=drop+table+x", 400, "was refused"),
         ("/sql?q=select+*+from+nope", 400, "does not exist"),
-        ("/static/../console_app.py", 404, "no such page"),
-        ("/static/%2e%2e/console_app.py", 404, "no such page"),
+        ("/static/../console_app.py", 404, "page does not exist"),
+        ("/static/%2e%2e/console_app.py", 404, "page does not exist"),
     ],
 )
 def test_wrong_address_is_explained(client: TestClient, path: str, status: int, word: str) -> None:

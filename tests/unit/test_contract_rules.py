@@ -172,7 +172,7 @@ def test_two_rules_of_one_name_and_column_are_refused(folder: Path) -> None:
     twice = [rule("expect_column_values_to_be_null", column="dest")] * 2
     with pytest.raises(DeclarationRefused) as refused:
         load_contract(edit(folder, quality=twice))
-    assert "quality[1].name: 'own_rule' stands twice for dest" in str(refused.value)
+    assert "quality[1].name: 'own_rule' occurs twice for dest" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ ROWS: dict[str, Row] = {
     "unknown key of the pipeline": pipeline(
         "lateness: 2 days", "lateness: 2 days\nlate: 1", "late", "known: event_time"
     ),
-    "duplicate key of a bound": flight("{minimum: 1, minimum: 2}", "minimum", "stands twice"),
-    "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "stands twice"),
+    "duplicate key of a bound": flight("{minimum: 1, minimum: 2}", "minimum", "occurs twice"),
+    "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "occurs twice"),
     "key that is no text": pipeline("tails: {", "no: {", "measures.no", "write the key in quotes"),
     "boolean as a bound": flight("{minimum: true}", "minimum", "must be of type integer, is True"),
     "bound without a value": flight("{minimum: null}", "minimum", "has no value"),
@@ -142,7 +142,7 @@ ROWS: dict[str, Row] = {
     "contract of another folder": Row(
         CONTRACT, "name: flights\nversion", "name: planes\nversion", "name", "'flights', is 'planes'", "name: planes"
     ),
-    "same column twice": Row(CONTRACT, "- name: dest", "- name: origin", "[8].name", "'origin' stands twice"),
+    "same column twice": Row(CONTRACT, "- name: dest", "- name: origin", "[8].name", "'origin' occurs twice"),
     "column in capitals": Row(CONTRACT, "- name: tailnum", "- name: Carrier", "[9].name", "must be lower-case"),
     "column with underscore": Row(CONTRACT, "- name: tailnum", "- name: _tail", "[9].name", "begin with a letter"),
     "text that is not UTF-8": Row(CONTRACT, "status: active", "status: \udcff", "", "is not UTF-8: byte 0xff"),
@@ -183,7 +183,7 @@ ROWS: dict[str, Row] = {
     "event time as an expression": pipeline(
         "event_time: occurred_at", "event_time: flight + 1", "event_time", "must be the name of a column"
     ),
-    "identity twice": pipeline("columns: [event_id]", "columns: [event_id, event_id]", "columns[1]", "stands twice"),
+    "identity twice": pipeline("columns: [event_id]", "columns: [event_id, event_id]", "columns[1]", "occurs twice"),
     "window named as a column": pipeline(
         HOUR, HOUR.replace("as: hour", "as: carrier"), "gold.carrier_hours.window.as", "already a column of silver"
     ),
@@ -205,7 +205,7 @@ ROWS: dict[str, Row] = {
     "measure named as a key": pipeline(
         TAILS, "carrier: {approx_distinct: tailnum}", "measures.carrier", "'carrier' is already a column of the table"
     ),
-    "measure twice": pipeline(TAILS, "delayed: {max: flight}", "measures.delayed", "stands twice"),
+    "measure twice": pipeline(TAILS, "delayed: {max: flight}", "measures.delayed", "occurs twice"),
     "measure with underscore": pipeline(TAILS, "_tails: {max: flight}", "measures._tails", "begin with a letter"),
     "measure of an unknown function": pipeline(TAILS, "tails: {median: flight}", "measures.tails", "'approx_distinct'"),
     "measure of two functions": pipeline(
@@ -219,7 +219,7 @@ ROWS: dict[str, Row] = {
     ),
     "measure of a statement": pipeline(TAILS, "tails: {sum: drop table x}", "tails.sum", "must be one SQL expression"),
     "measure of an aggregate": pipeline(TAILS, "tails: {sum: max(flight)}", "tails.sum", "an expression of one row"),
-    "key twice": pipeline("keys: [carrier, origin]", "keys: [carrier, carrier]", "keys[1]", "stands twice"),
+    "key twice": pipeline("keys: [carrier, origin]", "keys: [carrier, carrier]", "keys[1]", "occurs twice"),
     "unknown key column": pipeline(
         "keys: [carrier, origin]", "keys: [carriers]", "keys[0]", "'carriers' is not a column"
     ),

@@ -113,7 +113,7 @@ def test_file_with_too_many_rows_is_refused(
 
 
 def test_missing_file_or_table_is_refused(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ReferenceRefused, match="there is no such file"):
+    with pytest.raises(ReferenceRefused, match="the file does not exist"):
         load_reference(settings, flights, "planes", tmp_path / "none.csv")
     with pytest.raises(ReferenceUnknown, match="airlines, airports, planes"):
         load_reference(settings, flights, "pilots", tmp_path / "none.csv")
