@@ -1,6 +1,6 @@
 """Folders of temporary files that belong to one process: removed at its exit, or by the next process after a crash.
 
-A live process holds the lock next to its folder. Its pid is no proof: another container has the same numbers.
+A live process holds the lock next to its folder. Its pid is not proof: another container has the same numbers.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def volume_problems(clone: Path, stack: Mapping[str, Any], service: Mapping[str,
 
 
 def setting_problems(environment: Mapping[str, Any]) -> Iterator[str]:
-    """Yield HEADRACE_ variables that are no settings, and values that the settings refuse."""
+    """Yield HEADRACE_ variables that are not settings, and values that the settings refuse."""
     given = {name: str(value) for name, value in environment.items() if name.startswith(PREFIX)}
     try:
         reject_unknown(given)

@@ -81,6 +81,6 @@ def strangers(services: Mapping[str, Any], targets: list[str]) -> Iterator[tuple
         host, _, port = target.partition(":")
         service = services.get(host)
         if service is None:
-            yield target, "which is no service"
+            yield target, "which is not a service"
         elif port not in json.dumps([service.get(key) for key in ("entrypoint", "command", "ports", "healthcheck")]):
             yield target, f"but {host} does not listen at {port}"

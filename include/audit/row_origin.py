@@ -70,7 +70,7 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     """
     published = reading.table(table)
     if not table.startswith(GOLD_LAYER):
-        raise OriginRefused(table, "is no table of gold", ())
+        raise OriginRefused(table, "is not a table of gold", ())
     pipeline = released_dataset(settings, published.dataset, published.release).pipeline
     gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
     refuse_other_keys(table, gold, keys)

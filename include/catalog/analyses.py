@@ -1,6 +1,6 @@
 """Analyses of a dataset: `analysis/<name>.yaml`, an algorithm over rows that an SQL query reads from published tables.
 
-They are no part of a release: an analysis reads what is published, and changes no table of the dataset.
+They are not part of a release: an analysis reads what is published, and changes no table of the dataset.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class ContractChange:
 
 
 def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
-    """Return what differs between two contracts of a dataset, the gravest first; wording alone is no difference."""
+    """Return what differs between two contracts of a dataset, the gravest first; wording alone is not a difference."""
     found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
     if base.format != fresh.format:
         why = f"{base.format} → {fresh.format}: records of the format before are rejected, those in bronze too"

@@ -211,7 +211,7 @@ def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
     found = (
         path for path in folder.rglob("*") if path.suffix in CODE and path.name not in leave_out and path.is_file()
     )
-    # An analysis reads what is published; it is no part of the release.
+    # An analysis reads what is published; it is not part of the release.
     for path in sorted(path for path in found if not {"__pycache__", ANALYSES} & set(path.parts[len(folder.parts) :])):
         data = path.read_bytes()
         digest.update(f"{path.relative_to(folder)}\0{len(data)}\0".encode() + data)

@@ -171,7 +171,7 @@ def _touched_by_findings(
 
 
 def _expression_problems(text: str, columns: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield why a text is no SQL expression of one row, over these columns unless None."""
+    """Yield why a text is not an SQL expression of one row, over these columns unless None."""
     try:
         trees = parsed_statements(text)
     except SqlglotError:

@@ -129,7 +129,7 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
 
 
 def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:
-    """Yield why a text is no SQL expression over these columns; `known` is None where they cannot be known."""
+    """Yield why a text is not an SQL expression over these columns; `known` is None where they cannot be known."""
     try:
         trees = parsed_statements(expression)
     except SqlglotError as error:

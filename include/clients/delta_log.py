@@ -22,7 +22,7 @@ class TableMissing(Terminal):
     """There is no Delta log at `path`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is no Delta table: it has no {LOG}", "headrace tables   (lists the tables there are)")
+        super().__init__(f"{path} is not a Delta table: it has no {LOG}", "headrace tables   (lists the tables)")
         self.path = path
 
 
@@ -252,7 +252,7 @@ def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
 
 
 def _metadata(info: dict[str, Any]) -> dict[str, Any] | None:
-    """Somebody else's userMetadata may be any string; it is no error of the log."""
+    """The userMetadata of other programs may be any string; it is not an error of the log."""
     try:
         parsed = orjson.loads(info.get("userMetadata") or "null")
     except orjson.JSONDecodeError:

@@ -1,6 +1,6 @@
 """A schema registry, by Confluent's REST API: schemas by id, the latest of a subject, registration.
 
-An id that the registry does not know is an answer; anything else that is no schema is an error. A page of another
+An id that the registry does not know is an answer; anything else that is not a schema is an error. A page of another
 server must never be taken for the answer that an id is unknown: its records would be rejected.
 """
 
@@ -161,7 +161,7 @@ def _json_object(address: str, status: int, content: bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RegistryRefused(address, status, "the answer is no JSON object: it is no schema registry")
+        raise RegistryRefused(address, status, "the answer is not a JSON object: it is not a schema registry")
     return found
 
 

@@ -165,7 +165,7 @@ def read_passwords(path: Path) -> Mapping[str, tuple[str, str]]:
 def add_user(path: Path, user: str, password: str) -> None:
     """Add a user to the password file, or change their password. Raises UserRefused, PasswordFileUnusable, OSError."""
     if not USER_NAME.fullmatch(user):
-        raise UserRefused(f"{user[:80]!r} is no user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
+        raise UserRefused(f"{user[:80]!r} is not a user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
     if len(password) < LEAST_PASSWORD:
         raise UserRefused(f"the password has fewer than {LEAST_PASSWORD} characters")
     known = dict(read_passwords(path)) if path.exists() else {}

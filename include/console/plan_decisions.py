@@ -69,7 +69,8 @@ class DecisionUnknown(Terminal):
     """There is no such decision."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name[:80]!r} is no decision on a plan; nothing was done", f"one of: {', '.join(DECISIONS)}")
+        known = ", ".join(DECISIONS)
+        super().__init__(f"{name[:80]!r} is not a decision on a plan; nothing was done", f"one of: {known}")
 
 
 class DecisionUnderWay(Terminal):

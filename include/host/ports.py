@@ -25,7 +25,7 @@ class PortInUse(Terminal):
 
 
 class AddressUnusable(Terminal):
-    """A server cannot listen at an address: it is no name or address of this machine."""
+    """A server cannot listen at an address: it is not a name or address of this machine."""
 
     def __init__(self, host: str, process: str, why: object) -> None:
         super().__init__(

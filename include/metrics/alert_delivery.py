@@ -35,7 +35,7 @@ class ReceiverInvalid(Terminal):
 
     def __init__(self, receiver: str, why: str) -> None:
         super().__init__(
-            f"{receiver[:200]!r} is no receiver of alerts: {why}; nothing was evaluated", "headrace alerts --help"
+            f"{receiver[:200]!r} is not a receiver of alerts: {why}; nothing was evaluated", "headrace alerts --help"
         )
         self.receiver = receiver
 

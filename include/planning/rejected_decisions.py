@@ -119,7 +119,7 @@ def _record(settings: Settings, dataset: str, place: Coordinates) -> RejectedRec
     partition, offset = place
     found = rejected_records(reading, dataset, RejectedFilter(offsets={partition: (offset, offset + 1)}))
     if not found:
-        raise NotRejected(dataset, place, "is no rejected record that readers see")
+        raise NotRejected(dataset, place, "is not a rejected record that readers see")
     if found[0].status == DUPLICATE:
         winner = found[0].reasons[0].detail
         raise NotRejected(dataset, place, f"is a duplicate of {winner} (batch/partition/offset)")

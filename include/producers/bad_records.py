@@ -1,6 +1,6 @@
 """Kinds of bad record, each made from a real event, with the rule that must reject it.
 
-The reasons are those of the contract compiler: a record that is no clean JSON object (`null_value`, `empty`,
+The reasons are those of the contract compiler: a record that is not a clean JSON object (`null_value`, `empty`,
 `not_object`, `trailing_data`, `malformed`, `duplicate_key`, `bad_utf8`, `control_char`, `depth`, `size`,
 `wire_format`), a value of the wrong type or form (`type`, `out_of_range`, `no_zone`, `bad_ts`, `future_ts`,
 `missing_id`), or a value that the dataset's contract does not allow (`required`, `enum`, `range`, `pattern`).

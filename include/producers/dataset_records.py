@@ -18,7 +18,7 @@ from include.settings import Settings
 
 
 class SchemaRefused(Terminal):
-    """A file is no schema for a dataset's records."""
+    """A file is not a schema for a dataset's records."""
 
     def __init__(self, dataset: str, why: str, remedy: str = "give one with --schema FILE") -> None:
         super().__init__(f"{dataset}: {why}; nothing was sent", remedy)

@@ -20,7 +20,7 @@ NOT_SET = "the schema registry was not checked: HEADRACE_SCHEMA_REGISTRY_URL is 
 def registry_check(settings: Settings, dataset: Dataset) -> tuple[list[str], str]:
     """Return why records by the latest schema of the topic's subject break the contract, and what was checked.
 
-    A registry that does not answer, or is not set, is no problem of the contract, and is named.
+    A registry that does not answer, or is not set, is not a problem of the contract, and is named.
     """
     if dataset.contract.format == JSON:
         return [], ""

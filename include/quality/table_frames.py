@@ -98,7 +98,7 @@ def _chunks(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
 
 
 def _repeated(rows: Any, columns: Sequence[str]) -> Frame:
-    """Return the rows whose values are there more than once; a null is no value, unless other columns have one."""
+    """Return the rows whose values occur more than once; a null does not count, unless other columns have one."""
     import pyarrow.compute as pc
 
     names, is_null = _names(columns), reduce(and_, (pc.field(name).is_null() for name in columns))

@@ -26,11 +26,11 @@ Coordinates = tuple[int, int]
 
 
 class DecisionLogUnreadable(Terminal):
-    """The file is no list of decisions; lines are only ever added whole, so somebody edited it."""
+    """The file is not a list of decisions; lines are only ever added whole, so somebody edited it."""
 
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
-            f"{path}: line {line} is no decision about a record ({why}); nothing was validated",
+            f"{path}: line {line} is not a decision about a record ({why}); nothing was validated",
             "restore the file from a backup, or correct the line",
         )
         self.path, self.line = path, line
@@ -124,7 +124,7 @@ class DecisionLogReader:
         return {place: DecidedRecord(tuple(self._decisions[place])) for place in places}
 
     def _read_line(self, line: bytes) -> bool:
-        """Take in a line; return whether it was whole: one that a crash cut off is no JSON."""
+        """Take in a line; return whether it was whole: one that a crash cut off is not JSON."""
         is_ended = line.endswith(b"\n")
         if not (is_ended or _is_whole(line)):
             return False

@@ -28,7 +28,7 @@ class NothingPublished(Terminal):
 
 
 class PublicationUnreadable(Terminal):
-    """The publication file is there but is no publication; it is only ever replaced whole, so somebody edited it."""
+    """The publication file is there but is not a publication; it is only ever replaced whole, so somebody edited it."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
@@ -112,7 +112,7 @@ class PublishedTable:
 
 
 def find_publication(settings: Settings, dataset: str) -> Publication | None:
-    """Return the dataset's publication, or None when there is none; PublicationUnreadable when the file is no such."""
+    """Return the dataset's publication, None without one; PublicationUnreadable when the file is not one."""
     return _read_file(publication_path(settings, dataset))
 
 
@@ -135,7 +135,7 @@ def _read_file(path: Path) -> Publication | None:
     try:
         return publication_from_json(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PublicationUnreadable(path, f"is no publication ({type(error).__name__}: {error})") from error
+        raise PublicationUnreadable(path, f"is not a publication ({type(error).__name__}: {error})") from error
 
 
 def read_publication(settings: Settings, dataset: str) -> Publication:

@@ -93,7 +93,7 @@ def _parsed(table: str, token: str) -> Token:
     try:
         found = Token(**json.loads(token))
     except (ValueError, TypeError) as error:
-        raise TokenUnusable(table, f"{token!r} is no token ({error})") from error
+        raise TokenUnusable(table, f"{token!r} is not a token ({error})") from error
     if found.table != table:
         raise TokenUnusable(table, f"the token is of {found.table}")
     return found

@@ -139,7 +139,7 @@ def _named_last(bronze: Path) -> Mapping[str, int]:
 
 
 def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) -> LoadResult:
-    """Make a file the table's next version, from the next batch on; the same rows again are no new version.
+    """Make a file the table's next version, from the next batch on; the same rows again are not a new version.
 
     Errors: ReferenceUnknown, ReferenceRefused.
     """

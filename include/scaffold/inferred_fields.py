@@ -98,7 +98,7 @@ def column_name(member: str) -> str:
 def _reason_left_out(member: str, taken: Collection[str], values: Sequence[Any]) -> str:
     kinds, name = {_kind(value) for value in values}, column_name(member)
     if not MEMBER.fullmatch(member) or not NAME.fullmatch(name):
-        return "is no name of a column: letters, digits, _ and -, beginning with a letter"
+        return "is not a name of a column: letters, digits, _ and -, beginning with a letter"
     if name in taken:
         return f"would be the second column {name}"
     if not kinds:

@@ -70,7 +70,7 @@ def topic_sample(bootstrap: str, topic: str) -> RecordSample:
 
 
 def record_sample(origin: str, records: Iterable[bytes]) -> RecordSample:
-    """Return records as a sample. Raises SampleUnusable when it is empty, or most are no JSON objects."""
+    """Return records as a sample. Raises SampleUnusable when it is empty, or most are not JSON objects."""
     found = tuple(records)
     if not found:
         raise SampleUnusable(origin, "has no record")
@@ -78,7 +78,7 @@ def record_sample(origin: str, records: Iterable[bytes]) -> RecordSample:
     distinct = len(set(found))
     if len(objects) < SHARE_OF_OBJECTS * distinct:
         other = next(record for record in found if record not in objects)
-        why = f"{distinct - len(objects):,} of {distinct:,} records are no JSON objects, the first is {other[:60]!r}"
+        why = f"{distinct - len(objects):,} of {distinct:,} records are not JSON objects, the first is {other[:60]!r}"
         raise SampleUnusable(origin, why)
     return RecordSample(origin, len(found), tuple(objects), tuple(objects.values()))
 

@@ -35,7 +35,7 @@ class WrittenFolder:
 
 
 def refuse_name(settings: Settings, name: str) -> None:
-    """Raise FolderRefused when `name` is no name of a dataset, or its folder exists."""
+    """Raise FolderRefused when `name` is not a name of a dataset, or its folder exists."""
     if not NAME.fullmatch(name):
         raise FolderRefused(name, f"the name {NAME_RULE}", "headrace new another_name --from …")
     folder = settings.datasets / name

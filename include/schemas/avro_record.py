@@ -35,7 +35,7 @@ MOST_DIGITS = 38
 
 
 class SchemaUnusable(ValueError):
-    """A text is no schema of a record that can be read; the message says why."""
+    """A text is not a schema of a record that can be read; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def avro_record(text: str) -> AvroRecord:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise SchemaUnusable(f"is no JSON ({error})") from error
+        raise SchemaUnusable(f"is not JSON ({error})") from error
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
         schema = schema["type"]
     if not isinstance(schema, dict) or schema.get("type") != "record":
@@ -85,7 +85,7 @@ def avro_record(text: str) -> AvroRecord:
     try:
         return AvroRecord(name, tuple(_fields(schema, name, known)))
     except (KeyError, TypeError, RecursionError) as error:
-        raise SchemaUnusable(f"is no Avro schema ({type(error).__name__}: {error})") from error
+        raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
 
 
 def _fields(schema: Mapping[str, Any], name: str, known: dict[str, Any]) -> list[AvroField]:

@@ -25,7 +25,7 @@ TYPES: dict[str, Any] = {
 
 
 class RecordUnfit(Terminal):
-    """A line of a file is no record of the schema; `line` counts from 1."""
+    """A line of a file is not a record of the schema; `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class AvroEncoding:
         try:
             given = json.loads(record, parse_float=Decimal)
             if not isinstance(given, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             if unknown := sorted(given.keys() - self.kinds.keys()):
                 raise ValueError(f"the schema has no field {unknown[0]}")
             values = {name: _value(name, self.kinds[name], value) for name, value in given.items()}

@@ -23,11 +23,11 @@ WriterSchemas = Mapping[int, RegisteredSchema]
 
 
 class WriterSchemasUnreadable(Terminal):
-    """The file is no list of schemas; lines are only ever added whole, so somebody edited it."""
+    """The file is not a list of schemas; lines are only ever added whole, so somebody edited it."""
 
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
-            f"{path}: line {line} is no schema ({why}); no record was validated",
+            f"{path}: line {line} is not a schema ({why}); no record was validated",
             "restore the file from a backup; without it a record is read with the registry's schemas of now",
         )
         self.path, self.line = path, line

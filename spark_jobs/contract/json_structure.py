@@ -37,7 +37,7 @@ def remainder(skeleton_text: Column) -> Column:
 
 
 def structure_fault(raw: Column, skeleton_text: Column, left: Column) -> Column:
-    """Return the reason why the bytes `raw` are no flat, strict JSON object; null where they are one.
+    """Return the reason why the bytes `raw` are not a flat, strict JSON object; null where they are one.
 
     `skeleton_text` and `left` are columns with the skeleton and the remainder. Reasons: null_value, size, wire_format,
     malformed, bad_utf8, empty, not_object, trailing_data, depth, out_of_range (NaN, Infinity), duplicate_key,

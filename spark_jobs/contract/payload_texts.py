@@ -125,7 +125,7 @@ class _Reader:
         return F.to_json(F.struct(*members), JSON_OPTIONS) if members else F.lit("{}")
 
     def _value(self, field: AvroField) -> Column:
-        # An object is no value of any column, so the record is rejected by the type of this field.
+        # An object is not a value of any column, so the record is rejected by the type of this field.
         return self._column(field) if field.is_readable else F.struct(F.lit(field.kind).alias("avro"))
 
     def fault(self) -> Column:

@@ -60,7 +60,7 @@ SOURCE = pa.schema(
 def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
     """Return what becomes of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
 
-    A record's offset is its line, counted from 0; empty lines are no records. Whatever the format of the topic's
+    A record's offset is its line, counted from 0; empty lines are not records. Whatever the format of the topic's
     records, those of a sample are JSON.
     """
     dataset = replace(dataset, contract=replace(dataset.contract, format=JSON))

@@ -46,7 +46,7 @@ OF_TYPES: Mapping[str, tuple[type[DataType], ...]] = {
 CARRIED = (*COMPARED, DoubleType, FloatType, BinaryType)
 """Types that a merge passes on unchanged."""
 VALUED_BY_STATE = ("avg", "count_distinct", "top_k")
-"""Functions whose value is no part of the state."""
+"""Functions whose value is not part of the state."""
 EMBEDDED = ("count", "count_if", "ratio", *PLACED, *OF_TYPES)
 
 

@@ -20,7 +20,7 @@ def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str)
 
 
 ORIGINALS = "select * from accepted anti join duplicates using (_partition, _offset)"
-"""SQL for the rows of a view `accepted` that are no duplicates."""
+"""SQL for the rows of a view `accepted` that are not duplicates."""
 COPIES = """
 with fresh as (select hash({identity}) as _mark, {identity}, {coordinates}, true as _fresh from {fresh}),
 earlier as (select hash({identity}) as _mark, {identity}, {rank}, false as _fresh from {known}),

@@ -183,7 +183,7 @@ def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> It
 
 
 def _not_numbers(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
-    """Yield the quantiles and histograms of what is no number, and weights that are no integer."""
+    """Yield the quantiles and histograms of what is not a number, and weights that are not integers."""
     for measure in gold.measures:
         key = ("gold", gold.name, "measures", measure.name, measure.function)
         if measure.function in OF_NUMBERS:

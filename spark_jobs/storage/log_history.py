@@ -38,7 +38,7 @@ def move_range(table: Path, version: int, needed: Collection[int], age: timedelt
     if not _may_move(table, versions, version - KEPT_COMMITS, age):
         return False
     contents = [(table / LOG / commit_name(each)).read_bytes() for each in versions]
-    # An empty or cut file is no commit; it stays where `headrace repair` finds it.
+    # An empty or cut file is not a commit; it stays where `headrace repair` finds it.
     for each in versions:
         read_commit(table, each)
     write_range(table, contents)

@@ -96,7 +96,7 @@ def test_rejected_records_are_reinstated_once(site: Site) -> None:
     site.assert_nothing_lost()
     assert [r["status"] for r in rejected(site, *where(third))] == ["open"]
     unknown = site.command("rejected", "fix", *name, *place_of(one), "--payload", "{}", "--why", "once more")
-    assert (unknown.returncode, "is no rejected record" in unknown.stderr) == (REFUSED, True)
+    assert (unknown.returncode, "is not a rejected record" in unknown.stderr) == (REFUSED, True)
     stopped(driver)
 
 

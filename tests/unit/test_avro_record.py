@@ -132,7 +132,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
     ("line", "why"),
     [
         (b"{", "line 7"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b'{"trade_id": "t"}', "tradedAt"),
         (b'{"tradeId": "t"}', "no field tradeId"),
         (b'{"trade_id": "t", "tradedAt": "yesterday", "quantity": 1}', 'tradedAt is "yesterday", no timestamp'),

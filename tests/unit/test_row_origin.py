@@ -80,7 +80,7 @@ def test_payloads_of_records_come_from_bronze(run: Run) -> None:
 
 
 REFUSED = {
-    ("silver.sales", "shop=north"): "is no table of gold",
+    ("silver.sales", "shop=north"): "is not a table of gold",
     ("gold.nothing", "shop=north"): "is unknown",
     ("gold.shop_days", "shop=north"): "--key is missing for day",
     ("gold.shop_days", "sales=2"): "sales does not name its rows; day, shop do",

@@ -117,7 +117,7 @@ def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> 
     ("name", "value", "why"),
     [
         ("tags", ["a"], "nested"),
-        ("at all", 1, "no name of a column"),
+        ("at all", 1, "not a name of a column"),
         ("order-id", 1, "second column order_id"),
         ("void", None, "null in every record"),
         ("mixed", lambda n: n if n % 2 else "x", "several types"),
@@ -165,10 +165,10 @@ def test_time_that_lies_after_the_event_may_be_in_the_future() -> None:
     ("lines", "why"),
     [
         (b"\n\n", "has no record"),
-        (b"a,b\n1,2\n", "no JSON objects"),
-        (b'{"a": 1}\n[1]\n"x"\n', "2 of 3 records are no JSON objects"),
+        (b"a,b\n1,2\n", "not JSON objects"),
+        (b'{"a": 1}\n[1]\n"x"\n', "2 of 3 records are not JSON objects"),
         (b'{"a": 1}\n{"a": 2}\n', "no field is a time"),
-        (b"\xff\xfe\n", "no JSON objects"),
+        (b"\xff\xfe\n", "not JSON objects"),
     ],
 )
 def test_unusable_sample_is_refused_with_the_reason(tmp_path: Path, lines: bytes, why: str) -> None:
