@@ -45,12 +45,13 @@ class ReleaseUnknown(Terminal):
 
 
 class IsDerived(Terminal):
-    """The dataset is derived from others: the command needs a topic, a contract or silver of its own."""
+    """The dataset is derived: the command needs a topic, a contract or silver of its own. `origins`: those it is of."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, origins: Sequence[str] = ()) -> None:
+        instead = f"--dataset {' or '.join(origins)} in the same command" if origins else "headrace lineage"
         super().__init__(
             f"{name} is derived: it has no topic and no records of its own; nothing was done",
-            "headrace lineage   (names its sources: a backfill or replay of one reaches it by itself)",
+            f"{instead}   ({name} is made of {'that' if origins else 'what it names'}, and follows by itself)",
         )
         self.name = name
 

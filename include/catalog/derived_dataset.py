@@ -30,7 +30,7 @@ from include.catalog.dataset import (
     released_dataset,
     released_folder,
 )
-from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, named_items
+from include.catalog.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, load_pipeline, named_items
 from include.catalog.yaml_declarations import NAME, Document, raise_problems
 from include.errors import Terminal
 from include.paths import snapshot_path
@@ -144,6 +144,20 @@ def derived_in_order(settings: Settings) -> list[DerivedDataset]:
         for name, derived in found.items()
     }
     return [found[name] for name in TopologicalSorter(needed).static_order()]
+
+
+def origin_datasets(settings: Settings, name: str) -> list[str]:
+    """Return the datasets with a topic that a derived dataset is made of, sorted. Raises DeclarationRefused."""
+    sources = {each.name: set(each.pipeline.sources.values()) for each in derived_in_order(settings)}
+    derived = {f"gold.{gold.name}": each.name for each in derived_in_order(settings) for gold in each.pipeline.gold}
+    tables = sources[name]
+    while below := tables & set(derived):
+        tables = (tables - below).union(*(sources[derived[table]] for table in below))
+    declared = {each: load_pipeline(settings.datasets / each) for each in dataset_names(settings)}
+    owned = {
+        each: {f"silver.{each}", *(f"gold.{gold.name}" for gold in found.gold)} for each, found in declared.items()
+    }
+    return sorted(each for each, own in owned.items() if own & tables)
 
 
 def snapshot_derived(settings: Settings, name: str) -> DerivedDataset:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from include.catalog.dataset import DatasetUnknown, IsDerived, dataset_names
-from include.catalog.derived_dataset import derived_names
+from include.catalog.derived_dataset import derived_names, origin_datasets
 from include.catalog.history_slice import Slice
 from include.errors import Terminal, Transient
 from include.plans.plan import Prediction
@@ -59,7 +59,7 @@ class DiskTooSmall(Transient):
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
     """Raise DatasetUnknown for a name that is neither declared nor published, IsDerived for a derived one."""
     if dataset in derived_names(settings):
-        raise IsDerived(dataset)
+        raise IsDerived(dataset, origin_datasets(settings, dataset))
     known = sorted({*dataset_names(settings), *stream_publications(settings)})
     if dataset not in known:
         raise DatasetUnknown(dataset, known)

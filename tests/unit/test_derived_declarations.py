@@ -9,7 +9,7 @@ import pytest
 
 from include.catalog.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
 from include.catalog.dataset_checks import dataset_problems, validate_datasets
-from include.catalog.derived_dataset import as_dataset, released_derived, snapshot_derived
+from include.catalog.derived_dataset import as_dataset, origin_datasets, released_derived, snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
 from include.planning.plan_preconditions import refuse_unknown_dataset
 from include.settings import CLONE, Settings
@@ -169,6 +169,21 @@ def test_what_needs_records_of_its_own_is_refused_for_a_derived_dataset(settings
     ):
         with pytest.raises(IsDerived, match="no records of its own"):
             refused()
+
+
+def test_refused_plan_of_a_derived_dataset_names_the_datasets_that_it_is_made_of(settings: Settings) -> None:
+    problems(settings)
+    with pytest.raises(IsDerived) as refused:
+        refuse_unknown_dataset(settings, NAME)
+    assert refused.value.remedy.startswith("--dataset flights or weather in the same command")
+
+
+@pytest.mark.parametrize(
+    ("name", "origins"), [("customer_revenue", ["lineitem", "orders"]), ("auction_prices", ["auction"])]
+)
+def test_origins_of_gold_of_gold_are_datasets_with_a_topic(tmp_path: Path, name: str, origins: list[str]) -> None:
+    workloads = CLONE / "include" / "workloads" / "datasets"
+    assert origin_datasets(Settings(state=tmp_path, datasets=workloads), name) == origins
 
 
 def test_the_snapshot_of_a_release_keeps_what_was_declared(settings: Settings) -> None:
