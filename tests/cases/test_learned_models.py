@@ -75,7 +75,6 @@ def test_users_of_the_ad_events_get_campaigns_that_they_like(spark: SparkSession
     assert sum(liked) > 0.95 * len(liked)
 
 
-@pytest.mark.extended
 def test_recommended_items_are_those_of_the_user_s_taste(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(2)
     ratings = [
@@ -85,7 +84,7 @@ def test_recommended_items_are_those_of_the_user_s_taste(spark: SparkSession, tm
         if numbers.random() < 0.6
     ]
     frame = spark.createDataFrame(ratings, "user string, item string, rating double")
-    declared = Recommendations(algorithm="als", query="select 1", top=3, rank=2)
+    declared = Recommendations(algorithm="als", query="select 1", top=3, rank=2, iterations=4)
     found, figures = recommended(declared, frame, tmp_path)
     rows = found.collect()
     assert len(rows) == 60
