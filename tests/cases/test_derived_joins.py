@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -53,6 +54,15 @@ select f.origin, count(distinct f.event_id) as departures, count(*) as pairs
 from flights f join weather w on w.station = f.origin and w.observed_at <= f.scheduled_departure
 group by f.origin
 """
+# By keys and bounds of time on both sides.
+NEAR = """
+select date_trunc('hour', f.scheduled_departure) as hour, f.origin, count(*) as pairs,
+       sum(case when w.wind_speed >= 20 then 1 else 0 end) as in_storm
+from flights f join weather w
+on w.station = f.origin
+   and w.observed_at between f.scheduled_departure - interval 1 hour and f.scheduled_departure + interval 1 hour
+group by 1, 2
+"""
 DECLARED = """\
 sources: {flights: silver.flights, weather: silver.weather}
 gold:
@@ -71,6 +81,16 @@ gold:
     touched_by:
       flights: {hour: "date_trunc('hour', scheduled_departure)", origin: origin}
       weather: {hour: "date_trunc('hour', observed_at)", origin: station}
+  near_observations:
+    query: gold/near.sql
+    grain: [hour, origin]
+    touched_by:
+      flights: {hour: "date_trunc('hour', scheduled_departure)", origin: origin}
+      weather:
+        hour: >-
+          sequence(date_trunc('hour', observed_at) - interval 1 hour,
+          date_trunc('hour', observed_at) + interval 1 hour, interval 1 hour)
+        origin: station
   earlier_observations:
     query: gold/by_key.sql
     grain: [origin]
@@ -93,7 +113,7 @@ gold:
     touched_by: {days: {year: "year(day)"}}
 """
 FOLDERS = {
-    "winds": {"derived.yaml": DECLARED, "as_of.sql": AS_OF, "union.sql": UNION, "by_key.sql": BY_KEY},
+    "winds": {"derived.yaml": DECLARED, "as_of.sql": AS_OF, "union.sql": UNION, "near.sql": NEAR, "by_key.sql": BY_KEY},
     "wind_of_days": {
         "derived.yaml": DAYS,
         "days.sql": "select cast(hour as date) as day, sum(departures) as departures, sum(delay) as delay, "
@@ -134,7 +154,7 @@ class Chain:
         return found.select(column for column in found.columns if not column.startswith("_")).to_dicts()
 
     def assert_right(self) -> None:
-        """Assert that each table is its query over its sources, and the first and the last what plain Python says."""
+        """Assert that each table is its query over its sources, and joins and the last one what plain Python says."""
         for name in FOLDERS:
             found = recomputed_tables(self.settings, self.spark, name)
             assert {table: (each["missing"], each["surplus"]) for table, each in found.items()} == dict.fromkeys(
@@ -146,10 +166,31 @@ class Chain:
             for row in self.rows("departures_in_wind")
         }
         assert hours == expected
+        self._assert_joined()
         (year,) = self.rows("wind_total")
         assert year["departures"] == sum(count for count, _ in expected.values())
         left = self.flights.silver().filter(pl.col("kind") == "departed")
         assert year["delay"] == left["departure_delay"].sum()
+
+    def _assert_joined(self) -> None:
+        """Assert the join with bounds, the one without, and the union, in plain Python."""
+        flights, weather = self.flights.silver().to_dicts(), self.weather.silver().to_dicts()
+        pairs = [(f, w, f["scheduled_departure"] - w["observed_at"]) for f in flights for w in weather]
+        near = [(hour_of(f["scheduled_departure"]), w["wind_speed"] >= 20) for f, w, gap in pairs if abs(gap) <= HOUR]
+        counted = Counter(hour for hour, _ in near), Counter(hour for hour, in_storm in near if in_storm)
+        rows = self.rows("near_observations")
+        assert {row["hour"]: (row["pairs"], row["in_storm"]) for row in rows} == {
+            hour: (count, counted[1][hour]) for hour, count in counted[0].items()
+        }
+        earlier = [f["event_id"] for f, _, gap in pairs if gap >= timedelta()]
+        (total,) = self.rows("earlier_observations")
+        assert (total["departures"], total["pairs"]) == (len(set(earlier)), len(earlier))
+        times = [f["scheduled_departure"] for f in flights] + [w["observed_at"] for w in weather]
+        assert {row["hour"]: row["events"] for row in self.rows("airport_events")} == Counter(map(hour_of, times))
+
+
+def hour_of(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)
 
 
 def in_wind(flights: pl.DataFrame, weather: pl.DataFrame) -> dict[tuple[datetime, str], tuple[int, int]]:
@@ -162,7 +203,7 @@ def in_wind(flights: pl.DataFrame, weather: pl.DataFrame) -> dict[tuple[datetime
             w["wind_speed"] for w in seen if w["station"] == each["origin"] and at - 2 * HOUR < w["observed_at"] <= at
         ]
         storm = bool(earlier) and earlier[-1] >= 20
-        key = at.replace(minute=0, second=0, microsecond=0), each["origin"]
+        key = hour_of(at), each["origin"]
         count, storms = found.get(key, (0, 0))
         found[key] = count + 1, storms + storm
     return found
@@ -203,7 +244,7 @@ def an_hour_more_delay(folder: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_joins_of_each_kind_and_a_chain_follow_late_rows_and_a_correction(chain: Chain, tmp_path: Path) -> None:
     assert [dataset_problems(chain.settings, name) for name in FOLDERS] == [[], [], []]
-    chain.flights.take([flight(number, hour, 20) for number, hour in enumerate((5, 6, 9, 12))])
+    chain.flights.take([flight(number, hour, 20) for number, hour in enumerate((5, 6, 9, 12), 1)])
     chain.weather.take([wind(4, 10.0), wind(9, 30.0)])
     assert chain.follow() == [1, 1, 1]
     # A late observation changes the departures of two hours; a late flight those of one.
@@ -212,8 +253,9 @@ def test_joins_of_each_kind_and_a_chain_follow_late_rows_and_a_correction(chain:
     assert chain.follow() == [1, 1, 1]
     chain.assert_right()
     assert chain.follow() == [0, 0, 0]
-    before = chain.rows("wind_total")
     patcher = SlicePatcher(chain.flights, tmp_path / "edited")
+    assert_replay_changes_nothing(chain, [patcher, SlicePatcher(chain.weather, tmp_path)])
+    before = chain.rows("wind_total")
     patch, _, _ = patcher.rebuild(Slice([Span(0, 100, 102, BRONZE)]), an_hour_more_delay)
     patcher.apply(patch)
     assert chain.follow() == [1, 1, 1]
@@ -224,6 +266,15 @@ def test_joins_of_each_kind_and_a_chain_follow_late_rows_and_a_correction(chain:
     edges = [(edge.source, edge.target) for each in declared for edge in derived_edges(each)]
     assert edges[-2:] == [("gold.departures_in_wind", "gold.wind_days"), ("gold.wind_days", "gold.wind_total")]
     assert_explained(chain)
+
+
+def assert_replay_changes_nothing(chain: Chain, sources: list[SlicePatcher]) -> None:
+    """Compute all records of both sources again and apply that: no row differs, and nothing follows."""
+    for patcher in sources:
+        patch, _, differing = patcher.rebuild(Slice([Span(0, 0, 10_000, BRONZE)]))
+        assert not any(differing.values())
+        patcher.apply(patch)
+    assert chain.follow() == [0, 0, 0]
 
 
 def assert_explained(chain: Chain) -> None:
