@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,9 +83,8 @@ def decision_log_size(settings: Settings, dataset: str) -> int:
 
 def decided_records(settings: Settings, dataset: str) -> dict[Coordinates, DecidedRecord]:
     """Return what is decided about each record that anything is decided about. Raises DecisionLogUnreadable."""
-    reader = DecisionLogReader(decision_log_path(settings, dataset))
-    reader.advance(decision_log_size(settings, dataset))
-    return reader.of_batches(-sys.maxsize, sys.maxsize)
+    with _remembered(decision_log_path(settings, dataset)) as reader:
+        return reader.of_batches(-sys.maxsize, sys.maxsize)
 
 
 class DecisionLogReader:
@@ -97,7 +98,8 @@ class DecisionLogReader:
         self._clear()
 
     def _clear(self) -> None:
-        self.end, self.is_line_open, self._lines = 0, False, 0
+        self.end, self.is_line_open, self._lines, self._last = 0, False, 0, b""
+        self._file: tuple[int, int, int] | None = None
         self._decisions: dict[Coordinates, list[Decision]] = {}
         self._of_batch: dict[int, list[Coordinates]] = defaultdict(list)
 
@@ -116,6 +118,34 @@ class DecisionLogReader:
                 if not self._read_line(line[: until - self.end]):
                     return
 
+    def advance_to_end(self) -> None:
+        """Read what was appended, and all of it again when the list was edited. Raises DecisionLogUnreadable."""
+        found = self._path.stat() if self._path.exists() else None
+        file = (0, 0, 0) if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
+        if file != self._file:
+            if self._file is not None and not self._is_appended(file):
+                self._clear()
+            try:
+                self.advance(file[1])
+            except DecisionLogUnreadable:
+                # Whoever corrects the line may change others too.
+                self._clear()
+                raise
+            self._file = file
+
+    def _is_appended(self, file: tuple[int, int, int]) -> bool:
+        """Whether the file is the one that was read, and longer, and the last line that was read is where it was."""
+        if self._file is None or file[0] != self._file[0] or file[1] <= self._file[1]:
+            return False
+        with self._path.open("rb") as stored:
+            stored.seek(self.end - len(self._last))
+            return stored.read(len(self._last)) == self._last
+
+    def of_record(self, place: Coordinates) -> DecidedRecord | None:
+        """Return what is decided about a record, None when nothing is."""
+        found = self._decisions.get(place)
+        return None if found is None else DecidedRecord(tuple(found))
+
     def of_batches(self, first: int, last: int) -> dict[Coordinates, DecidedRecord]:
         """Return what is decided about records of batches [first, last]; looks at no decision about others."""
         known = self._of_batch
@@ -130,7 +160,7 @@ class DecisionLogReader:
             return False
         if not (self.is_line_open and not line.strip()):
             self._add(line)
-        self.end, self.is_line_open = self.end + len(line), not is_ended
+        self.end, self.is_line_open, self._last = self.end + len(line), not is_ended, line
         return True
 
     def _add(self, line: bytes) -> None:
@@ -152,15 +182,26 @@ def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decis
     A decision changes nothing when the last one about the record is the same, whoever took it.
     """
     path = decision_log_path(settings, dataset)
-    with appending(path) as file:
-        reader = DecisionLogReader(path)
-        reader.advance(path.stat().st_size)
-        known = reader.of_batches(-sys.maxsize, sys.maxsize)
-        fresh = [each for each in decisions if not _is_same(known.get((each.partition, each.offset)), each)]
+    with appending(path) as file, _remembered(path) as reader:
+        fresh = [each for each in decisions if not _is_same(reader.of_record((each.partition, each.offset)), each)]
         file.truncate(reader.end)
         file.write(b"\n" if reader.is_line_open else b"")
         file.write("".join(f"{_line(decision)}\n" for decision in fresh).encode())
     return len(fresh)
+
+
+# A process reads each line once: the console shows decisions on every page of a dataset.
+_READERS: dict[Path, DecisionLogReader] = {}
+_READING = threading.Lock()
+
+
+@contextmanager
+def _remembered(path: Path) -> Iterator[DecisionLogReader]:
+    """Hold this process's reader of a list, advanced to its end. Raises DecisionLogUnreadable."""
+    with _READING:
+        reader = _READERS.setdefault(path, DecisionLogReader(path))
+        reader.advance_to_end()
+        yield reader
 
 
 def _is_same(known: DecidedRecord | None, decision: Decision) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +34,8 @@ def decide(settings: Settings, act: str, *offsets: int, payload: bytes | None = 
     return append_decisions(settings, "flights", made)
 
 
-def test_run_reads_only_the_lines_since_the_last_run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def lines_read() -> Iterator[list[bytes]]:
     lines: list[bytes] = []
     loads = json.loads
 
@@ -39,20 +43,54 @@ def test_run_reads_only_the_lines_since_the_last_run(settings: Settings, monkeyp
         lines.append(line)
         return loads(line)
 
+    with pytest.MonkeyPatch.context() as spied:
+        spied.setattr(module.json, "loads", noted)
+        yield lines
+
+
+def test_run_reads_only_the_lines_since_the_last_run(settings: Settings) -> None:
     for length in (50, 500):
         decide(settings, DISCARD, *range(length))
         decisions = RecordDecisions(settings, "flights")
         decisions.for_batches((0, 0), decisions.until())
         decide(settings, REINSTATE, 3)
-        with monkeypatch.context() as spied:
-            spied.setattr(module.json, "loads", noted)
-            lines.clear()
+        with lines_read() as lines:
             assert decisions.for_batches((1000, 1000), decisions.until()) == {}
             found = decisions.for_batches((0, 0), decisions.until())
         assert len(lines) == 1
         assert {offset for _, offset in found} == set(range(10))
         assert not found[0, 3].is_discarded
         decide(settings, DISCARD, 3)
+
+
+def test_process_reads_each_decision_once(settings: Settings) -> None:
+    decide(settings, DISCARD, *range(100))
+    assert len(decided_records(settings, "flights")) == 100
+    with lines_read() as lines:
+        assert decide(settings, DISCARD, 3, 100) == 1
+        assert len(decided_records(settings, "flights")) == 101
+        assert len(decided_records(settings, "flights")) == 101
+    assert len(lines) == 1, "the line that it has appended"
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+@pytest.mark.parametrize("after", ["same length", "longer", "shorter", "removed"])
+def test_list_that_somebody_edited_is_read_again(settings: Settings, after: str, is_replaced: bool) -> None:
+    decide(settings, DISCARD, 1, 2)
+    assert decided_records(settings, "flights")[0, 2].is_discarded
+    path = decision_log_path(settings, "flights")
+    first, second = path.read_bytes().splitlines(keepends=True)
+    corrected = second.replace(b'"offset": 2', b'"offset": 7')
+    edited = {"same length": first + corrected, "longer": first + corrected * 2, "shorter": corrected, "removed": b""}
+    if is_replaced or after == "removed":
+        path.unlink()
+    if after != "removed":
+        path.write_bytes(edited[after])
+        # An editor takes longer than the resolution of the time of change.
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
+    expected = {"shorter": {(0, 7)}, "removed": set()}.get(after, {(0, 1), (0, 7)})
+    assert set(decided_records(settings, "flights")) == expected
+    assert decide(settings, DISCARD, 2) == 1
 
 
 def test_reader_advanced_in_steps_finds_what_one_reading_finds(settings: Settings) -> None:
