@@ -35,7 +35,7 @@ from include.paths import (
 from include.plans.plan import ENDED, RELEASES, PlanRecord
 from include.plans.plan_index import note_without_data
 from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, planning_lock
-from include.plans.plan_lookup import plans_of_data
+from include.plans.plan_lookup import plans_of_data, written_plan
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -80,6 +80,22 @@ def move_ended(settings: Settings, dataset: str, now: datetime, within: float = 
                 _move(settings.state / each.path, removed_data_path(settings, dataset) / each.path.replace("/", "-"))
         note_without_data(settings, _without_data(settings, history, now))
     return found
+
+
+def pass_over(settings: Settings, dataset: str, plans: list[str], now: datetime, end: float) -> None:
+    """Take plans from a list until `end` (monotonic), at least one, and enter those that nothing is left of.
+
+    Raises NothingPublished, PlanUnreadable.
+    """
+    published = read_publication(settings, dataset).release
+    retention, records = release_retention(settings, dataset, published), list[PlanRecord]()
+    while plans:
+        record = written_plan(settings, plans.pop())
+        records += [record] if record is not None and record.plan.dataset == dataset else []
+        if time.monotonic() >= end:
+            break
+    history = _PlanHistory(dataset, published, retention, records)
+    note_without_data(settings, _without_data(settings, history, now))
 
 
 def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> bool:

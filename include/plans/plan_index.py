@@ -10,6 +10,7 @@ missing or damaged index is built again from the plans. (adr-0003)
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -220,40 +221,51 @@ def highest_number(settings: Settings, series: str) -> int:
     return sum(number for (number,) in _rows(settings, query, series))
 
 
-def refresh_index(settings: Settings, read: Callable[[str], Entry]) -> None:
+def refresh_index(settings: Settings, read: Callable[[str], Entry], end: float = math.inf) -> bool:
     """Enter the plans that have no entry, as `read` returns them, and drop those whose folder is gone.
 
-    Raises PlanIndexUnavailable.
+    Stops at `end` (monotonic); returns whether nothing is missing any more. Raises PlanIndexUnavailable.
     """
     try:
-        _refresh(settings, read)
+        return _refresh(settings, read, end)
     except PlanIndexUnavailable as error:
         if not error.is_damaged:
             raise
-        _refresh(settings, read)
+        return _refresh(settings, read, end)
 
 
-def _refresh(settings: Settings, read: Callable[[str], Entry]) -> None:
+def _refresh(settings: Settings, read: Callable[[str], Entry], end: float) -> bool:
     folder = plan_path(settings, INDEX).parent
     if not folder.is_dir():
-        return
+        return True
     _discard_earlier(settings, folder / EARLIER_INDEX)
     changed = folder.stat().st_mtime_ns
     with _index(settings) as index:
         if index.execute("SELECT changed FROM listing").fetchone()[0] == changed:
-            return
+            return True
         # Before the folder is listed: a plan has its folder before its entry.
         known = {plan for (plan,) in index.execute("SELECT plan FROM plans")}
     names = _folders(folder)
     plans = set(filter(PLAN_ID.fullmatch, names))
-    entries = sorted(map(read, sorted(plans - known, key=_number)), key=lambda entry: entry.planned_at)
+    missing = sorted(plans - known, key=_number)
+    entries = [read(plan) for plan in _until(end, missing)]
     with _writing(settings) as index:
         # A stage that was recorded meanwhile is newer than what was read here.
-        _insert(index, f"{INSERT} DO NOTHING", entries)
+        _insert(index, f"{INSERT} DO NOTHING", sorted(entries, key=lambda entry: entry.planned_at))
         index.executemany("DELETE FROM plans WHERE plan = ?", [(plan,) for plan in known - plans])
-        is_settled = time.time_ns() - changed > SETTLED_NS
+        is_whole = len(entries) == len(missing)
+        is_settled = is_whole and time.time_ns() - changed > SETTLED_NS
         listing = (changed if is_settled else 0, json.dumps(sorted(names - plans)))
         index.execute("UPDATE listing SET changed = ?, strays = ?", listing)
+    return is_whole
+
+
+def _until(end: float, plans: Iterable[str]) -> Iterator[str]:
+    """Yield plans until `end` (monotonic), at least one."""
+    for plan in plans:
+        yield plan
+        if time.monotonic() >= end:
+            return
 
 
 def _discard_earlier(settings: Settings, earlier: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -118,9 +119,14 @@ def next_plan_id(settings: Settings, kind: str, dataset: str) -> str:
     return f"{series}-{highest_number(settings, series) + 1}"
 
 
+def advance_index(settings: Settings, end: float) -> bool:
+    """Enter plans that have no entry until `end` (monotonic); return whether nothing is missing any more."""
+    return refresh_index(settings, lambda plan: _entry(_load(settings, plan), plan), end)
+
+
 def _refresh(settings: Settings) -> None:
     """Enter what others put into the folder of plans, and plans that were damaged and can be read again."""
-    refresh_index(settings, lambda plan: _entry(_load(settings, plan), plan))
+    advance_index(settings, math.inf)
     for record in _readable(settings, unread_ids(settings)):
         enter(settings, entry_of(record))
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from include.plans.ended_plans import delete_moved, move_ended
-from include.plans.plan_lookup import plan_ids_of_data, written_plan
+from include.plans.ended_plans import delete_moved, move_ended, pass_over
+from include.plans.plan_lookup import advance_index, plan_ids_of_data
 from include.reading.publication import NothingPublished
 from include.settings import Settings
 from spark_jobs.engine.log_lines import log_line
@@ -36,6 +36,7 @@ class AutomaticRemoval:
         try:
             return self._step(settings, dataset)
         except NothingPublished:
+            self._unread, self.next_look = [], self.clock() + LOOK_EVERY
             return False
         except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
             log_line("data of ended plans was not removed; the next check tries again, runs continue", error)
@@ -47,14 +48,16 @@ class AutomaticRemoval:
         if not self._is_deleting:
             if self.clock() < self.next_look:
                 return False
+            if not self._unread and not advance_index(settings, end):
+                return True
+            now = datetime.now(UTC)
             self._unread = self._unread or plan_ids_of_data(settings, dataset)
-            while self._unread:
-                written_plan(settings, self._unread.pop())
-                if self._unread and time.monotonic() >= end:
-                    return True
+            pass_over(settings, dataset, self._unread, now, end)
+            if self._unread:
+                return True
             self.next_look = self.clock() + LOOK_EVERY
-            # These plans have just been read, so this is short.
-            for each in move_ended(settings, dataset, datetime.now(UTC), within=0):
+            # The plans that it reads have just been read, so this is short.
+            for each in move_ended(settings, dataset, now, within=0):
                 why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"
                 log_line(f"removed {each.path}: {each.bytes:,} bytes, {why}")
         self._is_deleting = not delete_moved(settings, dataset, end)

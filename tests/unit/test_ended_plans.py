@@ -23,9 +23,9 @@ from include.ledger.ledger_schema import projected, runs
 from include.ledger.ledger_writer import open_writer
 from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path, snapshots_path
 from include.plans import ended_plans
-from include.plans.ended_plans import delete_moved, ended_data, move_ended, remove_ended
+from include.plans.ended_plans import delete_moved, ended_data, move_ended, pass_over, remove_ended
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
-from include.plans.plan_index import index_path
+from include.plans.plan_index import index_path, number_of_plans
 from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan, record_result
 from include.plans.plan_lookup import plan_ids_of_data
 from include.plans.stage_results import Stage
@@ -287,6 +287,31 @@ def test_each_step_of_the_removal_is_short(settings: Settings, monkeypatch: pyte
     assert not (removed_tables_path(settings, "flights") / "bbb").exists()
     plan_at(settings, *CANCELLED, release="ccc")
     assert not removal.step(settings, "flights"), "the next look is an hour later"
+
+
+def test_removal_builds_a_missing_index_in_short_steps(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
+    shutil.rmtree(index_path(settings).parent)
+    removal, entered = AutomaticRemoval(next_look=0), []
+    monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
+    for _ in range(3):
+        assert removal.step(settings, "flights")
+        entered.append(number_of_plans(settings))
+    assert entered == [1, 2, 3]
+    monkeypatch.undo()
+    while removal.step(settings, "flights"):
+        pass
+    assert not release_path(settings, "flights", "bbb").exists()
+    assert plan_ids_of_data(settings, "flights") == []
+
+
+def test_plans_without_data_are_passed_over_before_the_look(settings: Settings) -> None:
+    plans = [plan_at(settings, *CANCELLED, release=release).plan.id for release in ("gone", "bbb")]
+    left = plans.copy()
+    pass_over(settings, "flights", left, LATER, time.monotonic() + 60)
+    assert left == []
+    assert plan_ids_of_data(settings, "flights") == [plans[1]]
 
 
 @pytest.mark.parametrize("step", [None, "rename", "delete_release"])
