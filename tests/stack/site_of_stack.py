@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,8 +97,8 @@ class Stack:
         """Every process on the machine that is a driver of this state folder's stream."""
         return [
             process.pid
-            for process in self._ours()
-            if process.cmdline()[-3:] == ["-m", "spark_jobs.jobs.stream_job", DATASET]
+            for process, words in self._ours()
+            if words[-3:] == ["-m", "spark_jobs.jobs.stream_job", DATASET]
         ]
 
     def part(self, name: str) -> psutil.Process:
@@ -128,7 +128,7 @@ class Stack:
 
     def jobs(self) -> list[psutil.Process]:
         """Builds of plans that run for this state folder."""
-        return [p for p in self._ours() if any(word.startswith("spark_jobs.jobs.slice_job") for word in p.cmdline())]
+        return [p for p, words in self._ours() if any(word.startswith("spark_jobs.jobs.slice_job") for word in words)]
 
     def session(self) -> list[psutil.Process]:
         """Every process of Airflow's session."""
@@ -140,11 +140,14 @@ class Stack:
                     found.append(process)
         return found
 
-    def _ours(self) -> Iterator[psutil.Process]:
+    def _ours(self) -> list[tuple[psutil.Process, list[str]]]:
+        """Return the processes of this state folder with their command lines; one that ends meanwhile is left out."""
+        found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.environ().get("HEADRACE_STATE") == str(self.settings.state) and process.name() != "java":
-                    yield process
+                    found.append((process, process.cmdline()))
+        return found
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the processes as `headrace status` shows them, by name."""
