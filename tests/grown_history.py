@@ -28,6 +28,7 @@ from include.reading.publication import publish
 from include.settings import Settings
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_history import AutomaticHistory
+from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import lag_seconds
 from spark_jobs.engine.next_run import next_run
 from spark_jobs.engine.release_publication import publication_of
@@ -142,7 +143,7 @@ class GrownHistory:
             self._publish(number)
         self.compaction.note_run()
         with self._timed("compact"):
-            while self.compaction.step([self.release]):
+            while self.compaction.step(compactable_tables([self.release])):
                 pass
         with self._timed("move"):
             while self.moving.step(self.settings, [self.release]):

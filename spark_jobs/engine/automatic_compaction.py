@@ -1,7 +1,8 @@
 """Automatic compaction: after runs, the owner compacts one group of small files at a time (adr-0003).
 
-Reads / Writes: the tables of the active releases. Guarantee: that of `compact_tables`. A run waits for one small group;
-a thread writes larger ones while runs go on, and the owner commits them between two runs.
+Reads / Writes: the tables that the owner of a stream or of a derived dataset gives it.
+Guarantee: that of `compact_tables`. A run waits for one small group; a thread writes larger ones while runs continue,
+and the owner commits them between two runs.
 After a crash: an uncommitted file is deleted by a later `headrace maintain`; the group is compacted again.
 """
 
@@ -10,23 +11,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from spark_jobs.engine.compact_tables import (
-    CompactedTable,
-    commit_group,
-    compact_group,
-    compactable_tables,
-    discard_files,
-    write_group,
-)
+from include.settings import Settings
+from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 from spark_jobs.storage.duckdb_session import background_session
@@ -71,17 +65,18 @@ class AutomaticCompaction:
         """Take note that a run has written files."""
         self._is_pending = True
 
-    def step(self, releases: Sequence[Release]) -> bool:
-        """Compact the smallest group of one table; return whether there was one. Raises OwnershipLost.
+    def step(self, tables: Iterable[CompactedTable]) -> bool:
+        """Compact the smallest group of one of the tables, or begin to; return whether to call again at once.
 
-        While the thread writes a group, no other is begun.
+        While the thread writes a group, no other is begun. `tables`: those that may be compacted now; they are read
+        only when there is something to do. Raises OwnershipLost.
         """
         if not self._is_pending or not self.policy.min_files or self.clock() < self._retry_at:
             return False
         try:
             if self._in_progress is not None:
-                return self._commit_written(releases)
-            self._is_pending = self._compact_one(releases)
+                return self._commit_written(tables)
+            self._is_pending = self._compact_one(tables)
         except OwnershipLost:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
@@ -90,23 +85,23 @@ class AutomaticCompaction:
             return False
         return self._is_pending and self._in_progress is None
 
-    def _commit_written(self, releases: Sequence[Release]) -> bool:
-        """Commit the group that the thread has written; return whether it has ended."""
+    def _commit_written(self, tables: Iterable[CompactedTable]) -> bool:
+        """Commit the group, or discard it if its files were replaced; return False while it is being written."""
         assert self._in_progress is not None
         table, group, written = self._in_progress.table, self._in_progress.group, self._in_progress.written
         if not written.done():
             return False
         self._in_progress = None
         added = written.result()
-        if _is_current(table, group, releases):
+        if _is_current(table, group, tables):
             commit_group(table, added, group)
         else:
             self._contended.add(table.spec.path)
             discard_files(table, added)
         return True
 
-    def _compact_one(self, releases: Sequence[Release]) -> bool:
-        for each in compactable_tables(releases):
+    def _compact_one(self, tables: Iterable[CompactedTable]) -> bool:
+        for each in tables:
             table, path = each.table, each.table.spec.path
             if path in self._settled and table.file_count < self._settled[path] + self.policy.min_files:
                 continue
@@ -128,9 +123,14 @@ class AutomaticCompaction:
         self._in_progress = GroupInProgress(compacted.table, group, written)
 
 
-def _is_current(table: Table, group: Sequence[DataFile], releases: Sequence[Release]) -> bool:
-    """Whether the table is still open and compactable, and has these files: runs and plans went on meanwhile."""
-    if not any(each.table is table for each in compactable_tables(releases)):
+def declared_compaction(settings: Settings) -> AutomaticCompaction:
+    """Return the compaction that the settings declare."""
+    return AutomaticCompaction(replace(AUTOMATIC, min_files=settings.compaction_files))
+
+
+def _is_current(table: Table, group: Sequence[DataFile], tables: Iterable[CompactedTable]) -> bool:
+    """Whether the table is among `tables` and still has the files; a run or a plan may have replaced them."""
+    if not any(each.table is table for each in tables):
         return False
     current = {file.path for file in table.files()}
     return all(file.path in current for file in group)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -43,7 +43,6 @@ from spark_jobs.storage.duckdb_session import DuckSession, DuckSessions, duckdb_
 from spark_jobs.storage.failpoints import Step, pass_step
 
 LEAST_SECONDS = 1.0
-"""Seconds for deleting the obsolete files of each table, however long compaction took."""
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
@@ -81,7 +80,7 @@ def compact_tables(
     seconds: float,
     policy: CompactionPolicy = ON_REQUEST,
     is_owner: Callable[[], bool] = lambda: True,
-) -> dict[str, Any]:
+) -> dict[str, dict[str, int]]:
     """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
 
     `releases`: the published one, then its shadows. `left`: groups that were not compacted within `seconds`. Stops when
@@ -89,17 +88,32 @@ def compact_tables(
     """
     end, root = time.monotonic() + seconds, warehouse(settings)
     compactable = {each.table.spec.path: each for each in compactable_tables(releases)}
-    done: dict[str, Any] = {}
+    done: dict[str, dict[str, int]] = {}
     for table in tables_of(releases):
         path, before = table.spec.path, len(table.files())
-        groups = compactable[path].groups(policy) if path in compactable else []
-        while groups and time.monotonic() < end and is_owner():
-            compact_group(compactable[path], groups.pop(0))
+        left = compact_until(end, compactable[path], policy, is_owner) if path in compactable else 0
         obsolete = files_to_delete(settings, releases, table, sweep=True) if is_owner() else []
-        removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
-        facts = {"files": before, "now": len(table.files()), "removed": removed, "left": len(groups)}
-        done[str(path.relative_to(root))] = facts
+        done[str(path.relative_to(root))] = compaction_facts(table, before, left, obsolete, end)
     return done
+
+
+def compact_until(
+    end: float, compacted: CompactedTable, policy: CompactionPolicy, is_owner: Callable[[], bool] = lambda: True
+) -> int:
+    """Compact the groups of a table until `end` (monotonic); return how many are left."""
+    groups = compacted.groups(policy)
+    while groups and time.monotonic() < end and is_owner():
+        compact_group(compacted, groups.pop(0))
+    return len(groups)
+
+
+def compaction_facts(table: Table, before: int, left: int, obsolete: list[Path], end: float) -> dict[str, int]:
+    """Delete a table's obsolete files; return its files `before`, `now`, those `removed`, and the groups `left`.
+
+    However long compaction took, deletion has LEAST_SECONDS.
+    """
+    removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
+    return {"files": before, "now": table.file_count, "removed": removed, "left": left}
 
 
 def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:

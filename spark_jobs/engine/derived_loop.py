@@ -18,6 +18,7 @@ from include.settings import Settings
 from include.state.driver_status import LastRun
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import dismiss_invalid, pending_request, respond
+from spark_jobs.engine.automatic_compaction import declared_compaction
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
@@ -44,7 +45,10 @@ class DerivedLoop:
     pause: float = 0.0
     retry_at: float = 0.0
     behind_since: float | None = None
-    upkeep: DerivedUpkeep = field(default_factory=DerivedUpkeep)
+    upkeep: DerivedUpkeep = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.upkeep = DerivedUpkeep(declared_compaction(self.release.settings))
 
     def run(self) -> None:
         """Run until `stop` is set. Raises LeaseLost, OwnershipLost, PublicationAhead."""
@@ -109,7 +113,7 @@ class DerivedLoop:
         rows = sum(table.target.table.rows for table in self.release.tables)
         status.refined_batch = run.number
         status.last_batch = LastRun(rows, round(seconds, 3), {"gold": round(seconds, 3)})
-        self.upkeep.note_run()
+        self.upkeep.compaction.note_run()
         return True
 
     def _report_running(self) -> None:

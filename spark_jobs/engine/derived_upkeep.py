@@ -8,7 +8,7 @@ After a crash: the next check does the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,52 +17,35 @@ from include.clients.table_files import obsolete_files
 from include.paths import reading_lock_path, warehouse
 from include.reading.publication import find_publication
 from include.state.file_locks import is_free
-from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE
+from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE, AutomaticCompaction
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.compact_tables import CompactedTable, compact_group
-from spark_jobs.engine.compaction_groups import AUTOMATIC, ON_REQUEST, CompactionPolicy
+from spark_jobs.engine.compact_tables import CompactedTable, compact_until, compaction_facts
+from spark_jobs.engine.compaction_groups import ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, SECONDS_AT_ONCE, delete_obsolete_files
 from spark_jobs.layers.derived_gold import DerivedTable
 from spark_jobs.layers.gold_files import old_neighbours
-from spark_jobs.storage.delta_table import OwnershipLost
 
 
 @dataclass
 class DerivedUpkeep:
-    """Upkeep in steps of about a second; `compact_at` is 0 while there is nothing to compact."""
+    """Upkeep in steps of about a second."""
 
+    compaction: AutomaticCompaction
     clock: Callable[[], float] = time.monotonic
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
     clean_at: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
-    compact_at: float = 0.0
-
-    def note_run(self) -> None:
-        """Look for small files at the next step."""
-        self.compact_at = min(self.compact_at, self.clock()) if self.compact_at else self.clock()
 
     def step(self, release: DerivedRelease, batch: int) -> None:
-        """Compact one group of files, look for obsolete ones, and for ended plans. A failure is tried again later."""
+        """Compact one group of files, look for obsolete ones, and for ended plans. Raises OwnershipLost."""
+        self.compaction.step(_compacted(table, batch) for table in release.tables)
         try:
-            self._compact(release, batch)
             self._clean(release)
-            self.removal.step(release.settings, release.derived.name)
-        except OwnershipLost:
-            raise
         except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            self.compact_at = self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
-            log_line(f"compaction or deletion failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
-
-    def _compact(self, release: DerivedRelease, batch: int) -> None:
-        if not self.compact_at or self.clock() < self.compact_at:
-            return
-        for table in release.tables:
-            compacted = _compacted(table, batch)
-            if groups := compacted.groups(AUTOMATIC):
-                compact_group(compacted, groups[0])
-                return
-        self.compact_at = 0.0
+            self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
+            log_line(f"obsolete files were not deleted, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
+        self.removal.step(release.settings, release.derived.name)
 
     def _clean(self, release: DerivedRelease) -> None:
         if self.clock() < self.clean_at or find_publication(release.settings, release.derived.name) is None:
@@ -76,21 +59,18 @@ class DerivedUpkeep:
 
 def compact_derived(
     release: DerivedRelease, batch: int, seconds: float, policy: CompactionPolicy = ON_REQUEST
-) -> dict[str, Mapping[str, int]]:
+) -> dict[str, dict[str, int]]:
     """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
 
     `left`: groups that were not compacted within `seconds`.
     """
     end, root = time.monotonic() + seconds, warehouse(release.settings)
-    done: dict[str, Mapping[str, int]] = {}
+    done: dict[str, dict[str, int]] = {}
     for table in release.tables or release.open_tables():
-        compacted, stored = _compacted(table, batch), table.target.table
-        before, groups = len(stored.files()), compacted.groups(policy)
-        while groups and time.monotonic() < end:
-            compact_group(compacted, groups.pop(0))
-        removed = delete_obsolete_files(stored, _obsolete(release, table, sweep=True), end + SECONDS_AT_ONCE)
-        facts = {"files": before, "now": len(stored.files()), "removed": removed, "left": len(groups)}
-        done[str(stored.spec.path.relative_to(root))] = facts
+        stored = table.target.table
+        before, left = len(stored.files()), compact_until(end, _compacted(table, batch), policy)
+        obsolete = _obsolete(release, table, sweep=True)
+        done[str(stored.spec.path.relative_to(root))] = compaction_facts(stored, before, left, obsolete, end)
     return done
 
 

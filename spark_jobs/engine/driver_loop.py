@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from include.errors import HeadraceError
 from include.ledger.ledger_writer import LedgerWriter
@@ -19,12 +19,12 @@ from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
 from spark_jobs.engine.active_releases import ActiveReleases
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction, declared_compaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.bronze_pacing import BronzePacing
-from spark_jobs.engine.compaction_groups import AUTOMATIC
+from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
@@ -60,7 +60,7 @@ class DriverLoop:
 
     def __post_init__(self) -> None:
         self.supervisor.ingest.pacing = self.pacing
-        self.compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=self.settings.compaction_files))
+        self.compaction = declared_compaction(self.settings)
 
     def run(self, bootstrap: str) -> None:
         """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
@@ -127,7 +127,8 @@ class DriverLoop:
     def _compact(self) -> bool:
         """Compact one group of small files, if there is one; not while a patch must be finished first."""
         active = self.active
-        return not active.is_patching and self.compaction.step([each.release for each in active.all_releases])
+        releases = [each.release for each in active.all_releases]
+        return not active.is_patching and self.compaction.step(compactable_tables(releases))
 
     def _clean_up(self) -> bool:
         """Expire batches, delete replaced files, data of ended plans, or commits that the history holds; return whether

@@ -14,7 +14,7 @@ from small_release import SmallRelease
 
 from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import CompactedTable, compact_tables
+from spark_jobs.engine.compact_tables import CompactedTable, compact_tables, compactable_tables
 from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.storage.data_files import DataFile
@@ -39,7 +39,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 def compaction_in_progress(release: SmallRelease) -> AutomaticCompaction:
     compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2))
-    assert not compaction.step([release.release]), "the owner does not wait for the group"
+    assert not compaction.step(compactable_tables([release.release])), "the owner does not wait for the group"
     assert compaction._in_progress is not None
     return compaction
 
@@ -47,7 +47,7 @@ def compaction_in_progress(release: SmallRelease) -> AutomaticCompaction:
 def finish(compaction: AutomaticCompaction, release: SmallRelease) -> None:
     assert compaction._in_progress is not None
     compaction._in_progress.written.exception(60)
-    assert compaction.step([release.release])
+    assert compaction.step(compactable_tables([release.release]))
 
 
 def file_counts(release: SmallRelease) -> dict[str, int]:
@@ -61,7 +61,7 @@ def test_run_is_published_while_a_group_is_written(patcher: SlicePatcher, gate: 
     table, group = compaction._in_progress.table, len(compaction._in_progress.group)
     release.take([reading(52, 1)])
     compaction.note_run()
-    assert not compaction.step([release.release]), "the thread has not written the group"
+    assert not compaction.step(compactable_tables([release.release])), "the thread has not written the group"
     rows, files = head_rows(release), table.file_count
     gate.set()
     finish(compaction, release)
@@ -91,7 +91,7 @@ def test_contended_table_is_compacted_between_runs(patcher: SlicePatcher, gate: 
     finish(compaction, release)
     gate.clear()
     before = file_counts(release)
-    assert compaction.step([release.release]), "this group is not left to the thread"
+    assert compaction.step(compactable_tables([release.release])), "this group is not left to the thread"
     assert sum(file_counts(release).values()) < sum(before.values())
     assert path not in compaction._contended
 

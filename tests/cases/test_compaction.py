@@ -35,7 +35,7 @@ from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine import compact_tables as compact_tables_module
 from spark_jobs.engine.active_releases import refuse_incomplete
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import compact_tables
+from spark_jobs.engine.compact_tables import compact_tables, compactable_tables
 from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy, compaction_groups, partition_of, tier
 from spark_jobs.engine.next_run import next_run
 from spark_jobs.engine.refine import refine
@@ -190,16 +190,16 @@ def test_owner_compacts_by_itself_and_keeps_few_files(patcher: SlicePatcher) -> 
     before = head_rows(release)
     compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2))
     steps = 0
-    while compaction.step([release.release]):
+    while compaction.step(compactable_tables([release.release])):
         steps += 1
     assert steps >= 4, "one group of one table at a time"
     counts = {table.spec.name: table.file_count for table in tables_of([release.release])}
     assert max(counts[name] for name in ("bronze.meter", "silver.meter", "rejected.meter")) <= 5
     assert_same_rows(head_rows(release), before)
-    assert not compaction.step([release.release]), "nothing is left to compact"
+    assert not compaction.step(compactable_tables([release.release])), "nothing is left to compact"
     release.take([reading(52, 1)])
     compaction.note_run()
-    assert not compaction.step([release.release]), "one more file is not enough"
+    assert not compaction.step(compactable_tables([release.release])), "one more file is not enough"
     assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values())
 
 
@@ -212,10 +212,10 @@ def test_failed_compaction_pauses_and_runs_continue(patcher: SlicePatcher, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(automatic_compaction, "compact_group", fail)
-        assert not compaction.step([patcher.production.release])
-    assert not compaction.step([patcher.production.release]), "it pauses"
+        assert not compaction.step(compactable_tables([patcher.production.release]))
+    assert not compaction.step(compactable_tables([patcher.production.release])), "it pauses"
     now[0] += 61
-    assert compaction.step([patcher.production.release])
+    assert compaction.step(compactable_tables([patcher.production.release]))
     patcher.production.take([reading(52, 1)])
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -34,6 +36,7 @@ from include.settings import CLONE, Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.engine.compact_tables import compact_group, compactable_tables
 from spark_jobs.engine.compaction_groups import CompactionPolicy
+from spark_jobs.engine.derived_loop import DerivedLoop
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import compact_derived
@@ -205,6 +208,22 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     assert (done["files"], done["now"]) == (2, 1)
     site.flights.take([flight(9, 2, 50)])
     assert site.follow() == 1
+    assert_right(site)
+
+
+def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Site) -> None:
+    site.flights.take([flight(1, 1, 20)])
+    site.weather.take([wind(1, 3.0)])
+    site.follow()
+    site.flights.take([flight(2, 12, 20)])
+    site.follow()
+    counts = []
+    for least in (0, 2):
+        site.derived.settings = site.settings.model_copy(update={"compaction_files": least})
+        loop = DerivedLoop(site.derived, Mock(), Mock(), threading.Event())
+        loop.upkeep.step(site.derived, site.derived.published_run)
+        counts.append(site.derived.tables[0].target.table.file_count)
+    assert counts == [2, 1], "with 0 only headrace maintain compacts"
     assert_right(site)
 
 

@@ -20,6 +20,7 @@ from include.process_control.log_trimming import OF_DATASET
 from include.reading.publication import Publication, SourceVersion, publish
 from include.settings import CLONE, Settings
 from include.status.disk_use import disk_use
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
@@ -77,7 +78,7 @@ def test_storage_names_what_is_deleted_next_and_the_driver_deletes_it(
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert parts["all", "plans"] == parts["bbb", f"gold.{NAME}"] == 0
     published = next(path.name for path in snapshots_path(settings, NAME).iterdir())
-    upkeep = DerivedUpkeep(removal=AutomaticRemoval(next_look=0))
+    upkeep = DerivedUpkeep(AutomaticCompaction(), removal=AutomaticRemoval(next_look=0))
     release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), 1)
     monkeypatch.setattr("include.plans.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
