@@ -221,10 +221,10 @@ def _last_batches(connection: Connection, dataset: str, count: int) -> list[Batc
     c = batches.c
     query = select(batches).where(c.dataset == dataset).order_by(c.batch.desc(), c.version.desc()).limit(count)
     found = list(connection.execute(query).mappings())[::-1]
-    tiles = _ranges(connection, dataset, found[0]["batch"]) if found else {}
+    ranges = _ranges(connection, dataset, found[0]["batch"]) if found else {}
     fields = [name for name in Batch.__dataclass_fields__ if name != "ranges"]
     return [
-        Batch(**{name: row[name] for name in fields}, ranges=tuple(tiles.get((row["generation"], row["batch"]), [])))
+        Batch(**{name: row[name] for name in fields}, ranges=tuple(ranges.get((row["generation"], row["batch"]), [])))
         for row in found
     ]
 
@@ -234,8 +234,8 @@ def _ranges(connection: Connection, dataset: str, since: int) -> dict[tuple[str,
     query = select(ranges).where(c.dataset == dataset, c.batch >= since).order_by(c.batch, c.partition)
     by_batch: dict[tuple[str, int], list[OffsetRange]] = defaultdict(list)
     for row in connection.execute(query):
-        tile = OffsetRange(row.partition, row.start_offset, row.end_offset, row.rows)
-        by_batch[(row.generation, row.batch)].append(tile)
+        range_ = OffsetRange(row.partition, row.start_offset, row.end_offset, row.rows)
+        by_batch[(row.generation, row.batch)].append(range_)
     return by_batch
 
 

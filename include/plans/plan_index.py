@@ -119,7 +119,7 @@ def entry_of(record: PlanRecord) -> Entry:
     )
 
 
-def unread_entry(plan: str) -> Entry:
+def damaged_entry(plan: str) -> Entry:
     """Return the entry of a plan that cannot be read: it may be open once it is restored. Its id names the dataset."""
     series = plan.rpartition("-")[0]
     dataset = next((series.removeprefix(f"{kind}-") for kind in KINDS if series.startswith(f"{kind}-")), "")
@@ -171,7 +171,7 @@ def open_ids(settings: Settings) -> list[str]:
     return _ids(settings, "SELECT plan FROM plans WHERE is_open ORDER BY plan")
 
 
-def unread_ids(settings: Settings) -> list[str]:
+def damaged_ids(settings: Settings) -> list[str]:
     """Return the ids of plans that could not be read."""
     return _ids(settings, "SELECT plan FROM plans WHERE NOT is_read ORDER BY plan")
 

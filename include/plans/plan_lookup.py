@@ -12,6 +12,8 @@ from include.plans.plan_index import (
     Entry,
     IndexPosition,
     applied_ids,
+    damaged_entry,
+    damaged_ids,
     enter,
     entry_of,
     highest_number,
@@ -24,8 +26,6 @@ from include.plans.plan_index import (
     refresh_index,
     rolled_back_ids,
     stray_names,
-    unread_entry,
-    unread_ids,
 )
 from include.plans.plan_journal import PlanUnknown, PlanUnreadable, UnreadablePlan, load_plan
 from include.plans.stage_results import Applied, Stage
@@ -44,7 +44,7 @@ class PlanPage:
 def newest_plans(settings: Settings, limit: int | None = None, skipped: int = 0) -> PlanPage:
     """Return `limit` plans, or all, after the `skipped` newest; `unreadable` has those known and those found here."""
     _refresh(settings)
-    names, damaged = newest_ids(settings, limit, skipped), unread_ids(settings)
+    names, damaged = newest_ids(settings, limit, skipped), damaged_ids(settings)
     found = [_load(settings, plan) for plan in dict.fromkeys([*names, *damaged])]
     strays = [
         UnreadablePlan(plan_path(settings, name), "its name is not a plan's id") for name in stray_names(settings)
@@ -127,12 +127,12 @@ def advance_index(settings: Settings, end: float) -> bool:
 def _refresh(settings: Settings) -> None:
     """Enter what others put into the folder of plans, and plans that were damaged and can be read again."""
     advance_index(settings, math.inf)
-    for record in _readable(settings, unread_ids(settings)):
+    for record in _readable(settings, damaged_ids(settings)):
         enter(settings, entry_of(record))
 
 
 def _entry(found: PlanRecord | UnreadablePlan | None, plan: str) -> Entry:
-    return entry_of(found) if isinstance(found, PlanRecord) else unread_entry(plan)
+    return entry_of(found) if isinstance(found, PlanRecord) else damaged_entry(plan)
 
 
 def _readable(settings: Settings, plans: Iterable[str]) -> Iterator[PlanRecord]:

@@ -28,19 +28,23 @@ class BatchOffsets:
 
 
 def batch_offsets(bronze: Path, batch: int) -> list[BatchOffsets]:
-    """Return the tiles of all batches up to `batch` of a bronze table, in the order of its commits."""
-    named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
-    return [tile for metadata in named for tile in _tiles(metadata) if tile.batch <= batch]
+    """Return the offset ranges of all batches up to `batch` of a bronze table, in the order of its commits."""
+    return [each for metadata in _batch_metadata(bronze) for each in _ranges(metadata) if each.batch <= batch]
 
 
 def first_batch_since(bronze: Path, since: datetime) -> int | None:
     """Return the first batch that has a record of Kafka time `since` or later; None when there is none."""
     since_ms = int(since.timestamp() * 1000)
-    named = (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
-    return next((int(s["batches"][0]) for s in named if s["timestamps"] and s["timestamps"][1] >= since_ms), None)
+    later = (m for m in _batch_metadata(bronze) if m["timestamps"] and m["timestamps"][1] >= since_ms)
+    return next((int(metadata["batches"][0]) for metadata in later), None)
 
 
-def _tiles(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
+def _batch_metadata(bronze: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the metadata of bronze's commits that added a batch."""
+    return (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
+
+
+def _ranges(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
     counted, batch = metadata["rows_by_partition"], int(metadata["batches"][0])
     topic, latest = str(metadata["topic_id"]), (metadata.get("timestamps") or (None, None))[1]
     for partition, (start, end) in metadata["offsets"].items():

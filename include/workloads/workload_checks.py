@@ -48,7 +48,7 @@ def freshness(settings: Settings, dataset: str) -> float:
 
 def derived_freshness(settings: Settings, name: str) -> float:
     """Return how many seconds 95 % of the source records waited at most, from their Kafka timestamp to the first
-    publication of a derived dataset that was made of them.
+    publication of a derived dataset that was computed from them.
     """
     runs = derived_runs(settings, name).values()
     feeds = [feed.name for feed in DERIVED[name].feeds]
@@ -57,7 +57,7 @@ def derived_freshness(settings: Settings, name: str) -> float:
 
 def derived_runs(settings: Settings, name: str) -> dict[int, tuple[int, dict[str, int]]]:
     """Return by the number of each run of a derived dataset when it was published, in milliseconds, and the last batch
-    in it of each dataset that it is made of, ascending.
+    in it of each dataset that it is computed from, ascending.
 
     That is when its last table was committed: the publication follows at once.
     """

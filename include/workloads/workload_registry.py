@@ -68,7 +68,7 @@ WORKLOADS = {name: Workload(FEEDS[name], expected) for name, expected in ORACLES
 
 
 def with_sources(name: str) -> set[str]:
-    """Return a workload and all that it is made of."""
+    """Return a workload and all that it is computed from."""
     sources = DERIVED[name].sources if name in DERIVED else ()
     return {name}.union(*map(with_sources, sources))
 

@@ -125,7 +125,7 @@ class Group:
         return DERIVED[name].expected({feed: frame["value"] for feed, frame in self.frames.items()})
 
     def events(self, name: str) -> int:
-        """Return the number of events that a workload is made of."""
+        """Return the number of events that a workload is computed from."""
         return sum(frame.height for feed, frame in self.frames.items() if feed in with_sources(name))
 
 
@@ -166,11 +166,14 @@ def _checked(settings: Settings, group: Group, name: str, checks: Checks, report
     return found(audit, freshness(settings, name), batch, replay)
 
 
-def _derived_result(settings: Settings, result: Callable[..., WorkloadResult], name: str) -> WorkloadResult:
-    """The audit of a derived dataset is the batch: a job computes its queries again, over all rows of its sources."""
+def _derived_result(settings: Settings, make_result: Callable[..., WorkloadResult], name: str) -> WorkloadResult:
+    """Return the result of a derived dataset; its `batch` is None when the audit could not check every table.
+
+    The audit is the batch: a job computes the queries again, over all rows of the sources.
+    """
     audit = derived_audit(settings, name, *recompute_derived(settings, name, lambda _: None))
     differing = sum(found.rows for found in audit.findings if found.kind in (FindingKind.missing, FindingKind.surplus))
-    return result(audit, derived_freshness(settings, name), None if audit.unchecked else differing)
+    return make_result(audit, derived_freshness(settings, name), None if audit.unchecked else differing)
 
 
 def _permuted(

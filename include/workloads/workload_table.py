@@ -32,7 +32,7 @@ def print_results(console: Console, results: list[WorkloadResult]) -> None:
 
 
 def _verdicts(result: WorkloadResult) -> tuple[str, str, str, str]:
-    """Return what stream, batch, replay and other orders of arrival have given."""
+    """Return the cells of stream, batch, replay and orders: equal, the number of rows that differ, or - (not run)."""
     replay = NO_TOPIC if result.name in DERIVED else _verdict(result.replay)
     equal, count = result.orders or (0, 0)
     orders = f"{equal} of {count}" if count else "-"

@@ -50,12 +50,12 @@ class WatchedRows:
 
     def counts(self) -> Counts:
         """Return what was counted when the rows were written."""
-        seen = self._observation.get if self._rules else {}
+        observed = self._observation.get if self._rules else {}
         return {
             name: {
-                "validated": int(seen[f"validated_{n}"]),
-                "violations": int(seen[f"violations_{n}"]),
-                "first": None if seen[f"first_{n}"] is None else list(seen[f"first_{n}"]),
+                "validated": int(observed[f"validated_{n}"]),
+                "violations": int(observed[f"violations_{n}"]),
+                "first": None if observed[f"first_{n}"] is None else list(observed[f"first_{n}"]),
             }
             for n, name in enumerate(self._rules)
         }

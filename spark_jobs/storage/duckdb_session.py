@@ -25,6 +25,7 @@ from spark_jobs.storage.delta_table import Table, read_files
 
 # Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
+# Of the background sessions, apart from those above; none before the first large group is compacted.
 BACKGROUND_MEMORY = "1GB"
 # A look-up of one row reads its row group.
 ROWS_PER_GROUP = 8_192

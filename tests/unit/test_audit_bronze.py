@@ -104,8 +104,8 @@ def ranges(*spans: tuple[int, int]) -> list[CommittedRange]:
 
 
 def test_contiguous_ranges_are_balanced_in_any_order() -> None:
-    tiles = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [CommittedRange(7, 1, 0, 5, 0)]
-    assert found(range_findings(tiles, {0: 12, 1: 5}, TABLE)) == []
+    committed = ranges((4, 9), (0, 4), (9, 9), (9, 12)) + [CommittedRange(7, 1, 0, 5, 0)]
+    assert found(range_findings(committed, {0: 12, 1: 5}, TABLE)) == []
 
 
 def test_accepted_loss_closes_the_gap_between_two_ranges() -> None:
@@ -143,10 +143,10 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def named(database: duckdb.DuckDBPyConnection, tiles: list[CommittedRange], *rows: tuple[int, int]) -> list[Any]:
+def named(database: duckdb.DuckDBPyConnection, committed: list[CommittedRange], *rows: tuple[int, int]) -> list[Any]:
     table = as_frame([bronze_row(offset, b"v", batch=batch) for batch, offset in rows], BRONZE)
     database.register("bronze", table.to_arrow())
-    return found(batch_row_findings(database, tiles, TABLE))
+    return found(batch_row_findings(database, committed, TABLE))
 
 
 def test_rows_inside_the_range_of_their_batch_are_balanced(database: duckdb.DuckDBPyConnection) -> None:

@@ -35,7 +35,7 @@ def test_line_has_a_verdict_for_each_check() -> None:
     ]
 
 
-def test_check_that_was_not_run_is_told_with_the_options_that_run_it() -> None:
+def test_note_names_the_options_that_run_a_check_that_was_not_run() -> None:
     assert printed(result("posts"))[1:] == [
         "posts 12 5,000 3 equal equal - - 2.2",
         "-: not run; --replay --permutations 10 runs it",
