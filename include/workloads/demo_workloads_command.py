@@ -54,18 +54,19 @@ def demo_workloads(
     Datasets run together with what is derived from them, with duplicate, late
     and reordered records. A second run sends nothing and compares again. Each
     line of the table is a dataset: lines of declaration, events, rows of gold,
-    and what equals the oracle:
+    and how many rows differ:
 
-    stream: the rows that were published while the records arrived.
+    stream: the rows that were published while the records arrived, from the
+    oracle's.
 
-    batch: all rows, computed again by one bounded job: a backfill from bronze;
-    of a derived dataset, its queries over its sources.
+    batch: all rows, computed again by one bounded job, from the stream's: a
+    backfill from bronze; of a derived dataset, its queries over its sources.
 
-    replay: all rows, computed again from Kafka's records, with --replay. A
+    replay: the same, computed again from Kafka's records, with --replay. A
     derived dataset reads no topic.
 
-    orders: the bytes of gold after other orders of arrival, with
-    --permutations. Each has a broker and streams of its own: about a minute.
+    orders: the bytes of gold after other orders of arrival, compared with the
+    stream's, with --permutations. Each has a broker and streams of its own: about a minute.
 
     p95: 95 % of the records were published within so many seconds of their
     Kafka timestamp; of a derived dataset: the records of its sources.
