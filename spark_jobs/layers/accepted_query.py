@@ -11,6 +11,7 @@ from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.reference_versions import Frames
 from spark_jobs.layers.silver_tables import SilverTables, dated
 from spark_jobs.storage.delta_table import validate_types
+from spark_jobs.storage.prepared_query import save_result
 
 # Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave the
 # files of its complete tasks, whose records are written again.
@@ -18,10 +19,13 @@ WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.
 
 
 class AcceptedQuery:
-    """The rows of silver of `accepted` records, joined with `reference`; the dataset's silver.py is called once."""
+    """The rows of silver of `accepted` records, joined with `reference`; the dataset's silver.py is called once.
 
-    def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame) -> None:
-        self._writer = writer
+    `prepared`: the records are those of a slot.
+    """
+
+    def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
+        self._writer, self._is_prepared = writer, prepared
         self._watched = writer.counting.watched(accepted.drop("_reasons"))
         rows = dated(writer.transform(self._watched.rows, **reference), writer.dataset)
         self._rows = rows.select(*writer.silver.spec.schema.fieldNames())
@@ -36,7 +40,10 @@ class AcceptedQuery:
         self._watched.begin()
         rows = self._with_inputs if with_inputs else self._rows
         try:
-            rows.write.options(**WRITING).mode("append").parquet(str(folder))
+            if self._is_prepared:
+                save_result(rows, folder)
+            else:
+                rows.write.options(**WRITING).mode("append").parquet(str(folder))
         except BaseException:
             self._watched.abandon()
             raise

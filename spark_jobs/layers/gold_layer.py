@@ -64,6 +64,7 @@ from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.duckdb_session import duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.prepared_query import SlotFull
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
@@ -170,6 +171,8 @@ def _merged_embedded(
             if sum(file.rows for file in (*old, *sources)) + len(fresh) > MOST_ROWS:
                 return None
             rows = merge.finish(old, sources)
+    except SlotFull:
+        return None
     except (duckdb.DataError, pa.ArrowInvalid):
         # Spark fails on it as well, and says on what.
         return None

@@ -1,7 +1,7 @@
-"""The queries by which one process validates a release's records, built once and executed over other files (adr-0012).
+"""The queries by which one process validates a release's records, built once and executed over other files (adr-0013).
 
-Not for records with decisions, nor for runs over several versions of reference tables: their queries are built for the
-run.
+Not for records with decisions, runs over several versions of reference tables, or more records than a slot takes: their
+queries are built for the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_jobs.storage.prepared_query import ScratchFolder, Slot
+from spark_jobs.storage.prepared_query import ScratchFolder, Slot, SlotFull
 
 if TYPE_CHECKING:
     from spark_jobs.layers.accepted_query import AcceptedQuery
@@ -47,12 +47,18 @@ class PreparedQueries(Generic[Query]):
         schema: StructType,
         made_of: tuple[Hashable, ...],
         build: Callable[[DataFrame], Query],
-    ) -> Query:
-        """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows."""
+    ) -> Query | None:
+        """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.
+
+        None when they have too many rows for a slot.
+        """
         if name not in self._slots:
             self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema)
         slot, key = self._slots[name], (name, made_of)
-        slot.put(files)
+        try:
+            slot.fill_from(files)
+        except SlotFull:
+            return None
         if key not in self._queries:
             if len(self._queries) >= MOST_QUERIES:
                 self._queries.clear()

@@ -20,7 +20,7 @@ from include.sql_quoting import sql_identifier
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, parquet_files
+from spark_jobs.storage.duckdb_session import DuckSession
 from spark_jobs.storage.prepared_query import ScratchFolder, Slot
 
 
@@ -58,16 +58,15 @@ class RecomputedGrains:
         return self.spark.sql(self.gold.query).select("*", parted).select(*self.schema.fieldNames())
 
     def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
-        """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch."""
+        """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
+
+        Raises SlotFull when these are too many.
+        """
         duck.view_table("sources", silver, sources)
         rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
-        query = self._query
-        with self._slot.exchanged() as folder:
-            chosen = f"select whole.* from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
-            duck.save_plain(chosen, folder / "rows.parquet")
-        result = self._folder / "result"
-        query.write.mode("overwrite").parquet(str(result))
-        duck.view_files(name, parquet_files(result), self.schema)
+        chosen = f"select whole.* from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        self._slot.fill(duck.arrow(chosen))
+        duck.view_arrow(name, self._query.toArrow())
 
 
 def same_grain(gold: Gold, left: str, right: str) -> str:

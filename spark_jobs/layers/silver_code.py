@@ -45,6 +45,7 @@ It makes one row of each record, independently of the others: duplicates of an i
 """
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 LINE_IN_SQL = re.compile(r"\(?line (\d+), pos")
+DIFFERS = "uses random numbers or the current time, so a replay would give other rows; use _timestamp"
 # Errors of the dataset's code. Not here: those of Spark or the machine (a dead JVM, a full disk).
 FAULTS_OF_CODE = (
     *(SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError, LookupError),
@@ -133,6 +134,16 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
             yield Problem(path, line, field.name, "has no type: cast the null, as in F.lit(None).cast('string')")
     for name in sorted({name for name in silver.columns if silver.columns.count(name) > 1}):
         yield Problem(path, line, name, "silver() returns this column twice")
+    if differs_each_time(silver):
+        yield Problem(path, line, "", f"silver() {DIFFERS}")
+
+
+def differs_each_time(rows: DataFrame) -> bool:
+    """Whether a query gives other rows when it is executed again: it uses random numbers or the current time."""
+    plan, jvm = rows._jdf.queryExecution().analyzed(), rows.sparkSession._jvm
+    assert jvm is not None
+    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return not plan.deterministic() or bool(plan.containsPattern(current))
 
 
 def _line_of_silver(path: Path) -> int:
@@ -160,6 +171,8 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
     for key, expression in _expressions(gold):
         if error := _analysis_error(partial(_selected, rows, expression)):
             found.append(_at(pipeline, (*place, *key), error))
+        elif differs_each_time(_selected(rows, expression)):
+            found.append(_at(pipeline, (*place, *key), DIFFERS))
     if not found and isinstance(gold, QueryGold):
         found = list(_query_problems(pipeline, gold, silver))
     elif not found and (error := _analysis_error(lambda: gold_rows(gold, silver, 0))):
@@ -213,12 +226,14 @@ def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> I
     """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
     file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
     try:
-        columns = gold_rows(gold, silver, 0).columns
+        found = gold_rows(gold, silver, 0)
     except AnalysisException as error:
         line = LINE_IN_SQL.search(str(error))
         yield Problem(file, int(line[1]) if line else 1, "", _first_line(error))
         return
-    grain = list(grain_columns(gold))
+    if differs_each_time(found):
+        yield Problem(file, 1, "", DIFFERS)
+    grain, columns = list(grain_columns(gold)), found.columns
     if columns[: len(grain)] != grain:
         why = f"the query's columns must begin with {', '.join(grain)}, are {', '.join(columns[: len(grain)])}"
         yield Problem(file, 1, "", why)

@@ -24,7 +24,7 @@ from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
-from spark_jobs.layers.reference_versions import VersionRange
+from spark_jobs.layers.reference_versions import Frames, VersionRange
 from spark_jobs.layers.silver_tables import PLACES, SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
@@ -35,6 +35,7 @@ from spark_jobs.storage.duckdb_session import (
     rows_in_files,
     rows_in_folder,
 )
+from spark_jobs.storage.prepared_query import save_result
 
 ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
 PLACED = '"partition", "offset"'
@@ -126,20 +127,24 @@ def _plain_queries(
     decisions: Mapping[Coordinates, DecidedRecord],
 ) -> Iterator[AcceptedQuery]:
     """Yield the query of the valid records in plain form, for each version range."""
-    if len(ranges) == 1 and not decisions:
-        frames = ranges[0].frames
-        yield writer.prepared.accepted.over(
-            records,
-            "records",
-            RECORD,
-            (*frames.values(), texts.schemas),
-            lambda rows: AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows))),
-        )
+    simple = len(ranges) == 1 and not decisions
+    if simple and (prepared := _prepared_plain(writer, texts, records, ranges[0].frames)):
+        yield prepared
         return
     rows = texts.of(read_files(writer.spark, RECORD, records))
     for versions in ranges:
         undecided = without_decisions(_within(rows, versions, ranges), decisions)
         yield AcceptedQuery(writer, versions.frames, writer.validator.accepted_plain(undecided))
+
+
+def _prepared_plain(
+    writer: SilverTables, texts: PayloadTexts, records: Sequence[Path], frames: Frames
+) -> AcceptedQuery | None:
+    def build(rows: DataFrame) -> AcceptedQuery:
+        return AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows)), prepared=True)
+
+    made_of = (*frames.values(), texts.schemas)
+    return writer.prepared.accepted.over(records, "records", RECORD, made_of, build)
 
 
 def _valid_query(
@@ -149,8 +154,9 @@ def _valid_query(
     frames, schema = versions.frames, writer.validated_schema
     if len(ranges) == 1:
         joined = tuple(frames.values())
-        build = partial(AcceptedQuery, writer, frames)
-        return writer.prepared.accepted.over(parquet_files(valid), ACCEPTED, schema, joined, build)
+        build = partial(AcceptedQuery, writer, frames, prepared=True)
+        if prepared := writer.prepared.accepted.over(parquet_files(valid), ACCEPTED, schema, joined, build):
+            return prepared
     return AcceptedQuery(writer, frames, _within(read_folder(writer.spark, valid, schema), versions, ranges))
 
 
@@ -195,15 +201,18 @@ def _validate_others(
     writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Coordinates, DecidedRecord], folder: Path
 ) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
-    files, validator = parquet_files(folder / OTHERS), writer.validator
-    if decisions:
-        rows = texts.of(read_files(writer.spark, RECORD, files))
-        validated = _with_verdict(validate_with_decisions(validator, rows, decisions))
+    files, target = parquet_files(folder / OTHERS), folder / "validated"
+
+    def build(rows: DataFrame) -> DataFrame:
+        return _with_verdict(validate_with_decisions(writer.validator, texts.of(rows), decisions))
+
+    prepared = None
+    if not decisions:
+        prepared = writer.prepared.validated.over(files, OTHERS, RECORD, (texts.schemas,), build)
+    if prepared is not None:
+        save_result(prepared, target, "_verdict")
     else:
-        validated = writer.prepared.validated.over(
-            files, OTHERS, RECORD, (texts.schemas,), lambda rows: _with_verdict(validator.validated(texts.of(rows)))
-        )
-    validated.write.partitionBy("_verdict").parquet(str(folder / "validated"))
+        build(read_files(writer.spark, RECORD, files)).write.partitionBy("_verdict").parquet(str(target))
 
 
 def _with_verdict(validated: DataFrame) -> DataFrame:

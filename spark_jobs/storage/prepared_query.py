@@ -1,23 +1,35 @@
-"""Spark queries that are built and analysed once, and executed again and again over other files (layers/adr-0012).
+"""Spark queries that are built and planned once, and executed again and again over other rows (layers/adr-0013).
 
-A *slot* is a folder that such a query reads. Before each execution its files are exchanged, and Spark lists it again.
-Building a query costs more than executing it for a few thousand rows.
+A *slot* is the input of such a query: files whose names and sizes never change, so that Spark lists them and plans
+tasks for them once. The result is returned through memory. Both are for rows of bounded size: planning a query and
+writing its files cost more than executing it for a few thousand rows.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.process_folder import new_process_folder
+
+MOST_BYTES = 32 << 20
+"""Of a slot's rows, not compressed."""
+FILE_BYTES = 2 * MOST_BYTES
+ROWS_AT_ONCE = 4_096
+# A file that is read once: a dictionary or compression would cost more than it saves.
+PLAIN = {"compression": "none", "use_dictionary": False}
+FOOTER_LENGTH_AND_MAGIC = 8
 
 
 class ScratchFolder:
@@ -32,33 +44,80 @@ class ScratchFolder:
         return new_process_folder(self._parent)
 
 
+class SlotFull(Exception):
+    """The rows have more than MOST_BYTES: their query is built for them alone."""
+
+
 class Slot:
-    """A folder of Parquet files with the columns of `schema`; `rows` is the frame of whatever files it has."""
+    """The rows that a prepared query reads, of a `schema`: one file for each task; `rows` is their frame."""
 
     def __init__(self, spark: SparkSession, folder: Path, schema: StructType) -> None:
         folder.mkdir(parents=True)
-        self.folder = folder
+        self._files = [folder / f"{number}.parquet" for number in range(spark.sparkContext.defaultParallelism)]
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self.fill(self._schema.empty_table())
         self.rows = spark.read.schema(schema).parquet(str(folder))
-        self._index: Any = self.rows._jdf.queryExecution().analyzed().relation().location()
 
-    @contextmanager
-    def exchanged(self) -> Iterator[Path]:
-        """Empty the folder for the caller to write new files into."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        yield self.folder
-        self._index.refresh()
+    def fill(self, rows: pa.Table) -> None:
+        """Exchange the rows for others with the same columns. Raises SlotFull; the slot is not to be read then."""
+        if rows.nbytes > MOST_BYTES:
+            raise SlotFull
+        each = -(-len(rows) // len(self._files))
+        for number, file in enumerate(self._files):
+            _write_padded(rows.slice(number * each, each), file)
 
-    def put(self, files: Sequence[Path]) -> None:
-        """Exchange the files for links to others, or for copies where the storage has no links."""
-        with self.exchanged() as folder:
-            for number, file in enumerate(files):
-                link_or_copy(file, folder / f"{number:05}.parquet")
+    def fill_from(self, files: Sequence[Path]) -> None:
+        """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows."""
+        if sum(file.stat().st_size for file in files) > MOST_BYTES:
+            raise SlotFull
+        parts, size = [self._schema.empty_table()], 0
+        for part in self._parts(files):
+            parts.append(part)
+            size += part.nbytes
+            if size > MOST_BYTES:
+                raise SlotFull
+        self.fill(pa.concat_tables(parts))
+
+    def _parts(self, files: Sequence[Path]) -> Iterator[pa.Table]:
+        names = self._schema.names
+        for file in files:
+            with pq.ParquetFile(file) as source:
+                for batch in source.iter_batches(ROWS_AT_ONCE, columns=names):
+                    yield pa.Table.from_batches([batch]).select(names).cast(self._schema)
 
 
-def link_or_copy(file: Path, to: Path) -> None:
-    """Make a hard link to a file, or a copy on storage without links."""
-    try:
-        os.link(file, to)
-    except OSError:
-        shutil.copyfile(file, to)
+def save_result(query: DataFrame, folder: Path, partition: str | None = None) -> None:
+    """Execute a prepared query; add its rows to a folder, in a folder for each value of column `partition` if given.
+
+    The plan, its generated code and its broadcast tables are those of the frame's first execution.
+    """
+    form = ds.ParquetFileFormat()
+    ds.write_dataset(
+        query.toArrow(),
+        folder,
+        format=form,
+        file_options=form.make_write_options(**PLAIN),
+        partitioning=[partition] if partition else None,
+        partitioning_flavor="hive" if partition else None,
+        basename_template=f"{uuid4().hex}-{{i}}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+    )
+
+
+def _write_padded(rows: pa.Table, file: Path) -> None:
+    """Write rows as a Parquet file of FILE_BYTES, sparse where the storage can.
+
+    A reader finds the footer from the end and the row groups from the beginning, so there may be a gap between them.
+    """
+    buffer = BytesIO()
+    pq.write_table(rows, buffer, write_statistics=False, **PLAIN)
+    content = buffer.getbuffer()
+    if len(content) > FILE_BYTES:
+        raise SlotFull
+    footer = int.from_bytes(content[-FOOTER_LENGTH_AND_MAGIC:-4], "little") + FOOTER_LENGTH_AND_MAGIC
+    new = file.with_suffix(".new")
+    with new.open("wb") as opened:
+        opened.write(content[:-footer])
+        opened.seek(FILE_BYTES - footer)
+        opened.write(content[-footer:])
+    os.replace(new, file)

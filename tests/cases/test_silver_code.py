@@ -64,6 +64,24 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         '    return accepted.withColumn("observed_at", accepted.observed_at.cast("date"))\n',
         "observed_at: must be a timestamp, is date",
     ),
+    "current time": (
+        "silver.py",
+        BODY,
+        '    return accepted.selectExpr("*", "current_timestamp() as now")\n',
+        "silver.py:8: silver() uses random numbers or the current time",
+    ),
+    "random numbers": (
+        "silver.py",
+        BODY,
+        '    return accepted.selectExpr("*", "rand(7) as luck")\n',
+        "silver.py:8: silver() uses random numbers or the current time",
+    ),
+    "measure of the current time": (
+        "pipeline.yaml",
+        "{max: temp}",
+        '{max: "datediff(current_date(), observed_at)"}',
+        "measures.warmest.max: uses random numbers or the current time",
+    ),
     "window over a silver column": (
         "silver.py",
         BODY,

@@ -17,6 +17,7 @@ from small_release import SmallRelease, small_release
 
 from include.producers.injected_faults import Shares
 from include.settings import Settings
+from spark_jobs.storage import prepared_query
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
 DAYS = {
@@ -73,6 +74,14 @@ def test_one_batch_finds_every_fault_and_no_other(case: Case) -> None:
     assert len({verdict for _, verdict in verdicts(case.sent)}) > 15, "the slice is too small for all kinds of faults"
     assert payload_verdicts(case.one_batch) == verdicts(case.sent)
     assert_accounted(case.one_batch)
+
+
+def test_queries_built_for_one_run_give_the_same_as_prepared_ones(
+    case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_query, "MOST_BYTES", 0)
+    other.take([item.record for item in case.sent])
+    assert_same_contents(release_contents(other), case.expected)
 
 
 def test_gold_equals_the_oracle(case: Case) -> None:

@@ -1,0 +1,135 @@
+"""Prepared queries: planned once, executed over whatever rows their slot has (layers/adr-0013)."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_jobs.storage import prepared_query
+from spark_jobs.storage.duckdb_session import parquet_files
+from spark_jobs.storage.prepared_query import Slot, SlotFull, save_result
+
+NUMBERS = StructType().add("n", "long").add("text", "string")
+EVERY_TYPE: dict[str, Any] = {
+    "boolean": True,
+    "byte": -128,
+    "short": -32_768,
+    "int": 2**31 - 1,
+    "long": -(2**63),
+    "float": float("inf"),
+    "double": -0.0,
+    "decimal(9,2)": Decimal("-1234567.89"),
+    "decimal(38,18)": Decimal("1.000000000000000001"),
+    "string": "Zürich\x00\U0001f600",
+    "binary": b"\x00\xff",
+    "date": date(1969, 12, 31),
+    "timestamp": datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "array<struct<a:string,b:int>>": [{"a": None, "b": 1}],
+    "map<string,long>": {"k": 1},
+}
+
+
+def rows_of(*numbers: int) -> pa.Table:
+    texts = pa.array([f"text {n}" for n in numbers], pa.string())
+    return pa.table({"n": pa.array(numbers, pa.int64()), "text": texts})
+
+
+def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_path: Path) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    query = slot.rows.select((F.col("n") * 2).alias("n"), "text")
+    for numbers in ([1, 2, 3], [], [7], list(range(10_000)), [4, 5]):
+        slot.fill(rows_of(*numbers))
+        found = query.toArrow()
+        assert sorted(found["n"].to_pylist()) == [2 * n for n in numbers]
+        assert set(found["text"].to_pylist()) == {f"text {n}" for n in numbers}
+
+
+def test_second_execution_plans_nothing_and_loads_no_joined_table_again(spark: SparkSession, tmp_path: Path) -> None:
+    names = spark.createDataFrame([(n, f"name {n}") for n in range(10)], "n long, name string")
+    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    query = slot.rows.join(F.broadcast(names), "n", "left")
+    slot.fill(rows_of(1, 2))
+    query.toArrow()
+    plan, jobs = str(query._jdf.queryExecution().executedPlan().hashCode()), newest_job(spark)
+    slot.fill(rows_of(3))
+    assert query.toArrow().to_pylist() == [{"n": 3, "text": "text 3", "name": "name 3"}]
+    assert newest_job(spark) - jobs == 2, "the query's one job, and that of newest_job"
+    assert str(query._jdf.queryExecution().executedPlan().hashCode()) == plan
+
+
+def newest_job(spark: SparkSession) -> int:
+    """Start a job; return its number."""
+    group = "a test's jobs"
+    spark.sparkContext.setJobGroup(group, group)
+    spark.range(1).count()
+    return max(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_every_type_is_the_same_through_slot_and_result_as_through_spark_s_own_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = StructType.fromDDL(", ".join(f"c{number} {kind}" for number, kind in enumerate(EVERY_TYPE)))
+    given = spark.createDataFrame([tuple(EVERY_TYPE.values()), (None,) * len(EVERY_TYPE)], schema)
+    given.coalesce(1).write.parquet(str(tmp_path / "given"))
+    slot = Slot(spark, tmp_path / "slot", schema)
+    slot.fill_from(parquet_files(tmp_path / "given"))
+    save_result(slot.rows, tmp_path / "result")
+    result = spark.read.schema(schema).parquet(str(tmp_path / "result"))
+    assert sorted(map(str, result.collect())) == sorted(map(str, given.collect()))
+
+
+def test_result_is_added_to_a_folder_by_partition(spark: SparkSession, tmp_path: Path) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    query = slot.rows.withColumn("parity", F.when(F.col("n") % 2 == 0, "even").otherwise("odd"))
+    for numbers in ([1, 2, 3], [5]):
+        slot.fill(rows_of(*numbers))
+        save_result(query, tmp_path / "result", "parity")
+    found = {
+        name: [n for file in parquet_files(tmp_path / "result" / f"parity={name}") for n in read_numbers(file)]
+        for name in ("even", "odd")
+    }
+    assert {name: sorted(numbers) for name, numbers in found.items()} == {"even": [2], "odd": [1, 3, 5]}
+
+
+def read_numbers(file: Path) -> list[int]:
+    table = pq.read_table(file, partitioning=None)
+    assert table.column_names == ["n", "text"]
+    numbers: list[int] = table["n"].to_pylist()
+    return numbers
+
+
+def test_query_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    query = slot.rows.select(F.expr("10 div (n - 5)").alias("n"))
+    slot.fill(rows_of(*range(10)))
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        save_result(query, tmp_path / "result")
+    assert parquet_files(tmp_path / "result") == []
+    slot.fill(rows_of(6))
+    save_result(query, tmp_path / "result")
+    assert len(parquet_files(tmp_path / "result")) == 1
+
+
+def test_slot_refuses_more_rows_than_it_may_hold(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    monkeypatch.setattr(prepared_query, "MOST_BYTES", 1_000)
+    slot.fill(rows_of(1, 2, 3))
+    with pytest.raises(SlotFull):
+        slot.fill(rows_of(*range(1_000)))
+    # One value, so that the file is small and only its rows are large.
+    pq.write_table(rows_of(*[7] * 1_000), tmp_path / "many.parquet")
+    monkeypatch.setattr(prepared_query, "MOST_BYTES", 10_000)
+    assert (tmp_path / "many.parquet").stat().st_size < 10_000
+    with pytest.raises(SlotFull):
+        slot.fill_from([tmp_path / "many.parquet"])
