@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,11 +12,22 @@ from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.reference_versions import Frames
 from spark_jobs.layers.silver_tables import SilverTables, dated
 from spark_jobs.storage.delta_table import validate_types
-from spark_jobs.storage.prepared_query import save_result
+from spark_jobs.storage.prepared_query import PreparedQuery
 
 # Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave the
 # files of its complete tasks, whose records are written again.
 WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
+
+
+@dataclass(frozen=True)
+class QueryOfOneRun:
+    """A query that is executed once, for any number of rows: Spark writes their files."""
+
+    frame: DataFrame
+
+    def save(self, folder: Path) -> None:
+        """Execute the query; add its rows to a folder."""
+        self.frame.write.options(**WRITING).mode("append").parquet(str(folder))
 
 
 class AcceptedQuery:
@@ -25,25 +37,26 @@ class AcceptedQuery:
     """
 
     def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
-        self._writer, self._is_prepared = writer, prepared
+        self._writer = writer
+        self._executed = PreparedQuery if prepared else QueryOfOneRun
         self._watched = writer.counting.watched(accepted.drop("_reasons"))
         rows = dated(writer.transform(self._watched.rows, **reference), writer.dataset)
         self._rows = rows.select(*writer.silver.spec.schema.fieldNames())
         validate_types(writer.silver.spec, self._rows.schema)
 
     @cached_property
-    def _with_inputs(self) -> DataFrame:
-        return self._writer.inputs.added(self._rows)
+    def _alone(self) -> PreparedQuery | QueryOfOneRun:
+        return self._executed(self._rows)
+
+    @cached_property
+    def _with_inputs(self) -> PreparedQuery | QueryOfOneRun:
+        return self._executed(self._writer.inputs.added(self._rows))
 
     def write(self, folder: Path, *, with_inputs: bool) -> Counts:
         """Add the rows to a folder; return the counts of the warning rules."""
         self._watched.begin()
-        rows = self._with_inputs if with_inputs else self._rows
         try:
-            if self._is_prepared:
-                save_result(rows, folder)
-            else:
-                rows.write.options(**WRITING).mode("append").parquet(str(folder))
+            (self._with_inputs if with_inputs else self._alone).save(folder)
         except BaseException:
             self._watched.abandon()
             raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_jobs.storage.prepared_query import ScratchFolder, Slot, SlotFull
+from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
 
 if TYPE_CHECKING:
     from spark_jobs.layers.accepted_query import AcceptedQuery
@@ -29,7 +29,7 @@ class PreparedSilver:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         scratch = ScratchFolder(folder)
         self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, scratch)
-        self.validated: PreparedQueries[DataFrame] = PreparedQueries(spark, scratch)
+        self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, scratch)
 
 
 class PreparedQueries(Generic[Query]):
@@ -53,7 +53,8 @@ class PreparedQueries(Generic[Query]):
         None when they have too many rows for a slot.
         """
         if name not in self._slots:
-            self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema)
+            tasks = self._spark.sparkContext.defaultParallelism
+            self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema, tasks)
         slot, key = self._slots[name], (name, made_of)
         try:
             slot.fill_from(files)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -21,7 +20,7 @@ from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
-from spark_jobs.storage.prepared_query import ScratchFolder, Slot
+from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot
 
 
 @dataclass(frozen=True)
@@ -39,23 +38,20 @@ class RecomputedGrains:
         """The columns of the query, then the partition."""
         return StructType([each for each in self.spec.schema.fields if each.name not in PROVENANCE])
 
-    @property
-    def _folder(self) -> Path:
-        return self.scratch.path / "gold" / self.gold.name
-
     @cached_property
     def _slot(self) -> Slot:
         fields = list(self.silver.data_schema.fields)
         if self.gold.window is not None:
             name = self.gold.window.name
             fields.append(StructField(name, self.spec.schema[name].dataType))
-        return Slot(self.spark, self._folder / "silver", StructType(fields))
+        return Slot(self.spark, self.scratch.path / "gold" / self.gold.name, StructType(fields), tasks=1)
 
     @cached_property
-    def _query(self) -> DataFrame:
+    def _query(self) -> PreparedQuery:
         self._slot.rows.createOrReplaceTempView("silver")
         parted = F.expr(partition_expression(self.gold)).alias(self.spec.partition)
-        return self.spark.sql(self.gold.query).select("*", parted).select(*self.schema.fieldNames())
+        rows = self.spark.sql(self.gold.query).select("*", parted)
+        return PreparedQuery(rows.select(*self.schema.fieldNames()))
 
     def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
         """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
@@ -66,7 +62,7 @@ class RecomputedGrains:
         rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
         chosen = f"select whole.* from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
         self._slot.fill(duck.arrow(chosen))
-        duck.view_arrow(name, self._query.toArrow())
+        duck.view_arrow(name, self._query.result())
 
 
 def same_grain(gold: Gold, left: str, right: str) -> str:

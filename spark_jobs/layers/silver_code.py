@@ -136,6 +136,10 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
         yield Problem(path, line, name, "silver() returns this column twice")
     if differs_each_time(silver):
         yield Problem(path, line, "", f"silver() {DIFFERS}")
+    if not reads_its_records(silver):
+        silver.sparkSession.catalog.clearCache()
+        why = "must return a query over its records; cache(), checkpoint() and collect() would keep those of one run"
+        yield Problem(path, line, "", f"silver() {why}")
 
 
 def differs_each_time(rows: DataFrame) -> bool:
@@ -144,6 +148,12 @@ def differs_each_time(rows: DataFrame) -> bool:
     assert jvm is not None
     current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     return not plan.deterministic() or bool(plan.containsPattern(current))
+
+
+def reads_its_records(silver: DataFrame) -> bool:
+    """Whether rows that were made of `validated_nothing`, which is a range, are still a query over it."""
+    leaves = silver._jdf.queryExecution().withCachedData().collectLeaves()
+    return any(leaves.apply(number).nodeName() == "Range" for number in range(leaves.size()))
 
 
 def _line_of_silver(path: Path) -> int:

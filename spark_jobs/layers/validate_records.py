@@ -35,7 +35,7 @@ from spark_jobs.storage.duckdb_session import (
     rows_in_files,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import save_result
+from spark_jobs.storage.prepared_query import PreparedQuery
 
 ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
 PLACED = '"partition", "offset"'
@@ -208,9 +208,11 @@ def _validate_others(
 
     prepared = None
     if not decisions:
-        prepared = writer.prepared.validated.over(files, OTHERS, RECORD, (texts.schemas,), build)
+        prepared = writer.prepared.validated.over(
+            files, OTHERS, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
+        )
     if prepared is not None:
-        save_result(prepared, target, "_verdict")
+        prepared.save(target, "_verdict")
     else:
         build(read_files(writer.spark, RECORD, files)).write.partitionBy("_verdict").parquet(str(target))
 

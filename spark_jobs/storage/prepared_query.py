@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.process_folder import new_process_folder
+from spark_jobs.storage.repeatable_plan import is_repeatable
 
 MOST_BYTES = 32 << 20
 """Of a slot's rows, not compressed."""
@@ -49,14 +50,18 @@ class SlotFull(Exception):
 
 
 class Slot:
-    """The rows that a prepared query reads, of a `schema`: one file for each task; `rows` is their frame."""
+    """The rows that a prepared query reads, of a `schema`: one file for each of `tasks`; `rows` is their frame.
 
-    def __init__(self, spark: SparkSession, folder: Path, schema: StructType) -> None:
+    With one task, a query that groups or sorts needs no shuffle, so that its plan is repeatable.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, schema: StructType, tasks: int) -> None:
         folder.mkdir(parents=True)
-        self._files = [folder / f"{number}.parquet" for number in range(spark.sparkContext.defaultParallelism)]
+        self._files = [folder / f"{number}.parquet" for number in range(tasks)]
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self.fill(self._schema.empty_table())
-        self.rows = spark.read.schema(schema).parquet(str(folder))
+        rows = spark.read.schema(schema).parquet(str(folder))
+        self.rows = rows.coalesce(1) if tasks == 1 else rows
 
     def fill(self, rows: pa.Table) -> None:
         """Exchange the rows for others with the same columns. Raises SlotFull; the slot is not to be read then."""
@@ -86,22 +91,34 @@ class Slot:
                     yield pa.Table.from_batches([batch]).select(names).cast(self._schema)
 
 
-def save_result(query: DataFrame, folder: Path, partition: str | None = None) -> None:
-    """Execute a prepared query; add its rows to a folder, in a folder for each value of column `partition` if given.
+class PreparedQuery:
+    """A query over slots: planned once, unless its plan would give the rows of its first execution again."""
 
-    The plan, its generated code and its broadcast tables are those of the frame's first execution.
-    """
-    form = ds.ParquetFileFormat()
-    ds.write_dataset(
-        query.toArrow(),
-        folder,
-        format=form,
-        file_options=form.make_write_options(**PLAIN),
-        partitioning=[partition] if partition else None,
-        partitioning_flavor="hive" if partition else None,
-        basename_template=f"{uuid4().hex}-{{i}}.parquet",
-        existing_data_behavior="overwrite_or_ignore",
-    )
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    @cached_property
+    def _is_repeatable(self) -> bool:
+        return is_repeatable(self._frame)
+
+    def result(self) -> pa.Table:
+        """Execute the query over what its slots have now; return its rows."""
+        frame = self._frame if self._is_repeatable else self._frame.select("*")
+        return frame.toArrow()
+
+    def save(self, folder: Path, partition: str | None = None) -> None:
+        """Execute the query; add its rows to a folder, in a folder for each value of column `partition` if given."""
+        form = ds.ParquetFileFormat()
+        ds.write_dataset(
+            self.result(),
+            folder,
+            format=form,
+            file_options=form.make_write_options(**PLAIN),
+            partitioning=[partition] if partition else None,
+            partitioning_flavor="hive" if partition else None,
+            basename_template=f"{uuid4().hex}-{{i}}.parquet",
+            existing_data_behavior="overwrite_or_ignore",
+        )
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.storage import prepared_query
 from spark_jobs.storage.duckdb_session import parquet_files
-from spark_jobs.storage.prepared_query import Slot, SlotFull, save_result
+from spark_jobs.storage.prepared_query import PreparedQuery, Slot, SlotFull
+from spark_jobs.storage.repeatable_plan import is_repeatable
 
 NUMBERS = StructType().add("n", "long").add("text", "string")
 EVERY_TYPE: dict[str, Any] = {
@@ -43,27 +45,58 @@ def rows_of(*numbers: int) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), "text": texts})
 
 
-def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_path: Path) -> None:
-    slot = Slot(spark, tmp_path / "slot", NUMBERS)
-    query = slot.rows.select((F.col("n") * 2).alias("n"), "text")
-    for numbers in ([1, 2, 3], [], [7], list(range(10_000)), [4, 5]):
+REPEATABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "projection": lambda rows: rows.select("n", F.upper("text").alias("text")).where("n >= 0"),
+    "joined with a small table": lambda rows: rows.join(F.broadcast(names_of(rows.sparkSession)), "n", "left"),
+    "Python function": lambda rows: rows.withColumn("text", F.udf(str.upper, "string")("text")),
+    "exploded": lambda rows: rows.withColumn("text", F.explode(F.split("text", " "))),
+}
+PLANNED_AGAIN: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "grouped": lambda rows: rows.groupBy("text").agg(F.max("n").alias("n")),
+    "ranked": lambda rows: rows.selectExpr("n", "text", "row_number() over (order by n) as place"),
+    "sorted": lambda rows: rows.orderBy("n"),
+    "first rows": lambda rows: rows.orderBy("n").limit(3),
+    "distinct": lambda rows: rows.distinct(),
+    "joined with itself": lambda rows: rows.join(F.broadcast(rows.selectExpr("n", "text as same")), "n"),
+    "subquery": lambda rows: rows.where(F.col("n") == rows.agg(F.max("n")).scalar()),
+    "joined with a large table": lambda rows: rows.join(names_of(rows.sparkSession).hint("merge"), "n"),
+}
+QUERIES = {**REPEATABLE, **PLANNED_AGAIN}
+
+
+def names_of(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([(n, f"name {n}") for n in range(10)], "n long, name string")
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("name", QUERIES)
+def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_path: Path, name: str, tasks: int) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks)
+    query = PreparedQuery(QUERIES[name](slot.rows))
+    for numbers in ([1, 2, 3], [], [7, 7], list(range(1_000)), [4, 5]):
         slot.fill(rows_of(*numbers))
-        found = query.toArrow()
-        assert sorted(found["n"].to_pylist()) == [2 * n for n in numbers]
-        assert set(found["text"].to_pylist()) == {f"text {n}" for n in numbers}
+        given = spark.createDataFrame(rows_of(*numbers).to_pandas(), NUMBERS)
+        expected = QUERIES[name](given).toArrow()
+        assert sorted(map(str, query.result().to_pylist())) == sorted(map(str, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_plan_is_repeatable_if_no_operator_keeps_rows(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
+    assert is_repeatable(QUERIES[name](slot.rows)) == (name in REPEATABLE)
 
 
 def test_second_execution_plans_nothing_and_loads_no_joined_table_again(spark: SparkSession, tmp_path: Path) -> None:
-    names = spark.createDataFrame([(n, f"name {n}") for n in range(10)], "n long, name string")
-    slot = Slot(spark, tmp_path / "slot", NUMBERS)
-    query = slot.rows.join(F.broadcast(names), "n", "left")
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
+    frame = slot.rows.join(F.broadcast(names_of(spark)), "n", "left")
+    query = PreparedQuery(frame)
     slot.fill(rows_of(1, 2))
-    query.toArrow()
-    plan, jobs = str(query._jdf.queryExecution().executedPlan().hashCode()), newest_job(spark)
+    query.result()
+    plan, jobs = frame._jdf.queryExecution().executedPlan().hashCode(), newest_job(spark)
     slot.fill(rows_of(3))
-    assert query.toArrow().to_pylist() == [{"n": 3, "text": "text 3", "name": "name 3"}]
+    assert query.result().to_pylist() == [{"n": 3, "text": "text 3", "name": "name 3"}]
     assert newest_job(spark) - jobs == 2, "the query's one job, and that of newest_job"
-    assert str(query._jdf.queryExecution().executedPlan().hashCode()) == plan
+    assert frame._jdf.queryExecution().executedPlan().hashCode() == plan
 
 
 def newest_job(spark: SparkSession) -> int:
@@ -80,19 +113,19 @@ def test_every_type_is_the_same_through_slot_and_result_as_through_spark_s_own_f
     schema = StructType.fromDDL(", ".join(f"c{number} {kind}" for number, kind in enumerate(EVERY_TYPE)))
     given = spark.createDataFrame([tuple(EVERY_TYPE.values()), (None,) * len(EVERY_TYPE)], schema)
     given.coalesce(1).write.parquet(str(tmp_path / "given"))
-    slot = Slot(spark, tmp_path / "slot", schema)
+    slot = Slot(spark, tmp_path / "slot", schema, tasks=2)
     slot.fill_from(parquet_files(tmp_path / "given"))
-    save_result(slot.rows, tmp_path / "result")
+    PreparedQuery(slot.rows).save(tmp_path / "result")
     result = spark.read.schema(schema).parquet(str(tmp_path / "result"))
     assert sorted(map(str, result.collect())) == sorted(map(str, given.collect()))
 
 
 def test_result_is_added_to_a_folder_by_partition(spark: SparkSession, tmp_path: Path) -> None:
-    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
     query = slot.rows.withColumn("parity", F.when(F.col("n") % 2 == 0, "even").otherwise("odd"))
     for numbers in ([1, 2, 3], [5]):
         slot.fill(rows_of(*numbers))
-        save_result(query, tmp_path / "result", "parity")
+        PreparedQuery(query).save(tmp_path / "result", "parity")
     found = {
         name: [n for file in parquet_files(tmp_path / "result" / f"parity={name}") for n in read_numbers(file)]
         for name in ("even", "odd")
@@ -108,21 +141,21 @@ def read_numbers(file: Path) -> list[int]:
 
 
 def test_query_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
-    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
     query = slot.rows.select(F.expr("10 div (n - 5)").alias("n"))
     slot.fill(rows_of(*range(10)))
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
-        save_result(query, tmp_path / "result")
+        PreparedQuery(query).save(tmp_path / "result")
     assert parquet_files(tmp_path / "result") == []
     slot.fill(rows_of(6))
-    save_result(query, tmp_path / "result")
+    PreparedQuery(query).save(tmp_path / "result")
     assert len(parquet_files(tmp_path / "result")) == 1
 
 
 def test_slot_refuses_more_rows_than_it_may_hold(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slot = Slot(spark, tmp_path / "slot", NUMBERS)
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
     monkeypatch.setattr(prepared_query, "MOST_BYTES", 1_000)
     slot.fill(rows_of(1, 2, 3))
     with pytest.raises(SlotFull):

@@ -76,6 +76,24 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         '    return accepted.selectExpr("*", "rand(7) as luck")\n',
         "silver.py:8: silver() uses random numbers or the current time",
     ),
+    "rows in a cache": (
+        "silver.py",
+        BODY,
+        "    return accepted.cache()\n",
+        "silver.py:8: silver() must return a query over",
+    ),
+    "rows of a checkpoint": (
+        "silver.py",
+        BODY,
+        "    return accepted.localCheckpoint()\n",
+        "silver.py:8: silver() must return a query over its records",
+    ),
+    "rows in Python": (
+        "silver.py",
+        BODY,
+        "    return accepted.sparkSession.createDataFrame(accepted.collect(), accepted.schema)\n",
+        "silver.py:8: silver() must return a query over its records",
+    ),
     "measure of the current time": (
         "pipeline.yaml",
         "{max: temp}",

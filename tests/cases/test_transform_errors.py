@@ -17,6 +17,7 @@ from include.settings import CLONE, Settings
 from spark_jobs.layers import transform_errors
 from spark_jobs.layers.gold_layer import GoldBroken
 from spark_jobs.layers.transform_errors import TransformationBroken, most_tolerated, record_error
+from spark_jobs.storage import prepared_query
 
 BODY = "    return accepted\n"
 FAILING = """
@@ -113,15 +114,16 @@ def test_corrected_code_reinstates_failing_records(production: SmallRelease, tmp
 
 
 def test_code_that_fails_on_too_many_records_of_a_batch_halts(
-    production: SmallRelease, monkeypatch: pytest.MonkeyPatch
+    production: SmallRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transform_errors, "ALWAYS_TOLERATED", 1)
-    number = production.ingest([event(6), event(7, dewp="0"), event(8, dewp="0")])
+    release = copy_release(production, tmp_path / "state")
+    number = release.ingest([event(6), event(7, dewp="0"), event(8, dewp="0")])
     with pytest.raises(TransformationBroken, match="fails on 2 or more records of batch 2; nothing was") as refused:
-        production.refine(number, number)
+        release.refine(number, number)
     assert "The first is partition 0 offset 106: SparkArithmeticException: [DIVIDE_BY_ZERO]" in refused.value.what
     assert refused.value.remedy.endswith("headrace release run --dataset weather")
-    assert production.refined() == number - 1
+    assert release.refined() == number - 1
 
 
 def test_gold_expression_that_fails_halts_and_names_the_table(production: SmallRelease, tmp_path: Path) -> None:
@@ -162,9 +164,10 @@ def test_function_that_lacks_a_file_halts(spark: SparkSession, tmp_path: Path) -
 
 @pytest.mark.extended
 def test_complete_tasks_of_a_failed_job_leave_no_rows(
-    spark: SparkSession, production: SmallRelease, tmp_path: Path
+    spark: SparkSession, production: SmallRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record is a task; the one that fails has the smallest file and so runs last."""
+    monkeypatch.setattr(prepared_query, "MOST_BYTES", 0)
     release, settings = copy_release(production, tmp_path / "state"), ("maxRecordsPerFile", "minPartitionNum")
     before = {name: spark.conf.get(f"spark.sql.files.{name}", None) for name in settings}
     longer = ['20,"temp":39.02,"humid":59.37,"pressure":1012.5e0'] * 5
