@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from include.settings import Settings
+from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
-from spark_jobs.engine.log_lines import log_line
 from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import OwnershipLost, Table
+from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import background_session
 
-PAUSE_AFTER_FAILURE = 60.0
 LARGE_GROUP = 2 * MEGABYTE
 """From this size on a thread writes a group: 30 MB of bronze take more than a second, which readers would wait."""
 NICENESS = 5
@@ -42,7 +40,7 @@ class GroupInProgress:
 
 
 @dataclass
-class AutomaticCompaction:
+class AutomaticCompaction(AutomaticStep):
     """Compaction by `policy`, whose `min_files` is 0 to do nothing.
 
     `_settled` has by table the number of files at which there was no group to compact. `_contended` has the tables
@@ -50,12 +48,11 @@ class AutomaticCompaction:
     """
 
     policy: CompactionPolicy = AUTOMATIC
-    clock: Callable[[], float] = time.monotonic
+    next_look: float = field(default=0.0, kw_only=True)
     _settled: dict[Path, int] = field(default_factory=dict)
     _contended: set[Path] = field(default_factory=set)
     _in_progress: GroupInProgress | None = None
     _is_pending: bool = True
-    _retry_at: float = 0.0
 
     @cached_property
     def _writer(self) -> ThreadPoolExecutor:
@@ -71,18 +68,14 @@ class AutomaticCompaction:
         While the thread writes a group, no other is begun. `tables`: those that may be compacted now; they are read
         only when there is something to do. Raises OwnershipLost.
         """
-        if not self._is_pending or not self.policy.min_files or self.clock() < self._retry_at:
+        if not self._is_pending or not self.policy.min_files or self.is_pausing():
             return False
-        try:
-            if self._in_progress is not None:
-                return self._commit_written(tables)
-            self._is_pending = self._compact_one(tables)
-        except OwnershipLost:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            self._retry_at = self.clock() + PAUSE_AFTER_FAILURE
-            log_line(f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
-            return False
+        return self.guarded(lambda: self._step(tables), f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s")
+
+    def _step(self, tables: Iterable[CompactedTable]) -> bool:
+        if self._in_progress is not None:
+            return self._commit_written(tables)
+        self._is_pending = self._compact_one(tables)
         return self._is_pending and self._in_progress is None
 
     def _commit_written(self, tables: Iterable[CompactedTable]) -> bool:

@@ -5,42 +5,41 @@ Reads / Writes / Guarantee / After a crash: those of `expire_batches.py`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from include.settings import Settings
+from spark_jobs.engine.automatic_step import AutomaticStep
 from spark_jobs.engine.expire_batches import expire_batches
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.obsolete_files import FIRST_LOOK
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.delta_table import OwnershipLost
 
 LOOK_EVERY = 600.0
 """Seconds; ages are hours at least."""
 
 
 @dataclass
-class AutomaticExpiry:
+class AutomaticExpiry(AutomaticStep):
     """Looks for batches that are older than declared."""
-
-    clock: Callable[[], float] = time.monotonic
-    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         """Expire some batches; return whether there may be more. Raises OwnershipLost."""
-        if self.clock() < self.next_look:
+        if self.is_pausing():
             return False
-        try:
-            done = expire_batches(settings, releases, datetime.now(UTC))
-        except OwnershipLost:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            log_line("old batches did not expire; the next check tries again, runs continue", error)
-            done = []
+        return self.guarded(
+            lambda: self._expire(settings, releases), "old batches did not expire, the next check tries again"
+        )
+
+    def after_failure(self) -> bool:
+        """Pause as long as after any look."""
+        self.pause(LOOK_EVERY)
+        return False
+
+    def _expire(self, settings: Settings, releases: Sequence[Release]) -> bool:
+        done = expire_batches(settings, releases, datetime.now(UTC))
         for each in done:
             log_line(each.report)
         if not done:
-            self.next_look = self.clock() + LOOK_EVERY
+            self.pause(LOOK_EVERY)
         return bool(done)

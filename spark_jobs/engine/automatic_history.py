@@ -7,14 +7,14 @@ After a crash: the next check continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from include.paths import reading_lock_path
 from include.settings import Settings
 from include.state.file_locks import is_free
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.automatic_step import AutomaticStep
 from spark_jobs.engine.obsolete_files import protected_versions
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.delta_table import Table
@@ -25,28 +25,28 @@ LOOK_EVERY = 10.0
 
 
 @dataclass
-class AutomaticHistory:
+class AutomaticHistory(AutomaticStep):
     """Looks at the logs every ten seconds, and moves one range of commits at a time that are older than `age`."""
 
-    clock: Callable[[], float] = time.monotonic
     age: timedelta = OPENING
-    next_look: float = field(default_factory=lambda: time.monotonic() + LOOK_EVERY)
+    next_look: float = field(default_factory=lambda: time.monotonic() + LOOK_EVERY, kw_only=True)
     _tables: list[Table] = field(default_factory=list)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         """Look at all tables, or move some commits of one; return whether there is more to do."""
-        try:
-            return self._step(settings, releases)
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            log_line("old commits were not moved into the history; the next check tries again, runs continue", error)
-            self._tables = self._tables[1:]
-            return bool(self._tables)
+        failure = "old commits were not moved into the history, the next check tries again"
+        return self.guarded(lambda: self._step(settings, releases), failure)
+
+    def after_failure(self) -> bool:
+        """Leave the table out until the next look; return whether another is to be done."""
+        self._tables = self._tables[1:]
+        return bool(self._tables)
 
     def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         if not self._tables:
-            if self.clock() < self.next_look:
+            if self.is_pausing():
                 return False
-            self.next_look = self.clock() + LOOK_EVERY
+            self.pause(LOOK_EVERY)
             self._tables = [table for table in tables_of(releases) if is_due(table.spec.path, table.version)]
         if not self._tables or not is_free(reading_lock_path(settings, releases[0].dataset.name)):
             self._tables = []

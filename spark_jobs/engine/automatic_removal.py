@@ -7,7 +7,6 @@ After a crash: the next check finishes the removal.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -15,38 +14,43 @@ from include.plans.ended_plans import delete_moved, move_ended, pass_over
 from include.plans.plan_lookup import advance_index, plan_ids_of_data
 from include.reading.publication import NothingPublished
 from include.settings import Settings
+from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.obsolete_files import FIRST_LOOK, SECONDS_AT_ONCE
 
 LOOK_EVERY = 3600.0
 """Seconds; retentions are days."""
 
 
 @dataclass
-class AutomaticRemoval:
+class AutomaticRemoval(AutomaticStep):
     """Looks for ended plans every hour, moves their data away at once, and deletes it for a second between two runs."""
 
-    clock: Callable[[], float] = time.monotonic
-    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
     _is_deleting: bool = False
     _unread: list[str] = field(default_factory=list)
 
     def step(self, settings: Settings, dataset: str) -> bool:
         """Look for data of ended plans, or delete some of it; return whether there is more to do."""
-        try:
-            return self._step(settings, dataset)
-        except NothingPublished:
-            self._unread, self.next_look = [], self.clock() + LOOK_EVERY
-            return False
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            log_line("data of ended plans was not removed; the next check tries again, runs continue", error)
-            self._is_deleting, self._unread, self.next_look = False, [], self.clock() + LOOK_EVERY
-            return False
+        failure = "data of ended plans was not removed, the next check tries again"
+        return self.guarded(lambda: self._step(settings, dataset), failure)
+
+    def after_failure(self) -> bool:
+        """Begin anew at the next look."""
+        self._is_deleting, self._unread = False, []
+        self.pause(LOOK_EVERY)
+        return False
 
     def _step(self, settings: Settings, dataset: str) -> bool:
+        try:
+            return self._remove(settings, dataset)
+        except NothingPublished:
+            self._unread = []
+            self.pause(LOOK_EVERY)
+            return False
+
+    def _remove(self, settings: Settings, dataset: str) -> bool:
         end = time.monotonic() + SECONDS_AT_ONCE
         if not self._is_deleting:
-            if self.clock() < self.next_look:
+            if self.is_pausing():
                 return False
             if not self._unread and not advance_index(settings, end):
                 return True
@@ -55,7 +59,7 @@ class AutomaticRemoval:
             pass_over(settings, dataset, self._unread, now, end)
             if self._unread:
                 return True
-            self.next_look = self.clock() + LOOK_EVERY
+            self.pause(LOOK_EVERY)
             # The plans that it reads have just been read, so this is short.
             for each in move_ended(settings, dataset, now, within=0):
                 why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"

@@ -8,7 +8,6 @@ After a crash: the next check does the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,44 +16,41 @@ from include.clients.table_files import obsolete_files
 from include.paths import reading_lock_path, warehouse
 from include.reading.publication import find_publication
 from include.state.file_locks import is_free
-from spark_jobs.engine.automatic_compaction import PAUSE_AFTER_FAILURE, AutomaticCompaction
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.engine.compact_tables import CompactedTable, compact_until, compaction_facts
 from spark_jobs.engine.compaction_groups import ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.obsolete_files import FIRST_LOOK, LOOKS_PER_RETENTION, SECONDS_AT_ONCE, delete_obsolete_files
+from spark_jobs.engine.obsolete_files import LOOKS_PER_RETENTION, delete_obsolete_files
 from spark_jobs.layers.derived_gold import DerivedTable
 from spark_jobs.layers.gold_files import old_neighbours
 
 
 @dataclass
-class DerivedUpkeep:
-    """Upkeep in steps of about a second."""
+class DerivedUpkeep(AutomaticStep):
+    """Upkeep in steps of about a second; `next_look` is that for obsolete files."""
 
     compaction: AutomaticCompaction
-    clock: Callable[[], float] = time.monotonic
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
-    clean_at: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
 
     def step(self, release: DerivedRelease, batch: int) -> None:
         """Compact one group of files, look for obsolete ones, and for ended plans. Raises OwnershipLost."""
         self.compaction.step(_compacted(table, batch) for table in release.tables)
-        try:
-            self._clean(release)
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            self.clean_at = self.clock() + PAUSE_AFTER_FAILURE
-            log_line(f"obsolete files were not deleted, next try in {PAUSE_AFTER_FAILURE:.0f} s; runs continue", error)
+        failure = f"obsolete files were not deleted, next try in {PAUSE_AFTER_FAILURE:.0f} s"
+        self.guarded(lambda: self._clean(release), failure)
         self.removal.step(release.settings, release.derived.name)
 
-    def _clean(self, release: DerivedRelease) -> None:
-        if self.clock() < self.clean_at or find_publication(release.settings, release.derived.name) is None:
-            return
+    def _clean(self, release: DerivedRelease) -> bool:
+        """Delete obsolete files for a second by table, if it is time; return False: no more before the next look."""
+        if self.is_pausing() or find_publication(release.settings, release.derived.name) is None:
+            return False
         retention = release.derived.pipeline.retention.versions
-        self.clean_at = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+        self.pause(retention.total_seconds() / LOOKS_PER_RETENTION)
         for table in release.tables:
             files = _obsolete(release, table)
             delete_obsolete_files(table.target.table, files, time.monotonic() + SECONDS_AT_ONCE)
+        return False
 
 
 def compact_derived(

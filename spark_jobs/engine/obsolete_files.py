@@ -8,7 +8,7 @@ After a crash: the next check finds what is left. No commit is made: readers and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,16 +19,13 @@ from include.paths import reading_lock_path, rejected_path, silver_path, snapsho
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.file_locks import is_free
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.delta_table import Table
 
-SECONDS_AT_ONCE = 1.0
 LOOKS_PER_RETENTION = 12
-FIRST_LOOK = 60.0
-"""Seconds after the driver's start."""
 LONGEST_BUILD = timedelta(days=7)
 """From the plan of a release until it has inherited the rows of another."""
 
@@ -87,29 +84,28 @@ def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
 
 
 @dataclass
-class AutomaticDeletion:
+class AutomaticDeletion(AutomaticStep):
     """Checks each table twelve times per retention, and deletes for a second between two runs."""
 
-    clock: Callable[[], float] = time.monotonic
-    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         """Check one table, or delete some of its files; return whether more is to do."""
-        try:
-            return self._step(settings, releases)
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
-            log_line("obsolete files were not deleted; the next check tries again, runs continue", error)
-            self._tables, self._files = [], []
-            return False
+        failure = "obsolete files were not deleted, the next check tries again"
+        return self.guarded(lambda: self._step(settings, releases), failure)
+
+    def after_failure(self) -> bool:
+        """Begin anew at the next look."""
+        self._tables, self._files = [], []
+        return False
 
     def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
         if not self._tables:
-            if self.clock() < self.next_look:
+            if self.is_pausing():
                 return False
             retention = releases[0].dataset.pipeline.retention.versions
-            self.next_look = self.clock() + retention.total_seconds() / LOOKS_PER_RETENTION
+            self.pause(retention.total_seconds() / LOOKS_PER_RETENTION)
             self._tables = list(tables_of(releases))
         if not self._files:
             self._files = files_to_delete(settings, releases, self._tables[0])

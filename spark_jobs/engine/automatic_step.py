@@ -1,0 +1,55 @@
+"""What all automatic steps of an owner share: an error of theirs never ends the runs, and they pause between attempts.
+
+Reads / Writes / After a crash: nothing of its own.
+Guarantee: only OwnershipLost leaves a guarded step; every other error is a line in the log, and runs continue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_jobs.engine.log_lines import log_line
+from spark_jobs.storage.delta_table import OwnershipLost
+
+FIRST_LOOK = 60.0
+"""Seconds after the driver's start."""
+SECONDS_AT_ONCE = 1.0
+"""So long a run waits for a step."""
+PAUSE_AFTER_FAILURE = 60.0
+"""Seconds, unless the step has a pause of its own."""
+
+
+@dataclass(kw_only=True)
+class AutomaticStep:
+    """Work that the owner does by itself between two runs. Nothing is looked for before `next_look`, by `clock`."""
+
+    clock: Callable[[], float] = time.monotonic
+    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+
+    def is_pausing(self) -> bool:
+        """Return whether the next look is not due yet."""
+        return self.clock() < self.next_look
+
+    def pause(self, seconds: float) -> None:
+        """Look again after `seconds`."""
+        self.next_look = self.clock() + seconds
+
+    def guarded(self, work: Callable[[], bool], failure: str) -> bool:
+        """Return what `work` returns: whether there is more to do. Raises OwnershipLost.
+
+        After any other error, log `failure` and return what `after_failure` returns.
+        """
+        try:
+            return work()
+        except OwnershipLost:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+            log_line(f"{failure}; runs continue", error)
+            return self.after_failure()
+
+    def after_failure(self) -> bool:
+        """Pause; return whether there is more to do at once."""
+        self.pause(PAUSE_AFTER_FAILURE)
+        return False

@@ -1,0 +1,118 @@
+"""The guard of the owner's automatic steps: an error never ends the runs, and each step pauses as it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+
+from include.settings import Settings
+from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, derived_upkeep, obsolete_files
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
+from spark_jobs.engine.automatic_expiry import AutomaticExpiry
+from spark_jobs.engine.automatic_history import AutomaticHistory
+from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.automatic_step import FIRST_LOOK, PAUSE_AFTER_FAILURE, AutomaticStep
+from spark_jobs.engine.derived_upkeep import DerivedUpkeep
+from spark_jobs.engine.obsolete_files import AutomaticDeletion
+from spark_jobs.storage.delta_table import OwnershipLost
+
+NOW = 1000.0
+
+
+def clock() -> float:
+    return NOW
+
+
+def full_disk(*_: object, **__: object) -> bool:
+    raise OSError(28, "No space left on device")
+
+
+def compact(_: Settings) -> AutomaticStep:
+    step = AutomaticCompaction(clock=clock)
+    assert not step.step(full_disk() for _ in "1")
+    return step
+
+
+def expire(settings: Settings) -> AutomaticStep:
+    step = AutomaticExpiry(clock=clock, next_look=0)
+    assert not step.step(settings, [])
+    return step
+
+
+def move_commits(settings: Settings) -> AutomaticStep:
+    step = AutomaticHistory(clock=clock, next_look=0)
+    assert not step.step(settings, [])
+    return step
+
+
+def remove_ended(settings: Settings) -> AutomaticStep:
+    step = AutomaticRemoval(clock=clock, next_look=0)
+    assert not step.step(settings, "flights")
+    return step
+
+
+def delete_obsolete(settings: Settings) -> AutomaticStep:
+    release = Mock()
+    release.dataset.pipeline.retention.versions.total_seconds.return_value = 1200.0
+    step = AutomaticDeletion(clock=clock, next_look=0)
+    assert not step.step(settings, [release])
+    return step
+
+
+def clean_derived(settings: Settings) -> AutomaticStep:
+    removal = AutomaticRemoval(next_look=math.inf)
+    step = DerivedUpkeep(AutomaticCompaction(), removal=removal, clock=clock, next_look=0)
+    step.step(Mock(settings=settings, tables=[]), 0)
+    return step
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the work of each step fail."""
+    monkeypatch.setattr(automatic_expiry, "expire_batches", full_disk)
+    monkeypatch.setattr(automatic_history, "tables_of", full_disk)
+    monkeypatch.setattr(automatic_removal, "advance_index", full_disk)
+    monkeypatch.setattr(obsolete_files, "tables_of", full_disk)
+    monkeypatch.setattr(derived_upkeep, "find_publication", full_disk)
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    ("run", "pause", "reported"),
+    [
+        (compact, PAUSE_AFTER_FAILURE, "compaction failed, next try in 60 s; runs continue"),
+        (expire, automatic_expiry.LOOK_EVERY, "old batches did not expire, the next check"),
+        (move_commits, automatic_history.LOOK_EVERY, "old commits were not moved into the history, the next check"),
+        (remove_ended, automatic_removal.LOOK_EVERY, "data of ended plans was not removed, the next check"),
+        (delete_obsolete, 1200.0 / obsolete_files.LOOKS_PER_RETENTION, "obsolete files were not deleted, the next"),
+        (clean_derived, PAUSE_AFTER_FAILURE, "obsolete files were not deleted, next try in 60 s; runs continue"),
+    ],
+)
+def test_step_that_fails_is_reported_and_pauses_and_runs_continue(
+    settings: Settings,
+    run: Callable[[Settings], AutomaticStep],
+    pause: float,
+    reported: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    step = run(settings)
+    logged = capsys.readouterr().err
+    assert reported in logged
+    assert "No space left on device" in logged
+    assert step.next_look == NOW + pause
+    assert step.is_pausing()
+
+
+def test_owner_that_lost_its_tables_is_not_guarded() -> None:
+    lost = Mock(side_effect=OwnershipLost("silver.flights", "flights/stream", "version 7 exists"))
+    with pytest.raises(OwnershipLost):
+        AutomaticStep().guarded(lost, "compaction failed")
+
+
+def test_first_look_is_after_the_start() -> None:
+    step = AutomaticStep()
+    assert step.is_pausing()
+    assert step.next_look - step.clock() == pytest.approx(FIRST_LOOK, abs=5)
