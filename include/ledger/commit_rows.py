@@ -151,7 +151,9 @@ def _correction(commit: Commit, meta: Metadata) -> list[Row]:
     key: Values = {name: str(meta[name]) for name in ("dataset", "release", "plan", "table")}
     counts: Values = {name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")}
     changes: Values = {name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")}
-    where: Values = {"way": int(meta["way"]), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
+    # Commits of earlier versions name the direction so.
+    direction = meta["direction" if "direction" in meta else "way"]
+    where: Values = {"way": int(direction), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
     committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
     return [Row(corrections, key | where | committed | counts | changes)]
 

@@ -189,10 +189,10 @@ class LedgerReader:
         with self._question() as connection:
             return published_versions(connection, dataset, release, batch)
 
-    def plan_corrections(self, dataset: str, release: str, plan: str, way: int) -> list[tuple[str, int, int]]:
-        """Return table, version and rows added of each commit of a plan's patch; `way` 1: applied, 2: reverted."""
+    def plan_corrections(self, dataset: str, release: str, plan: str, direction: int) -> list[tuple[str, int, int]]:
+        """Return table, version and rows added of each commit of a plan's patch; `direction` is a `PatchDirection`."""
         with self._question() as connection:
-            return plan_corrections(connection, dataset, release, plan, way)
+            return plan_corrections(connection, dataset, release, plan, direction)
 
     def close(self) -> None:
         """Close the connections; a later question opens new ones."""

@@ -104,7 +104,7 @@ corrections = _table(
     "batch epoch version committed_at_ms rows_removed rows_added grains total",
     "dispositions reasons",
 )
-"""One row per commit of a plan's patch; `way` 1: applied, 2: reverted; `total`: rows of the table after it.
+"""One row per commit of a plan's patch; `way` is its `PatchDirection`; `total`: rows of the table after it.
 
 `dispositions` and `reasons` (rejected only): JSON name → change of the row count.
 """

@@ -87,11 +87,11 @@ def published_versions(connection: Connection, dataset: str, release: str, batch
 
 
 def plan_corrections(
-    connection: Connection, dataset: str, release: str, plan: str, way: int
+    connection: Connection, dataset: str, release: str, plan: str, direction: int
 ) -> list[tuple[str, int, int]]:
-    """Return table, version and rows added of each commit of a plan's patch; `way` 1: applied, 2: reverted."""
+    """Return table, version and rows added of each commit of a plan's patch; `direction` is a `PatchDirection`."""
     c = corrections.c
-    ours = (c.dataset == dataset) & (c.release == release) & (c.plan == plan) & (c.way == way)
+    ours = (c.dataset == dataset) & (c.release == release) & (c.plan == plan) & (c.way == direction)
     found = connection.execute(select(c.table, c.version, c.rows_added).where(ours).order_by(c.table))
     return [(str(table), int(version), int(rows or 0)) for table, version, rows in found.tuples()]
 

@@ -28,8 +28,8 @@ from include.plans.plan_journal import is_written, last_failure, load_plan
 from include.plans.plan_lookup import open_plans, plans_entered_since
 from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
 from include.reading.publication import PublishedTable, read_publication, tables_of
+from include.state.release_files import PatchDirection
 
-APPLY, REVERT = 1, 2
 FOLLOWED = timedelta(days=30)
 """For how long after it was applied a plan is checked for a rollback: the list must not grow for ever."""
 STATES = {
@@ -129,7 +129,7 @@ def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequenc
         return [run_event(naming, job, facts, STATES[event.stage], event.at)]
     if event.stage is Stage.RETIRED:
         return []
-    tables = _tables(known, record, APPLY if event.stage is Stage.APPLIED else REVERT)
+    tables = _tables(known, record, PatchDirection.APPLY if event.stage is Stage.APPLIED else PatchDirection.REVERT)
     if event.stage is Stage.APPLIED and all(each.stage is not Stage.APPLIED for each in record.events[: stage - 1]):
         return [run_event(naming, job, _facts(known, plan, tables), RunState.COMPLETE, event.at)]
     own = replace(_facts(known, plan, tables), run_id=naming.run_id(event.at, "plan", plan.id, stage))
@@ -167,20 +167,20 @@ def _airflow_run(known: KnownTables, plan: Plan) -> ParentRun | None:
     return ParentRun(known.naming.jobs, dag, known.naming.run_id(plan.planned_at, "airflow", dag, run)) if run else None
 
 
-def _tables(known: KnownTables, record: PlanRecord, way: int) -> dict[str, TableFacts]:
+def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -> dict[str, TableFacts]:
     """Return what a plan has read and written: the versions of its release, or the commits of its patch."""
     plan, built = record.plan, record.find(ReleaseBuilt)
     if built is not None:
-        found = built.built if way == APPLY else built.published
+        found = built.built if direction is PatchDirection.APPLY else built.published
         return {name: known.facts(table) for name, table in tables_of(known.settings, found).items()}
     tables = {name: known.reference(name) for name in _job(known, plan).inputs if name.startswith(REFERENCE)}
     root = release_path(known.settings, plan.dataset, plan.release)
-    for name, version, rows in known.ledger.plan_corrections(plan.dataset, plan.release, plan.id, way):
+    for name, version, rows in known.ledger.plan_corrections(plan.dataset, plan.release, plan.id, direction):
         layer, _, table = name.partition(".")
         path = {"gold": root / "gold" / table, "bronze": bronze_path(known.settings, plan.dataset)}.get(
             layer, root / layer
         )
         tables[name] = known.facts(PublishedTable(name, path, version, plan.dataset, plan.release, 0), rows)
-    if (slice_built := record.find(SliceBuilt)) is not None and way == APPLY:
+    if (slice_built := record.find(SliceBuilt)) is not None and direction is PatchDirection.APPLY:
         tables[f"bronze.{plan.dataset}"] = TableFacts(rows=slice_built.records)
     return tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import IntEnum
 from pathlib import Path
 
 from include.catalog.history_slice import Slice
@@ -13,12 +14,19 @@ from include.settings import Settings
 from include.state.json_file import JsonFile
 
 
+class PatchDirection(IntEnum):
+    """Whether a plan's patch is applied or reverted; the number is the transaction version of its commits."""
+
+    APPLY = 1
+    REVERT = 2
+
+
 @dataclass(frozen=True)
 class PatchInProgress:
-    """The patch of `plan`; `way` is APPLY or REVERT of `apply_patch.py`."""
+    """The patch of `plan`, which is being applied or reverted."""
 
     plan: str
-    way: int
+    direction: PatchDirection
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,9 @@ def active_releases_file(settings: Settings, dataset: str) -> JsonFile[list[str]
 def patch_in_progress_file(settings: Settings, dataset: str, release: str) -> JsonFile[PatchInProgress]:
     """Return the file that exists while a patch is begun and not finished."""
     path = patch_in_progress_path(settings, dataset, release)
-    remedy = f'headrace plan list, then {{"plan": PLAN, "way": 1 to apply it or 2 to revert it}} into "{path}"'
-    return JsonFile(path, PatchInProgress, remedy, "no run begins before the patch is finished")
+    remedy = f'headrace plan list, then {{"plan": PLAN, "direction": 1 to apply it or 2 to revert it}} into "{path}"'
+    consequence = "no run begins before the patch is finished"
+    return JsonFile(path, PatchInProgress, remedy, consequence, former_keys={"way": "direction"})
 
 
 def plan_build_file(settings: Settings, dataset: str, release: str, plan: str) -> JsonFile[PlanBuild]:

@@ -20,6 +20,7 @@ from include.app_ids import plan_app_id
 from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
 from include.record_coordinates import PLACE
+from include.state.release_files import PatchDirection
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows, refuse_expired_grains
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
@@ -35,8 +36,6 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
 from spark_jobs.storage.failpoints import Step, pass_step
 
-APPLY, REVERT = 1, 2
-
 
 class PatchOutdated(Terminal):
     """The rows that were compared are not the rows that are there now."""
@@ -50,16 +49,17 @@ class PatchOutdated(Terminal):
 
 @dataclass(frozen=True)
 class Patch:
-    """A plan's folder, compared at batch `built`; `way` is APPLY or REVERT, which removes the same rows again."""
+    """A plan's folder, compared at batch `built`. Reverting puts back the rows that applying removed."""
 
     plan: str
     folder: PlanFolder
     built: int
-    way: int
+    direction: PatchDirection
 
     def place(self, table: Table, taken: bool) -> Path:
         """Return the folder of the rows that are taken from a table, or put into it."""
-        return self.folder.rows("removed" if taken == (self.way == APPLY) else "added", table.spec.name)
+        is_applied = self.direction is PatchDirection.APPLY
+        return self.folder.rows("removed" if taken == is_applied else "added", table.spec.name)
 
     def files(self, table: Table) -> list[Path]:
         """The files of both."""
@@ -76,8 +76,8 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     if not is_started(release, patch):
         refuse_outdated(release, patch, batch)
     facts = {"dataset": release.dataset.name, "release": release.dataset.release, "epoch": epoch, "batch": batch}
-    facts |= {"plan": patch.plan, "way": patch.way, "app_id": app_id}
-    if patch.way == APPLY:
+    facts |= {"plan": patch.plan, "direction": patch.direction, "app_id": app_id}
+    if patch.direction is PatchDirection.APPLY:
         _fill_bronze(release, patch, facts)
     pass_step(Step.PATCH_STARTED, batch)
     _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts)
@@ -97,8 +97,8 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
 def is_started(release: Release, patch: Patch) -> bool:
     """Whether a commit of it was made, so that it must be finished."""
     app_id = patch.app_id(release)
-    filled = patch.way == APPLY and release.writer.bronze.committed(app_id) >= APPLY
-    return filled or release.writer.silver.committed(app_id) >= patch.way
+    filled = patch.direction is PatchDirection.APPLY and release.writer.bronze.committed(app_id) >= PatchDirection.APPLY
+    return filled or release.writer.silver.committed(app_id) >= patch.direction
 
 
 def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def _files_at(table: Table, patch: Patch) -> list[DataFile]:
 
 def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> None:
     """Take rows from silver or rejected and put others in their place, in one commit; `time` decides on the month."""
-    if table.committed(facts["app_id"]) >= patch.way:
+    if table.committed(facts["app_id"]) >= patch.direction:
         return
     counts = {f"rows_{state}": rows_in_folder(patch.place(table, state == "removed")) for state in ("removed", "added")}
     old, added = _files_at(table, patch), list[DataFile]()
@@ -191,14 +191,14 @@ def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> No
             _view_patch_rows(duck, table, patch)
             duck.view_table("there", table, old)
             rows = REPLACED.format(month=MONTH_IN_SQL.format(time=f'"{time}"'))
-            added = duck.write(rows, table, f"{patch.plan}-{patch.way}")
+            added = duck.write(rows, table, f"{patch.plan}-{patch.direction}")
     else:
         old = []
     _validate_rows(table, patch, old, added, counts)
     metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
     if table.spec.name.startswith("rejected."):
         metadata |= _changed_counts(table, patch)
-    table.commit(facts["app_id"], patch.way, metadata, added, old)
+    table.commit(facts["app_id"], patch.direction, metadata, added, old)
 
 
 def _validate_rows(
@@ -224,16 +224,16 @@ def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
 def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
     table, spark = target.table, target.spark
     place = patch.folder.rows("grains", table.spec.name)
-    if table.committed(facts["app_id"]) >= patch.way or not rows_in_folder(place):
+    if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(place):
         return
     grains = read_folder(spark, place, grains_schema(target))
     rows, old = patched_rows(target, silver, grains, parquet_files(place), facts["batch"])
-    added, _ = write_gold(target, rows, f"{patch.plan}-{patch.way}", old, facts["batch"])
+    added, _ = write_gold(target, rows, f"{patch.plan}-{patch.direction}", old, facts["batch"])
     metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
     if target.gold.refresh != EVERY_RUN:
         # A row of the patch may have moved the beginning of an open session.
         metadata |= GoldUpdate(refreshed=replace(refresh_state(target), since=None)).metadata
-    table.commit(facts["app_id"], patch.way, metadata, added, old)
+    table.commit(facts["app_id"], patch.direction, metadata, added, old)
 
 
 def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from include.errors import HeadraceError, Terminal
 from include.reading.decision_log import decision_log_size
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
+from include.state.release_files import PatchDirection
 from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
-from spark_jobs.engine.apply_patch import APPLY, REVERT
 from spark_jobs.engine.compact_tables import compact_tables
 from spark_jobs.engine.expire_batches import expire_batches
 from spark_jobs.engine.log_lines import error_reason, log_line
@@ -92,7 +92,9 @@ def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
         published.refine_next(settings, refined_batch(published.release), publishing=True)
     if not _is_pending(active, request):
         raise RequestWithdrawn(f"plan {request.plan}")
-    begin_patch(settings, published.release, request.plan, APPLY if request.kind is RequestKind.APPLY_PATCH else REVERT)
+    is_applied = request.kind is RequestKind.APPLY_PATCH
+    direction = PatchDirection.APPLY if is_applied else PatchDirection.REVERT
+    begin_patch(settings, published.release, request.plan, direction)
     active.finish_patch()
     return {}
 

@@ -14,7 +14,13 @@ from include.paths import patch_path
 from include.reading.publication import publish
 from include.settings import Settings
 from include.state.json_file import JsonFile
-from include.state.release_files import PatchInProgress, PlanBuild, patch_in_progress_file, plan_build_file
+from include.state.release_files import (
+    PatchDirection,
+    PatchInProgress,
+    PlanBuild,
+    patch_in_progress_file,
+    plan_build_file,
+)
 from spark_jobs.engine.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_slice import PlanFolder
@@ -48,9 +54,9 @@ def has_patch_in_progress(settings: Settings, release: Release) -> bool:
     return _file(settings, release).path.exists()
 
 
-def begin_patch(settings: Settings, release: Release, plan: str, way: int) -> None:
-    """Record the patch of `plan`; `way` is APPLY or REVERT of `apply_patch.py`."""
-    _file(settings, release).write(PatchInProgress(plan, way))
+def begin_patch(settings: Settings, release: Release, plan: str, direction: PatchDirection) -> None:
+    """Record the patch of `plan`, so that `finish_patch` applies or reverts it."""
+    _file(settings, release).write(PatchInProgress(plan, direction))
 
 
 def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequence[str]) -> None:
@@ -65,7 +71,7 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
     plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
     built = read_built(settings, release, plan)
-    patch = Patch(plan, folder, built.batch, recorded.way)
+    patch = Patch(plan, folder, built.batch, recorded.direction)
     try:
         if built.filled and shadows:
             raise ShadowBlocksPatch(plan, shadows[0])

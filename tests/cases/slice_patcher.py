@@ -14,8 +14,9 @@ from include.catalog.history_slice import Slice
 from include.paths import patch_path
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
+from include.state.release_files import PatchDirection
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.engine.apply_patch import APPLY, Patch, apply_patch
+from spark_jobs.engine.apply_patch import Patch, apply_patch
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
@@ -58,7 +59,7 @@ class SlicePatcher:
             t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch, complete)
             for t in release.gold
         }
-        return Patch(plan, folder, published.batch, APPLY), rebuilt, {**rebuilt.differing, **gold}
+        return Patch(plan, folder, published.batch, PatchDirection.APPLY), rebuilt, {**rebuilt.differing, **gold}
 
     def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
         other = load_dataset(self.name, edited_dataset(self.folder, edit, self.production.dataset.folder))

@@ -14,7 +14,7 @@ from small_release import SmallRelease, small_release
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reading.decision_log import DISCARD, FIX, Decision, append_decisions
 from include.reading.publication import publish, read_publication
-from spark_jobs.engine.apply_patch import REVERT
+from include.state.release_files import PatchDirection
 from spark_jobs.engine.compact_tables import compact_tables
 from spark_jobs.engine.recompute_history import Recomputed, recompute_history
 from spark_jobs.engine.release_publication import publication_of
@@ -128,7 +128,7 @@ def test_replay_repairs_what_was_found(release: SmallRelease, tmp_path: Path) ->
     patcher.apply(patch)
     publish_heads(release)
     assert differing(release) == {}
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     publish_heads(release)
     assert differing(release)["silver.meter"] == {"different": 3, "surplus": 1, "missing": 1}
 
@@ -157,5 +157,5 @@ def test_decisions_count_once_they_have_acted(release: SmallRelease, tmp_path: P
     patcher.apply(patch)
     assert "e2" in release.silver()["event_id"]
     assert differing(release) == {}, "the fix has acted"
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     assert differing(release) == {}, "the fix is reverted"

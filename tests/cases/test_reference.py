@@ -14,7 +14,7 @@ from small_release import Record, SmallRelease, small_release
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reference.reference_tables import current_versions, load_reference
 from include.settings import Settings
-from spark_jobs.engine.apply_patch import REVERT
+from include.state.release_files import PatchDirection
 
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 OLD, NEW = "Alaska Airlines Inc.", "Alaska"
@@ -94,5 +94,5 @@ def test_rebuild_changes_rows_only_with_current_reference_tables(patcher: SliceP
     assert not any(rows for name, rows in differing.items() if name != "silver.flights")
     patcher.apply(patch)
     assert airlines(release) == [(flight, NEW if "AS" in flight else "Zeppelins") for flight, _ in before]
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     assert airlines(release) == before

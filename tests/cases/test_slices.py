@@ -16,7 +16,8 @@ from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.settings import CLONE, Settings
-from spark_jobs.engine.apply_patch import REVERT, PatchOutdated
+from include.state.release_files import PatchDirection
+from spark_jobs.engine.apply_patch import PatchOutdated
 from spark_jobs.engine.rebuild_slice import FEW_SPANS, in_spans
 from spark_jobs.storage.duckdb_session import duckdb_session
 
@@ -126,7 +127,7 @@ def test_duplicate_is_accepted_when_its_winner_is_rejected(patcher: SlicePatcher
     versions = patcher.production.versions()
     patcher.apply(patch)
     assert patcher.production.versions() == versions
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     assert visible(patcher.production) == before
 
 
@@ -152,7 +153,7 @@ def test_window_partly_in_slice_is_computed_completely(patcher: SlicePatcher) ->
     patcher.apply(patch)
     hours = patcher.production.read("gold.carrier_hours").filter(pl.col("hour").dt.month() == 4).sort("hour")
     assert hours.select(pl.col("hour").dt.hour(), "departed").rows() == [(10, 2), (11, 1)]
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
 
 
 def test_patch_keeps_newer_records_and_is_refused_when_outdated(patcher: SlicePatcher) -> None:
@@ -160,7 +161,7 @@ def test_patch_keeps_newer_records_and_is_refused_when_outdated(patcher: SlicePa
     patcher.production.take(MORE)
     patcher.apply(patch)
     assert visible(patcher.production) == from_scratch(patcher, lower_distance, [*BATCHES, MORE])
-    patcher.apply(replace(patch, way=REVERT))
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     patch, _, _ = patcher.rebuild(WINNER_ONLY, lower_distance)
     patcher.production.take([flight(1, distance=1000)])
     before = (visible(patcher.production), patcher.production.versions())

@@ -83,7 +83,7 @@ class Stream:
 
     def correct(self, plan: str, batch: int) -> None:
         """A plan's correction of silver at `batch`."""
-        extra = {"plan": plan, "way": 1, "batch": batch, "rows_removed": 0, "rows_added": 0, "total": 17}
+        extra = {"plan": plan, "direction": 1, "batch": batch, "rows_removed": 0, "rows_added": 0, "total": 17}
         path = silver_path(self.settings, self.dataset, self.release)
         self._refined(path, f"plan/{plan}", (1, 1), 0, extra)
 

@@ -94,7 +94,7 @@ def correct(site: FollowedSite, plan: str) -> int:
     """Commit what a plan corrects in silver, as its owner does; return the version."""
     app = f"flights/{site.release}/plan/{plan}"
     facts = {"dataset": "flights", "release": site.release, "table": "silver.flights", "app_id": app, "plan": plan}
-    counts = {"way": 1, "batch": 0, "epoch": 1, "rows_removed": 5, "rows_added": 5, "total": 17}
+    counts = {"direction": 1, "batch": 0, "epoch": 1, "rows_removed": 5, "rows_added": 5, "total": 17}
     version = commit(silver_path(site.settings, "flights", site.release), app, 1, facts | counts)
     project_dataset(site.writer, site.settings, "flights")
     return version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ from include.paths import active_releases_path, patch_in_progress_path, plan_pat
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import (
+    PatchDirection,
     PatchInProgress,
     PlanBuild,
     VerifiedRange,
@@ -26,6 +28,8 @@ from include.state.release_files import (
 )
 from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.publication_recovery import ReleaseAmbiguous, last_active_release
+
+REVERT = PatchDirection.REVERT
 
 
 def write(path: Path, text: str) -> Path:
@@ -86,12 +90,22 @@ def test_release_with_batches_is_published_again_without_a_publication(settings:
 
 def test_patch_in_progress_of_an_earlier_version_is_read(settings: Settings) -> None:
     write(patch_in_progress_path(settings, "flights", "r1"), '{"plan": "replay-flights-1", "way": 2}')
-    assert patch_in_progress_file(settings, "flights", "r1").read() == PatchInProgress("replay-flights-1", 2)
+    file, patch = patch_in_progress_file(settings, "flights", "r1"), PatchInProgress("replay-flights-1", REVERT)
+    assert file.read() == patch
+    file.write(patch)
+    assert json.loads(file.path.read_text()) == {"plan": "replay-flights-1", "direction": 2}
+    assert file.read() == patch
+
+
+def test_patch_in_an_unknown_direction_is_refused(settings: Settings) -> None:
+    write(patch_in_progress_path(settings, "flights", "r1"), '{"plan": "replay-flights-1", "direction": 3}')
+    with pytest.raises(StateFileUnreadable, match="key direction: .*found: 3"):
+        patch_in_progress_file(settings, "flights", "r1").read()
 
 
 def test_unreadable_patch_in_progress_is_named(settings: Settings) -> None:
     write(patch_in_progress_path(settings, "flights", "r1"), '{"plan": "replay-flights-1"}')
-    with pytest.raises(StateFileUnreadable, match="key way: .*no run begins") as unreadable:
+    with pytest.raises(StateFileUnreadable, match="key direction: .*no run begins") as unreadable:
         patch_in_progress_file(settings, "flights", "r1").read()
     assert "headrace plan list" in unreadable.value.remedy
 

@@ -72,7 +72,8 @@ class RandomHistory:
         self.expected["gold"] = total
 
     def add_patch(self, batch: int) -> None:
-        plan = {"plan": f"p{batch}", "way": 1, "batch": batch, "rows_removed": 0}
+        # Earlier versions wrote `way`.
+        plan = {"plan": f"p{batch}", "direction" if batch % 2 else "way": 1, "batch": batch, "rows_removed": 0}
         app_id, moved = f"{RELEASED}/plan/p{batch}", self.random.randrange(5)
         silver = {"total": self.expected["accepted"] + moved, "table": f"silver.{DATASET}", "rows_added": moved}
         self.add(f"{RELEASED}/silver", app_id, 1, 0, **plan, release=RELEASE, **silver)

@@ -182,7 +182,7 @@ def test_tables_of_a_crash_are_at_most_one_run_apart(run: tuple[int, int], batch
 
 
 def test_patch_is_not_removed(release: Release) -> None:
-    metadata = {"plan": "replay-1", "way": 1, "app_id": "flights/x/plan/replay-1", "batch": 5}
+    metadata = {"plan": "replay-1", "direction": 1, "app_id": "flights/x/plan/replay-1", "batch": 5}
     commit(release.path("silver"), "flights/x/plan/replay-1", 1, metadata)
     release.write_files()
     for version in (3, 4):
