@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from include.status.process_status import (
 
 RUNNER_READY_WITHIN = 30.0
 READY_WITHIN = 90.0
+"""Of one process that starts alone; drivers that start at once share the processors."""
 # Longer than the runner gives a driver and then the broker.
 DOWN_WITHIN = 120.0
 
@@ -138,7 +139,7 @@ def up(
         # Without the broker no stream starts; without one stream the others do.
         raise_first([await_working(settings, broker, since[BROKER], report)])
         with_broker()
-        failures = [await_working(settings, stream, since[stream.name], report) for stream in streams]
+        failures = await_streams(settings, streams, since, report)
     raise_first(failures)
     return observe_processes(settings, list(datasets))
 
@@ -213,12 +214,31 @@ def await_drained(settings: Settings, report: Reporter) -> None:
         raise NotStarted(settings, RUNNER, f"has been draining for more than {DOWN_WITHIN:.0f} s", sys.maxsize)
 
 
-def await_working(settings: Settings, before: ProcessStatus, since: int, report: Reporter) -> NotStarted | None:
-    """Wait until a process works; return the error when it does not."""
-    name, began = before.name, time.monotonic()
+def await_streams(
+    settings: Settings, before: Sequence[ProcessStatus], since: Mapping[str, int], report: Reporter
+) -> list[NotStarted | None]:
+    """Wait until each stream works; return for each the error when it does not.
+
+    They start at the same time: each may take as long as all that do not work yet would take one after the other.
+    """
+    began, starting = time.monotonic(), sum(status.state not in WORKING_STATES for status in before)
+    within = READY_WITHIN * max(1, starting)
+    return [await_working(settings, stream, since[stream.name], report, within, began) for stream in before]
+
+
+def await_working(
+    settings: Settings,
+    before: ProcessStatus,
+    since: int,
+    report: Reporter,
+    within: float = READY_WITHIN,
+    began: float | None = None,
+) -> NotStarted | None:
+    """Wait until a process works, for `within` seconds from `began` (now); return the error when it does not."""
+    name, began = before.name, time.monotonic() if began is None else began
     report(f"{name}: already running, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
     status, reported = observe_process(settings, name), before.next_try
-    while not (is_working(settings, status) or status.state.terminal) and time.monotonic() < began + READY_WITHIN:
+    while not (is_working(settings, status) or status.state.terminal) and time.monotonic() < began + within:
         if status.next_try not in (None, reported):
             reported = status.next_try
             report(f"{name}: {status.detail}")
@@ -229,7 +249,7 @@ def await_working(settings: Settings, before: ProcessStatus, since: int, report:
         pid = f", pid {status.pid}" if status.pid else ""
         report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{detail}{pid}")
         return None
-    why = f"is {status.state.label}" if status.state.terminal else f"did not work within {READY_WITHIN:.0f} s"
+    why = f"is {status.state.label}" if status.state.terminal else f"did not work within {within:.0f} s"
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 

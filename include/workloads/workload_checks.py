@@ -20,7 +20,7 @@ from include.planning.plan_stages import SilentReporter, cancel, run_plan
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import SliceBuilt, Stage
-from include.process_control.start_stop import NotStarted, down, up
+from include.process_control.start_stop import down, up
 from include.producers.event_feed import Feed
 from include.producers.injected_faults import Shares, inject_faults
 from include.producers.paced_sending import Run, send
@@ -117,18 +117,6 @@ def _nobody(_: PlanRecord) -> None:
     """Approve nothing: a plan that is only compared needs no approval."""
 
 
-def started(settings: Settings, names: Sequence[str], report: Callable[[str], None]) -> str:
-    """Start broker and streams, and return the broker's address. Raises NotStarted.
-
-    Several drivers that start at once may need longer than `up` waits; what runs is not started again.
-    """
-    try:
-        up(settings, names, report)
-    except NotStarted:
-        up(settings, names, report)
-    return bootstrap_servers(settings)
-
-
 def permuted(
     settings: Settings, group: Sequence[str], frames: Mapping[Feed, pl.DataFrame], seed: int, wait: Waiter
 ) -> dict[str, dict[str, bytes]]:
@@ -139,7 +127,8 @@ def permuted(
     own = settings.model_copy(update={"state": settings.state / "orders" / f"{group[0]}-{seed}"})
     shutil.rmtree(own.state, ignore_errors=True)
     try:
-        bootstrap = started(own, group, _silent)
+        up(own, group, _silent)
+        bootstrap = bootstrap_servers(own)
         for feed, frame in frames.items():
             ensure_topic(bootstrap, feed.topic, 2)
             rows = shuffled(inject_faults(frame, feed, Shares(), seed), seed)

@@ -24,7 +24,7 @@ from include.audit.kafka_records import open_topic
 from include.clients.kafka import ensure_topic
 from include.errors import Terminal, Transient
 from include.planning.derived_recomputation import recompute_derived
-from include.process_control.start_stop import down
+from include.process_control.start_stop import down, up
 from include.producers.event_feed import Feed
 from include.producers.fault_manifest import ManifestExists
 from include.producers.injected_faults import Shares
@@ -41,7 +41,6 @@ from include.workloads.workload_checks import (
     permuted,
     rebuilt,
     replayed,
-    started,
 )
 from include.workloads.workload_registry import DERIVED, WORKLOADS, declared_lines, with_sources
 
@@ -138,7 +137,8 @@ def run_group(
     """
     feeds = [name for name in names if name in WORKLOADS]
     group = Group(names, {name: first_events(WORKLOADS[name].feed, 0 if name in WHOLE else events) for name in feeds})
-    bootstrap = started(settings, names, report)
+    up(settings, names, report)
+    bootstrap = bootstrap_servers(settings)
     sent = [_send(settings, bootstrap, WORKLOADS[name].feed, frame) for name, frame in group.frames.items()]
     for name in names:
         _await_published(settings, name)
