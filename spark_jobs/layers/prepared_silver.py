@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_jobs.storage.duckdb_session import rows_in_files
 from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 Query = TypeVar("Query")
 MOST_QUERIES = 8
 """Those over reference tables that were loaded since are not executed again."""
+# A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
+ROWS_OF_ONE_TASK = 500
 
 
 class PreparedSilver:
@@ -37,8 +40,8 @@ class PreparedQueries(Generic[Query]):
 
     def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
         self._spark, self._scratch = spark, scratch
-        self._slots: dict[str, Slot] = {}
-        self._queries: dict[tuple[str, tuple[Hashable, ...]], Query] = {}
+        self._slots: dict[tuple[str, int], Slot] = {}
+        self._queries: dict[tuple[str, int, tuple[Hashable, ...]], Query] = {}
 
     def over(
         self,
@@ -52,10 +55,11 @@ class PreparedQueries(Generic[Query]):
 
         None when they have too many rows for a slot.
         """
-        if name not in self._slots:
-            tasks = self._spark.sparkContext.defaultParallelism
-            self._slots[name] = Slot(self._spark, self._scratch.path / "silver" / name, schema, tasks)
-        slot, key = self._slots[name], (name, made_of)
+        tasks = 1 if rows_in_files(files) <= ROWS_OF_ONE_TASK else self._spark.sparkContext.defaultParallelism
+        if (name, tasks) not in self._slots:
+            folder = self._scratch.path / "silver" / f"{name}-{tasks}"
+            self._slots[name, tasks] = Slot(self._spark, folder, schema, tasks)
+        slot, key = self._slots[name, tasks], (name, tasks, made_of)
         try:
             slot.fill_from(files)
         except SlotFull:
