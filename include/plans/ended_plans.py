@@ -35,7 +35,7 @@ from include.paths import (
 from include.plans.plan import ENDED, RELEASES, PlanRecord
 from include.plans.plan_index import note_without_data
 from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, planning_lock
-from include.plans.plan_lookup import plans_of_data, written_plan
+from include.plans.plan_lookup import plan_of, plans_of_data
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -90,8 +90,8 @@ def pass_over(settings: Settings, dataset: str, plans: list[str], now: datetime,
     published = read_publication(settings, dataset).release
     retention, records = release_retention(settings, dataset, published), list[PlanRecord]()
     while plans:
-        record = written_plan(settings, plans.pop())
-        records += [record] if record is not None and record.plan.dataset == dataset else []
+        record = plan_of(settings, dataset, plans.pop())
+        records += [] if record is None else [record]
         if time.monotonic() >= end:
             break
     history = _PlanHistory(dataset, published, retention, records)

@@ -17,6 +17,7 @@ RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinsta
 DERIVED_RELEASE = "derived-release"
 RELEASES = (RELEASE, DERIVED_RELEASE)
 """Kinds that publish another release; the others recompute a slice of history with the same one."""
+KINDS = (RELEASE, BACKFILL, REPLAY, REINSTATE, DERIVED_RELEASE)
 PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
 DRY_RUN = "dry-run"
 """The id of a plan that is not stored."""

@@ -22,21 +22,11 @@ from typing import Any, NamedTuple
 
 from include.errors import Transient
 from include.paths import plan_path
-from include.plans.plan import (
-    BACKFILL,
-    DERIVED_RELEASE,
-    PLAN_ID,
-    REINSTATE,
-    RELEASE,
-    RELEASES,
-    REPLAY,
-    PlanRecord,
-)
+from include.plans.plan import PLAN_ID, RELEASES, PlanRecord
 from include.plans.stage_results import Applied, Stage
 from include.settings import Settings
 
 INDEX, EARLIER_INDEX = ".index-2", ".index"
-KINDS = (RELEASE, BACKFILL, REPLAY, REINSTATE, DERIVED_RELEASE)
 LOCKED_WITHIN = 60.0
 # A folder may change again within the resolution of its time of change, which is some milliseconds.
 SETTLED_NS = 1_000_000_000
@@ -119,10 +109,8 @@ def entry_of(record: PlanRecord) -> Entry:
     )
 
 
-def damaged_entry(plan: str) -> Entry:
-    """Return the entry of a plan that cannot be read: it may be open once it is restored. Its id names the dataset."""
-    series = plan.rpartition("-")[0]
-    dataset = next((series.removeprefix(f"{kind}-") for kind in KINDS if series.startswith(f"{kind}-")), "")
+def damaged_entry(plan: str, dataset: str) -> Entry:
+    """Return the entry of a plan that cannot be read: it may be open once it is restored."""
     return Entry(plan, dataset, planned_at=time.time(), is_read=False)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,14 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from include.catalog.derived_dataset import all_dataset_names
 from include.catalog.history_slice import parsed_slice
 from include.catalog.release_diff import TableChange
 from include.durable_files import write_atomically
 from include.errors import Terminal, Transient
 from include.host.process_place import process_label
-from include.paths import plan_path
+from include.paths import plan_path, warehouse
 from include.plans.comparison import Comparison, comparison_from_json
-from include.plans.plan import PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.plans.plan import KINDS, PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
 from include.plans.plan_index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
 from include.plans.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
@@ -34,6 +36,7 @@ from include.settings import Settings
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0
 FAILURE = "failure.txt"
+DATASET_IN_JSON = re.compile(r'^ "dataset": "([A-Za-z0-9_.-]+)"', re.MULTILINE)
 READ_BEFORE = 1000
 """Number of plans that a process remembers."""
 SUGGESTED = 10
@@ -53,18 +56,26 @@ class PlanUnknown(Terminal):
 
 @dataclass(frozen=True)
 class UnreadablePlan:
-    """A plan folder that is not a plan, and the reason."""
+    """A plan folder that is not a plan, and the reason.
+
+    `dataset`: whose data the plan may need; "" when nothing names it, None when the folder is no plan's.
+    """
 
     path: Path
     why: str
+    dataset: str | None = None
 
 
 class PlanUnreadable(Terminal):
     """The files of a plan are damaged; `found` says where and why."""
 
     def __init__(self, found: UnreadablePlan) -> None:
+        consequence = {
+            None: "",
+            "": "; neither its file nor its name tells its dataset: no data of ended plans of any dataset is removed",
+        }.get(found.dataset, f"; no data of ended plans of {found.dataset} is removed")
         super().__init__(
-            f"{found.path} cannot be read as a plan ({found.why}); it was left alone",
+            f"{found.path} cannot be read as a plan ({found.why}); it was left alone{consequence}",
             f"restore it from a backup, or move it away: mv {str(found.path)!r} /tmp/",
         )
         self.found = found
@@ -96,7 +107,23 @@ def load_plan(settings: Settings, plan: str) -> PlanRecord:
         state = (_state_of(folder / name) for name in ("plan.json", "events.jsonl"))
         return _read_folder(folder, *state)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise PlanUnreadable(UnreadablePlan(folder, f"{type(error).__name__}: {str(error)[:200]}")) from error
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise PlanUnreadable(UnreadablePlan(folder, why, _named_dataset(settings, folder))) from error
+
+
+def _named_dataset(settings: Settings, folder: Path) -> str:
+    """Return the dataset that a damaged plan's file or folder names; "" when none or more than one may be meant."""
+    with suppress(OSError, UnicodeDecodeError):
+        # Also of a file that was cut off.
+        if named := DATASET_IN_JSON.search((folder / "plan.json").read_text("utf-8")):
+            return named[1]
+    series = folder.name.rpartition("-")[0]
+    if named_by_kind := next((series.removeprefix(f"{kind}-") for kind in KINDS if series.startswith(f"{kind}-")), ""):
+        return named_by_kind
+    tables = warehouse(settings)
+    known = {*all_dataset_names(settings), *(path.name for path in (tables.iterdir() if tables.is_dir() else ()))}
+    found = [name for name in known if series.endswith(f"-{name}")]
+    return found[0] if len(found) == 1 else ""
 
 
 def record_result(settings: Settings, plan: str, result: StageResult, by: str) -> PlanRecord:

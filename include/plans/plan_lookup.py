@@ -88,8 +88,22 @@ def rolled_back_by(settings: Settings, dataset: str, by: str) -> PlanRecord | No
 
 def plans_of_data(settings: Settings, dataset: str) -> list[PlanRecord]:
     """Return a dataset's plans that may need or leave data. Raises PlanUnreadable: any data may be such a plan's."""
-    found = (written_plan(settings, plan) for plan in plan_ids_of_data(settings, dataset))
-    return [record for record in found if record is not None and record.plan.dataset == dataset]
+    found = (plan_of(settings, dataset, plan) for plan in plan_ids_of_data(settings, dataset))
+    return [record for record in found if record is not None]
+
+
+def plan_of(settings: Settings, dataset: str, plan: str) -> PlanRecord | None:
+    """Return a plan, None when it is another dataset's or not written.
+
+    Raises PlanUnreadable, unless what is left of it names another dataset.
+    """
+    try:
+        record = written_plan(settings, plan)
+    except PlanUnreadable as error:
+        if error.found.dataset in ("", dataset):
+            raise
+        return None
+    return record if record is not None and record.plan.dataset == dataset else None
 
 
 def plan_ids_of_data(settings: Settings, dataset: str) -> list[str]:
@@ -132,7 +146,9 @@ def _refresh(settings: Settings) -> None:
 
 
 def _entry(found: PlanRecord | UnreadablePlan | None, plan: str) -> Entry:
-    return entry_of(found) if isinstance(found, PlanRecord) else damaged_entry(plan)
+    if isinstance(found, PlanRecord):
+        return entry_of(found)
+    return damaged_entry(plan, "" if found is None else found.dataset or "")
 
 
 def _readable(settings: Settings, plans: Iterable[str]) -> Iterator[PlanRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -137,7 +138,35 @@ def test_damaged_plan_of_another_dataset_blocks_no_removal(
         ended_data(settings, dataset, LATER)
 
 
-def test_damaged_plan_that_names_no_known_kind_blocks_every_removal(settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        ("rename-weather-1", "{"),
+        ("rename-1-1", '{\n "id": "rename-1-1",\n "kind": "rename",\n "dataset": "weather",\n "base'),
+        ("rename-flights-1", '{\n "kind": "rename",\n "dataset": "weather"\n}'),
+    ],
+)
+def test_damaged_plan_of_an_unknown_kind_blocks_only_the_dataset_that_it_names(
+    settings: Settings, plan: str, text: str
+) -> None:
+    plan_at(settings, *CANCELLED)
+    (folder := plan_path(settings, plan)).mkdir()
+    (folder / "plan.json").write_text(text)
+    assert removable(settings) == ["warehouse/flights/bbb"]
+    with pytest.raises(PlanUnreadable, match=rf"{folder}.*no data of ended plans of weather(.|\n)*mv"):
+        ended_data(settings, "weather", LATER)
+    pass_over(settings, "flights", [plan], LATER, math.inf)
+
+
+def test_damaged_plan_that_names_no_dataset_blocks_every_removal_and_says_so(settings: Settings) -> None:
+    plan_at(settings, *CANCELLED)
+    (folder := plan_path(settings, "rename-everything-1")).mkdir()
+    (folder / "plan.json").write_text("{")
+    with pytest.raises(PlanUnreadable, match=r"neither its file nor its name .* of any dataset(.|\n)*mv"):
+        removable(settings)
+
+
+def test_damaged_plan_that_names_no_known_kind_blocks_its_dataset(settings: Settings) -> None:
     plan_at(settings, *CANCELLED)
     (folder := plan_path(settings, "rename-flights-1")).mkdir()
     assert removable(settings) == ["warehouse/flights/bbb"], "nothing was planned"
