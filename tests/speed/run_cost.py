@@ -115,8 +115,8 @@ def main() -> int:
     """Print the medians as a table, or as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=6_000)
-    parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--warm", type=int, default=40)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--warm", type=int, default=30)
     parser.add_argument("--dataset", default="flights")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
@@ -126,7 +126,9 @@ def main() -> int:
         meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
         made = small_release(spark, settings, chosen.dataset)
         sent = [item.record for item in deliveries(chosen.dataset, days_of(*MONTHS), DEFAULT_SHARES, 7)]
-        total = min(chosen.warm + chosen.runs, len(sent) // chosen.rows)
+        total = chosen.warm + chosen.runs
+        if total * chosen.rows > len(sent):
+            parser.error(f"{total} runs need {total * chosen.rows:,} records; four months have {len(sent):,}")
         for number in range(total):
             made.ingest(sent[number * chosen.rows : (number + 1) * chosen.rows])
         measured(made, range(chosen.warm), Meter(meter.jvm))
