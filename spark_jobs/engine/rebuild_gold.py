@@ -5,6 +5,7 @@ A grain is what a row of gold depends on: a window and keys, or (latest) the key
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,14 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
 
 
 def _stage_touched_grains(gold: _SliceGold) -> None:
-    """Write the grains of all of the slice's rows as `touched`, and those of rows removed or added as `moved`."""
+    """Write the grains of all of the slice's rows as `touched`, and those of rows removed or added as `moved`.
+
+    Most slices remove and add none: then there is no folder, and one job less.
+    """
     for kind, states in (("touched", ("before", "after")), ("moved", ("removed", "added"))):
+        shutil.rmtree(gold.staging(kind), ignore_errors=True)
+        if not any(rows_in_folder(gold.folder.rows(state, gold.silver.spec.name)) for state in states):
+            continue
         rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
         write_folder(touched_grains(gold.target.gold, rows), gold.staging(kind))
 
