@@ -11,7 +11,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -53,10 +55,20 @@ FAULTS_OF_CODE = (
 )
 
 
+class SourceLoader(SourceFileLoader):
+    """Compiles a module from its source: byte code in `__pycache__` is outside the release's content hash."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the compiled source; no byte code is read or written."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def load_transformation(dataset: Dataset) -> Transformation:
     """Return the function `silver` of a release's `silver.py`; it raises DeclarationRefused, as this does."""
     path = dataset.folder / "silver.py"
-    spec = importlib.util.spec_from_file_location(f"{dataset.name}_{dataset.release}_silver", path)
+    name = f"{dataset.name}_{dataset.release}_silver"
+    spec = importlib.util.spec_from_file_location(name, path, loader=SourceLoader(name, str(path)))
     if spec is None or spec.loader is None or not path.is_file():
         raise refused(path, 1, "is missing")
     module = importlib.util.module_from_spec(spec)
