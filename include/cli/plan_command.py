@@ -49,6 +49,7 @@ NO_PLANS = "no plans yet: headrace release|backfill|replay plan --dataset D"
 LOCK_WITHIN = 5.0
 Confirm = Callable[[str], bool]
 Planner = Callable[["Settings"], "PlanRecord"]
+Refusal = Callable[["Console", "Settings", "PlanRecord"], None]
 
 
 @app.callback()
@@ -185,13 +186,14 @@ def plan_only(planned: Planner, json_: bool) -> None:
     )
 
 
-def plan_and_run(planned: Planner, yes: bool, json_: bool) -> None:
-    """Create a plan and run all its stages."""
+def plan_and_run(planned: Planner, yes: bool, json_: bool, refuse: Refusal = lambda *_: None) -> None:
+    """Create a plan and run all its stages, unless `refuse` ends the command."""
 
     settings = load_settings()
     record = planned(settings)
     console = Console(stderr=json_)
     show_plan(console, record)
+    refuse(console, settings, record)
     with plan_lock(settings, record.plan.id):
         record = run_through(console, settings, record, approver(yes))
     if json_:

@@ -6,11 +6,27 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offsets, batch_range, utc_time, validated
-from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
+from include.cli.plan_command import (
+    THRESHOLD,
+    YES,
+    Planner,
+    Refusal,
+    approver,
+    current_user,
+    plan_and_run,
+    plan_only,
+)
+from include.planning import plan_stages
 from include.planning.backfill_plan import BackfillParameters, plan_backfill
 from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.planning.slice_plan import is_whole_history
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import plan_lock
+from include.settings import Settings
 from include.strict_values import BatchRange
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
@@ -28,6 +44,9 @@ SOURCE = typer.Option(
 )
 REFERENCE = typer.Option(
     "--reference", help="as-of: reference tables as they were at each batch; today: as they are now."
+)
+WHOLE_HISTORY = typer.Option(
+    "--whole-history", help="Recompute all of the history without a confirmation; the result still needs approval."
 )
 
 
@@ -61,11 +80,12 @@ def run_backfill(
     until: Annotated[datetime, UNTIL],
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
+    whole_history: Annotated[bool, WHOLE_HISTORY] = False,
     yes: Annotated[bool, YES] = False,
     json_: AsJson = False,
 ) -> None:
     """Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues."""
-    plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_)
+    plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_, _unconfirmed(yes or whole_history))
 
 
 @replay.command("plan")
@@ -95,12 +115,34 @@ def run_replay(
     source: Annotated[str, SOURCE] = "auto",
     reference: Annotated[str, REFERENCE] = "as-of",
     threshold: Annotated[float, THRESHOLD] = 0.0,
+    whole_history: Annotated[bool, WHOLE_HISTORY] = False,
     yes: Annotated[bool, YES] = False,
     json_: AsJson = False,
 ) -> None:
     """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
     options = {"source": source, "reference": reference, "threshold": threshold}
-    plan_and_run(_replay(dataset, offsets, (after, before), batches, **options), yes, json_)
+    planner = _replay(dataset, offsets, (after, before), batches, **options)
+    plan_and_run(planner, yes, json_, _unconfirmed(yes or whole_history))
+
+
+def _unconfirmed(confirmed: bool) -> Refusal:
+    """Return what cancels a plan over a dataset's whole history that was not confirmed; exit code 1."""
+
+    def refuse(console: Console, settings: Settings, record: PlanRecord) -> None:
+        plan, question = record.plan, f"Recompute all of the history of {record.plan.dataset}?"
+        if confirmed or not is_whole_history(settings, plan) or approver(yes=False)(question):
+            return
+        with plan_lock(settings, plan.id):
+            plan_stages.cancel(settings, record, current_user())
+        console.print(
+            f"not confirmed: {plan.id} would recompute all of the history of {plan.dataset}; it is cancelled, "
+            "nothing was built. Next: a shorter range, or the same command with --whole-history",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(FAILED)
+
+    return refuse
 
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 from include.app_ids import plan_app_id
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.history_slice import BRONZE, Slice, Span
+from include.catalog.history_slice import BRONZE, Slice, Span, joined_spans
 from include.catalog.span_index import SpanIndex
 from include.clients.delta_log import transaction_version
 from include.errors import Terminal
@@ -235,6 +237,32 @@ def parts_within(parts: Sequence[BatchOffsets], spans: Iterable[Span]) -> list[B
     """Return the batches' offsets of which some lie in the spans."""
     index = SpanIndex(spans)
     return [part for part in parts if index.overlaps(part.partition, part.start, part.end)]
+
+
+def is_whole_history(settings: Settings, plan: Plan) -> bool:
+    """Return whether a plan recomputes every published record of its dataset that has not expired."""
+    view, spans = published_view(settings, plan.dataset), defaultdict[int, list[Span]](list)
+    for span in joined_spans(replace(span, source=BRONZE) for span in plan.records.spans):
+        spans[span.partition].append(span)
+    parts = [part for part in view.history.batch_offsets if part.batch >= view.complete]
+    is_every_record = bool(parts) and all(_lies_in(part, spans[part.partition]) for part in parts)
+    return is_every_record and _has_all_events(view, plan.records)
+
+
+def _has_all_events(view: PublishedView, slice_: Slice) -> bool:
+    """Whether no event lies outside a slice's range of event time, by the bounds of silver's files."""
+    if slice_.since is None or slice_.until is None:
+        return True
+    column = view.declared.pipeline.event_time
+    bounds = [(file.low.get(column), file.high.get(column)) for file in view.history.silver_files]
+    lows, highs = ([bound for bound in side if bound is not None] for side in zip(*bounds, strict=True))
+    return all(low >= slice_.since for low in lows) and all(high < slice_.until for high in highs)
+
+
+def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:
+    """Whether one of the spans, which are in order and not adjacent, has all offsets of a batch."""
+    following = bisect_right(spans, part.start, key=lambda span: span.start)
+    return part.start == part.end or (following > 0 and part.end <= spans[following - 1].end)
 
 
 def format_range(since: datetime, until: datetime) -> str:

@@ -129,7 +129,8 @@ def test_avro_survives_its_registry_and_is_rebuilt_without_it(avro: AvroSite) ->
     assert f"schema {second} (compatibility BACKWARD): the contract reads it" in checked.stdout
 
     avro.stop()
-    replayed = site.command("replay", "run", "--dataset", site.dataset, "--batches", "0..1", "--source", "bronze")
+    everything = ("--dataset", site.dataset, "--batches", "0..1", "--source", "bronze", "--whole-history")
+    replayed = site.command("replay", "run", *everything)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert "equal" in replayed.stdout
     audited = site.command("audit", "--deep", "--dataset", site.dataset)

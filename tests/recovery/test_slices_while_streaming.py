@@ -161,9 +161,12 @@ def test_patch_without_a_stream_is_rolled_back(site: Site) -> None:
     wrong = site.publication()
     assert site.command("audit", *name).returncode == 1
     everything = ("backfill", "run", *name, "--from", "2024-02-27", "--to", "2024-03-01")
-    unapproved = site.command(*everything)
+    unconfirmed = site.command(*everything)
+    assert (unconfirmed.returncode, "--whole-history" in unconfirmed.stdout) == (1, True), unconfirmed.stdout
+    unapproved = site.command(*everything, "--whole-history")
     assert (unapproved.returncode, "needs approval" in unapproved.stdout) == (1, True), unapproved.stdout
-    (plan,) = [p for p in json.loads(site.command("plan", "list", "--json").stdout) if p["dataset"] == site.dataset]
+    plans = json.loads(site.command("plan", "list", "--json").stdout)
+    (plan,) = [p for p in plans if p["dataset"] == site.dataset and p["stage"] != "cancelled"]
     applied = site.command("plan", "apply", plan["id"], "--yes")
     assert applied.returncode == 0, applied.stderr
     site.assert_nothing_lost()
