@@ -29,7 +29,7 @@ from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_tables import PLACES, REJECTED, SilverTables
-from spark_jobs.layers.validate_records import PLACED, ValidatedFiles, validate_files
+from spark_jobs.layers.validate_records import KAFKA_PLACE, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, rows_in_folder
@@ -176,7 +176,7 @@ def _validate_closure(
         duck.view_folder("closure", places, PLACES)
         duck.view_table("bronze", writer.bronze, files)
         at = 'select _partition as "partition", _offset as "offset" from closure'
-        duck.save_records(f"select * from bronze semi join ({at}) using ({PLACED})", records)
+        duck.save_records(f"select * from bronze semi join ({at}) using ({KAFKA_PLACE})", records)
     validated = validate_files(writer, parquet_files(records), (first, last), folder.staging("closure"), until)
     found = rows_in_files(validated.accepted) + rows_in_files(validated.invalid)
     if found != count:

@@ -1,8 +1,7 @@
-"""Accepted records as rows of silver, with or without the inputs of gold: a query that can be executed again."""
+"""Accepted records as rows of silver, with or without the inputs of gold: a prepared query, or one built for a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -12,22 +11,7 @@ from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.reference_versions import Frames
 from spark_jobs.layers.silver_tables import SilverTables, dated
 from spark_jobs.storage.delta_table import validate_types
-from spark_jobs.storage.prepared_query import PreparedQuery
-
-# Read once and rewritten: a dictionary would cost more than it saves. With version 2 a job that fails would leave the
-# files of its complete tasks, whose records are written again.
-WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
-
-
-@dataclass(frozen=True)
-class QueryOfOneRun:
-    """A query that is executed once, for any number of rows: Spark writes their files."""
-
-    frame: DataFrame
-
-    def save(self, folder: Path) -> None:
-        """Execute the query; add its rows to a folder."""
-        self.frame.write.options(**WRITING).mode("append").parquet(str(folder))
+from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
 
 
 class AcceptedQuery:
@@ -38,25 +22,25 @@ class AcceptedQuery:
 
     def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
         self._writer = writer
-        self._executed = PreparedQuery if prepared else QueryOfOneRun
+        self._query_type = PreparedQuery if prepared else QueryOfOneRun
         self._watched = writer.counting.watched(accepted.drop("_reasons"))
         rows = dated(writer.transform(self._watched.rows, **reference), writer.dataset)
         self._rows = rows.select(*writer.silver.spec.schema.fieldNames())
         validate_types(writer.silver.spec, self._rows.schema)
 
     @cached_property
-    def _alone(self) -> PreparedQuery | QueryOfOneRun:
-        return self._executed(self._rows)
+    def _without_inputs(self) -> PreparedQuery | QueryOfOneRun:
+        return self._query_type(self._rows)
 
     @cached_property
     def _with_inputs(self) -> PreparedQuery | QueryOfOneRun:
-        return self._executed(self._writer.inputs.added(self._rows))
+        return self._query_type(self._writer.inputs.added(self._rows))
 
     def write(self, folder: Path, *, with_inputs: bool) -> Counts:
         """Add the rows to a folder; return the counts of the warning rules."""
         self._watched.begin()
         try:
-            (self._with_inputs if with_inputs else self._alone).save(folder)
+            (self._with_inputs if with_inputs else self._without_inputs).save(folder)
         except BaseException:
             self._watched.abandon()
             raise

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Query = TypeVar("Query")
 MOST_QUERIES = 8
-"""Those over reference tables that were loaded since are not executed again."""
+"""Queries over superseded versions of reference tables are never used again."""
 # A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
 ROWS_OF_ONE_TASK = 500
 
@@ -36,7 +36,7 @@ class PreparedSilver:
 
 
 class PreparedQueries(Generic[Query]):
-    """Queries by name and by their parts (joined frames, schemas), each over the slot of its name."""
+    """Queries by name and by what they are built from (joined frames, schemas), each over the slot of its name."""
 
     def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
         self._spark, self._scratch = spark, scratch
@@ -48,7 +48,7 @@ class PreparedQueries(Generic[Query]):
         files: Sequence[Path],
         name: str,
         schema: StructType,
-        made_of: tuple[Hashable, ...],
+        cache_key: tuple[Hashable, ...],
         build: Callable[[DataFrame], Query],
     ) -> Query | None:
         """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.
@@ -59,7 +59,7 @@ class PreparedQueries(Generic[Query]):
         if (name, tasks) not in self._slots:
             folder = self._scratch.path / "silver" / f"{name}-{tasks}"
             self._slots[name, tasks] = Slot(self._spark, folder, schema, tasks)
-        slot, key = self._slots[name, tasks], (name, tasks, made_of)
+        slot, key = self._slots[name, tasks], (name, tasks, cache_key)
         try:
             slot.fill_from(files)
         except SlotFull:

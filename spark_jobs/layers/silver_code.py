@@ -15,9 +15,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from uuid import uuid4
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, TimestampType
 
@@ -46,8 +47,10 @@ Transformation = Callable[..., DataFrame]
 It makes one row of each record, independently of the others: duplicates of an identity are found afterwards.
 """
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+JOB_GROUP = "spark.jobGroup.id"
 LINE_IN_SQL = re.compile(r"\(?line (\d+), pos")
 DIFFERS = "uses random numbers or the current time, so a replay would give other rows; use _timestamp"
+FROZEN = "count(), first(), collect(), cache() and checkpoint() would keep the rows of the first run"
 # Errors of the dataset's code. Not here: those of Spark or the machine (a dead JVM, a full disk).
 FAULTS_OF_CODE = (
     *(SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError, LookupError),
@@ -79,10 +82,12 @@ def load_transformation(dataset: Dataset) -> Transformation:
         raise refused(path, 1, "must define a function silver(accepted: DataFrame, …) -> DataFrame")
 
     def silver(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
-        with faults_of(path):
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+        with faults_of(path), executed_jobs(accepted.sparkSession) as jobs:
             rows = function(accepted, **reference)
+        if jobs:
+            raise refused(path, line, f"silver() executes a query; {FROZEN}")
         if not isinstance(rows, DataFrame):
-            line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
             raise refused(path, line, f"silver() must return a DataFrame, returned {type(rows).__name__}")
         return rows
 
@@ -105,6 +110,21 @@ def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> No
             Problem(folder / found.file.relative_to(dataset.folder), found.line, found.key, found.why)
             for found in problems
         )
+
+
+@contextmanager
+def executed_jobs(spark: SparkSession) -> Iterator[list[int]]:
+    """Yield a list that has, afterwards, the numbers of the jobs that this thread has started meanwhile."""
+    context, jobs, group = spark.sparkContext, list[int](), uuid4().hex
+    outer = context.getLocalProperty(JOB_GROUP)
+    context.setLocalProperty(JOB_GROUP, group)
+    try:
+        yield jobs
+    finally:
+        context._jsc.setLocalProperty(JOB_GROUP, outer)
+        # Spark's listeners learn of a job at some later time.
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        jobs += context.statusTracker().getJobIdsForGroup(group)
 
 
 @contextmanager
@@ -150,8 +170,7 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
         yield Problem(path, line, "", f"silver() {DIFFERS}")
     if not reads_its_records(silver):
         silver.sparkSession.catalog.clearCache()
-        why = "must return a query over its records; cache(), checkpoint() and collect() would keep those of one run"
-        yield Problem(path, line, "", f"silver() {why}")
+        yield Problem(path, line, "", f"silver() must return a query over its records; {FROZEN}")
 
 
 def differs_each_time(rows: DataFrame) -> bool:

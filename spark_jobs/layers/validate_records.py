@@ -35,10 +35,10 @@ from spark_jobs.storage.duckdb_session import (
     rows_in_files,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import PreparedQuery
+from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
 
-ACCEPTED, INVALID, OTHERS = "accepted", "invalid", "others"
-PLACED = '"partition", "offset"'
+ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
+KAFKA_PLACE = '"partition", "offset"'
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
 
@@ -67,15 +67,14 @@ class AcceptedFiles:
 
     def write(self, query: AcceptedQuery) -> None:
         """Add the rows of a query."""
-        if self.has_inputs:
-            if failure_of(self._write, query) is None:
-                return
-            # If it was an expression of gold, the records are right: its table names the error later.
-            self.has_inputs = False
-        self._write(query)
+        if self.has_inputs and failure_of(partial(self._write, with_inputs=True), query) is None:
+            return
+        self._write(query, with_inputs=False)
+        # An expression of gold failed, and the records are right: its table names the error later.
+        self.has_inputs = False
 
-    def _write(self, query: AcceptedQuery) -> None:
-        self.counts.append(query.write(self.folder, with_inputs=self.has_inputs))
+    def _write(self, query: AcceptedQuery, *, with_inputs: bool) -> None:
+        self.counts.append(query.write(self.folder, with_inputs=with_inputs))
 
 
 def validate_files(
@@ -100,23 +99,21 @@ def validate_files(
         return ValidatedFiles((), ())
     decisions = writer.decisions.for_batches(batches, until)
     texts = writer.payloads.texts(records, writer.payloads.learn(records) if schemas is None else schemas)
-    came, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
-    good = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
+    rows_in, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
+    accepted = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
     for query in _plain_queries(writer, texts, records, ranges, decisions):
         # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
-        failure_of(good.write, query)
-    left = _write_others(records, folder)
-    _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + left)
+        failure_of(accepted.write, query)
+    left = _write_remainder(records, folder)
+    _refuse_unaccounted(writer, batches, rows_in, rows_in_folder(folder / ACCEPTED) + left)
+    invalid = list[Path]()
     if left:
-        _validate_others(writer, texts, decisions, folder)
-    valid, rejected = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
-    for versions in ranges if valid.is_dir() else ():
-        if failure_of(good.write, _valid_query(writer, valid, versions, ranges)):
-            write_isolated(writer, valid, versions, rejected, partial(_write_part, good, versions))
-    invalid = parquet_files(rejected)
-    _refuse_unaccounted(writer, batches, came, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
+        _validate_remainder(writer, texts, decisions, folder)
+        invalid = _write_validated(accepted, ranges, folder)
+        _refuse_lost(writer, batches, invalid, folder)
+        _refuse_unaccounted(writer, batches, rows_in, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
     found = tuple(parquet_files(folder / ACCEPTED))
-    return ValidatedFiles(found, tuple(invalid), summed_counts(good.counts), good.has_inputs and bool(found))
+    return ValidatedFiles(found, tuple(invalid), summed_counts(accepted.counts), accepted.has_inputs and bool(found))
 
 
 def _plain_queries(
@@ -143,8 +140,8 @@ def _prepared_plain(
     def build(rows: DataFrame) -> AcceptedQuery:
         return AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows)), prepared=True)
 
-    made_of = (*frames.values(), texts.schemas)
-    return writer.prepared.accepted.over(records, "records", RECORD, made_of, build)
+    cache_key = (*frames.values(), texts.schemas)
+    return writer.prepared.accepted.over(records, "records", RECORD, cache_key, build)
 
 
 def _valid_query(
@@ -160,8 +157,8 @@ def _valid_query(
     return AcceptedQuery(writer, frames, _within(read_folder(writer.spark, valid, schema), versions, ranges))
 
 
-def _write_part(good: AcceptedFiles, versions: VersionRange, part: DataFrame) -> None:
-    good.write(AcceptedQuery(good.writer, versions.frames, part))
+def _write_part(accepted: AcceptedFiles, versions: VersionRange, part: DataFrame) -> None:
+    accepted.write(AcceptedQuery(accepted.writer, versions.frames, part))
 
 
 def _version_ranges(writer: SilverTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
@@ -181,7 +178,7 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
     return rows.where(F.col("_batch_id").between(versions.first, versions.last))
 
 
-def _write_others(records: Sequence[Path], folder: Path) -> int:
+def _write_remainder(records: Sequence[Path], folder: Path) -> int:
     """Write the records that were not accepted, if there are any; return how many."""
     with duckdb_session() as duck:
         duck.view_files("records", records, RECORD)
@@ -189,32 +186,38 @@ def _write_others(records: Sequence[Path], folder: Path) -> int:
         # Places first: in a healthy run no payload is read a second time.
         there = 'select _partition as "partition", _offset as "offset" from accepted'
         duck.create_table(
-            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({PLACED})'
+            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({KAFKA_PLACE})'
         )
         left = duck.count("select * from left_over")
         if left:
-            duck.save_records(f"select * from records semi join left_over using ({PLACED})", folder / OTHERS)
+            duck.save_records(f"select * from records semi join left_over using ({KAFKA_PLACE})", folder / REMAINDER)
     return left
 
 
-def _validate_others(
+def _validate_remainder(
     writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Coordinates, DecidedRecord], folder: Path
 ) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
-    files, target = parquet_files(folder / OTHERS), folder / "validated"
+    files, target = parquet_files(folder / REMAINDER), folder / "validated"
 
     def build(rows: DataFrame) -> DataFrame:
         return _with_verdict(validate_with_decisions(writer.validator, texts.of(rows), decisions))
 
-    prepared = None
+    query: PreparedQuery | QueryOfOneRun | None = None
     if not decisions:
-        prepared = writer.prepared.validated.over(
-            files, OTHERS, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
+        query = writer.prepared.validated.over(
+            files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
-    if prepared is not None:
-        prepared.save(target, "_verdict")
-    else:
-        build(read_files(writer.spark, RECORD, files)).write.partitionBy("_verdict").parquet(str(target))
+    (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save(target, "_verdict")
+
+
+def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:
+    """Add the valid records of the remainder to the accepted; return the files of the others and their reasons."""
+    valid, invalid = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
+    for versions in ranges if valid.is_dir() else ():
+        if failure_of(accepted.write, _valid_query(accepted.writer, valid, versions, ranges)):
+            write_isolated(accepted.writer, valid, versions, invalid, partial(_write_part, accepted, versions))
+    return parquet_files(invalid)
 
 
 def _with_verdict(validated: DataFrame) -> DataFrame:
@@ -222,7 +225,22 @@ def _with_verdict(validated: DataFrame) -> DataFrame:
 
 
 def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], came: int, classified: int) -> None:
-    """The dataset's code makes one row of each accepted record, or nothing is written: RowsUnaccounted."""
+    """Raise RowsUnaccounted unless there are as many rows as records: silver.py makes one row of each."""
     if came != classified:
         why = f"{came} records, {classified} rows: silver.py must return exactly one row per record"
+        raise RowsUnaccounted(writer.silver.spec.name, batches, why)
+
+
+def _refuse_lost(writer: SilverTables, batches: tuple[int, int], invalid: Sequence[Path], folder: Path) -> None:
+    """Raise RowsUnaccounted unless each record of the remainder is accepted or invalid: another may be there twice."""
+    with duckdb_session() as duck:
+        duck.view_folder("remainder", folder / REMAINDER, RECORD)
+        duck.view_folder("accepted", folder / ACCEPTED, PLACES)
+        duck.view_files("invalid", invalid, PLACES)
+        both = "select _partition, _offset from accepted union all select _partition, _offset from invalid"
+        there = f'select _partition as "partition", _offset as "offset" from ({both})'
+        lost = duck.rows(f"select {KAFKA_PLACE} from remainder anti join ({there}) using ({KAFKA_PLACE}) limit 1")
+    if lost:
+        partition, offset = lost[0]
+        why = f"silver.py must return exactly one row per record, and returns none of {partition}/{offset}"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)

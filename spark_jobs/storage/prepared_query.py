@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -25,11 +26,14 @@ from include.process_folder import new_process_folder
 from spark_jobs.storage.repeatable_plan import is_repeatable
 
 MOST_BYTES = 32 << 20
-"""Of a slot's rows, not compressed."""
+"""The greatest size of a slot's rows as Arrow, all of its files together."""
+# Below spark.sql.files.maxPartitionBytes, so that one task reads a file.
 FILE_BYTES = 2 * MOST_BYTES
-ROWS_AT_ONCE = 4_096
+READ_BATCH_ROWS = 4_096
 # A file that is read once: a dictionary or compression would cost more than it saves.
-PLAIN = {"compression": "none", "use_dictionary": False}
+UNCOMPRESSED = {"compression": "none", "use_dictionary": False}
+# With version 2 a job that fails would leave the files of its complete tasks, whose records are written again.
+SPARK_WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
 FOOTER_LENGTH_AND_MAGIC = 8
 
 
@@ -41,12 +45,12 @@ class ScratchFolder:
 
     @cached_property
     def path(self) -> Path:
-        """The folder; those that processes left which are dead now are removed."""
+        """The folder, created at first access; folders of dead processes are deleted then."""
         return new_process_folder(self._parent)
 
 
 class SlotFull(Exception):
-    """The rows have more than MOST_BYTES: their query is built for them alone."""
+    """The rows have more than MOST_BYTES: the caller builds a query for this run."""
 
 
 class Slot:
@@ -87,12 +91,12 @@ class Slot:
         names = self._schema.names
         for file in files:
             with pq.ParquetFile(file) as source:
-                for batch in source.iter_batches(ROWS_AT_ONCE, columns=names):
+                for batch in source.iter_batches(READ_BATCH_ROWS, columns=names):
                     yield pa.Table.from_batches([batch]).select(names).cast(self._schema)
 
 
 class PreparedQuery:
-    """A query over slots: planned once, unless its plan would give the rows of its first execution again."""
+    """A query over slots. Its physical plan is executed again if that is safe; else each execution plans anew."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
@@ -113,12 +117,24 @@ class PreparedQuery:
             self.result(),
             folder,
             format=form,
-            file_options=form.make_write_options(**PLAIN),
+            file_options=form.make_write_options(**UNCOMPRESSED),
             partitioning=[partition] if partition else None,
             partitioning_flavor="hive" if partition else None,
             basename_template=f"{uuid4().hex}-{{i}}.parquet",
             existing_data_behavior="overwrite_or_ignore",
         )
+
+
+@dataclass(frozen=True)
+class QueryOfOneRun:
+    """A query that is built for one run, over any number of rows: Spark writes their files."""
+
+    frame: DataFrame
+
+    def save(self, folder: Path, partition: str | None = None) -> None:
+        """Execute the query; add its rows to a folder, in a folder for each value of column `partition` if given."""
+        writer = self.frame.write.options(**SPARK_WRITING).mode("append")
+        (writer.partitionBy(partition) if partition else writer).parquet(str(folder))
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:
@@ -127,7 +143,7 @@ def _write_padded(rows: pa.Table, file: Path) -> None:
     A reader finds the footer from the end and the row groups from the beginning, so there may be a gap between them.
     """
     buffer = BytesIO()
-    pq.write_table(rows, buffer, write_statistics=False, **PLAIN)
+    pq.write_table(rows, buffer, write_statistics=False, **UNCOMPRESSED)
     content = buffer.getbuffer()
     if len(content) > FILE_BYTES:
         raise SlotFull

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 SCAN = "FileSourceScanExec"
 CONSTANTS = frozenset({"LocalTableScanExec", "RDDScanExec", "RangeExec", "OneRowRelationExec"})
 """Leaves with the same rows in each execution, such as a reference table's."""
-REPEATED = frozenset(
+STATELESS = frozenset(
     {
         *(SCAN, "ColumnarToRowExec", "InputAdapter", "WholeStageCodegenExec", "CoalesceExec"),
         *("ProjectExec", "FilterExec", "GenerateExec", "ExpandExec", "UnionExec", "CollectMetricsExec"),
@@ -28,7 +28,7 @@ REPEATED = frozenset(
 
 
 def is_repeatable(query: DataFrame) -> bool:
-    """Whether another execution of a frame's physical plan reads its files again and nothing else has changed."""
+    """Whether another execution of a frame's physical plan reads its files again, and no operator returns kept rows."""
     plan = query._jdf.queryExecution().executedPlan()
     return plan.subqueriesAll().isEmpty() and _is_repeatable(plan)
 
@@ -36,7 +36,7 @@ def is_repeatable(query: DataFrame) -> bool:
 def _is_repeatable(node: Any) -> bool:
     if _is_constant(node):
         return True
-    return _name(node) in REPEATED and all(_is_repeatable(child) for child in _children(node))
+    return _name(node) in STATELESS and all(_is_repeatable(child) for child in _children(node))
 
 
 def _is_constant(node: Any) -> bool:

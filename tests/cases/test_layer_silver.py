@@ -139,17 +139,19 @@ def test_thousands_of_copies_are_accepted_once(spark: SparkSession, settings: Se
     assert Counter(details) == {"0/0/100": 20_199}
 
 
-@pytest.mark.parametrize("rows", ["lost", "doubled", "lost when not in plain form"])
+@pytest.mark.parametrize("rows", ["lost", "doubled", "lost when not in plain form", "lost and doubled"])
 def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: SparkSession, settings: Settings) -> None:
     """Nothing is committed, whether or not the record is in plain form."""
     release = small_release(spark, settings, "flights")
-    release.ingest([A, B, escaped(C)])
+    release.ingest([A, B, escaped(C)] if rows != "lost and doubled" else [A, escaped(B), escaped(C)])
     writer = release.release.writer
 
     def careless(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
         transformed = writer.transform(accepted, **reference)
         if rows == "doubled":
             return transformed.unionByName(transformed.where("flight = 1"))
+        if rows == "lost and doubled":
+            return transformed.where("flight != 3").unionByName(transformed.where("flight = 2"))
         return transformed.where(f"flight != {1 if rows == 'lost' else 3}")
 
     release.release = replace(release.release, writer=replace(writer, transform=careless))

@@ -88,11 +88,23 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "    return accepted.localCheckpoint()\n",
         "silver.py:8: silver() must return a query over its records",
     ),
+    "counted rows": (
+        "silver.py",
+        BODY,
+        "    from pyspark.sql import functions as F\n\n    return accepted.withColumn('n', F.lit(accepted.count()))\n",
+        "silver.py:8: silver() executes a query; count(), first()",
+    ),
+    "first row": (
+        "silver.py",
+        BODY,
+        "    return accepted.where(f'temp > {len(accepted.take(1))}')\n",
+        "silver.py:8: silver() executes a query",
+    ),
     "rows in Python": (
         "silver.py",
         BODY,
         "    return accepted.sparkSession.createDataFrame(accepted.collect(), accepted.schema)\n",
-        "silver.py:8: silver() must return a query over its records",
+        "silver.py:8: silver() executes a query",
     ),
     "measure of the current time": (
         "pipeline.yaml",
