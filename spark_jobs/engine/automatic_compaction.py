@@ -44,13 +44,16 @@ class AutomaticCompaction(AutomaticStep):
     """Compaction by `policy`, whose `min_files` is 0 to do nothing.
 
     `_settled` has by table the number of files at which there was no group to compact. `_contended` has the tables
-    whose files were replaced while a group was written: their next group is not left to the thread.
+    whose files were replaced while a group was written: their next group is not left to the thread. `_left_out` has
+    those that could not be compacted since the last pause; `_tried` is the table that is being compacted.
     """
 
     policy: CompactionPolicy = AUTOMATIC
     next_look: float = field(default=0.0, kw_only=True)
     _settled: dict[Path, int] = field(default_factory=dict)
     _contended: set[Path] = field(default_factory=set)
+    _left_out: set[Path] = field(default_factory=set)
+    _tried: Path | None = None
     _in_progress: GroupInProgress | None = None
     _is_pending: bool = True
 
@@ -72,11 +75,24 @@ class AutomaticCompaction(AutomaticStep):
             return False
         return self.guarded(lambda: self._step(tables), f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s")
 
+    def after_failure(self) -> bool:
+        """Leave the table out until the next look; pause if the failure is of no table."""
+        if self._tried is None:
+            return super().after_failure()
+        self._left_out.add(self._tried)
+        return True
+
     def _step(self, tables: Iterable[CompactedTable]) -> bool:
+        self._tried = None
         if self._in_progress is not None:
             return self._commit_written(tables)
-        self._is_pending = self._compact_one(tables)
-        return self._is_pending and self._in_progress is None
+        if self._compact_one(tables):
+            return self._in_progress is None
+        self._is_pending = bool(self._left_out)
+        if self._left_out:
+            self._left_out.clear()
+            self.pause(PAUSE_AFTER_FAILURE)
+        return False
 
     def _commit_written(self, tables: Iterable[CompactedTable]) -> bool:
         """Commit the group, or discard it if its files were replaced; return False while it is being written."""
@@ -84,7 +100,7 @@ class AutomaticCompaction(AutomaticStep):
         table, group, written = self._in_progress.table, self._in_progress.group, self._in_progress.written
         if not written.done():
             return False
-        self._in_progress = None
+        self._in_progress, self._tried = None, table.spec.path
         added = written.result()
         if _is_current(table, group, tables):
             commit_group(table, added, group)
@@ -96,14 +112,17 @@ class AutomaticCompaction(AutomaticStep):
     def _compact_one(self, tables: Iterable[CompactedTable]) -> bool:
         for each in tables:
             table, path = each.table, each.table.spec.path
+            if path in self._left_out:
+                continue
             if path in self._settled and table.file_count < self._settled[path] + self.policy.min_files:
                 continue
+            self._tried = path
             groups = each.groups(self.policy)
             if groups:
                 self._settled.pop(path, None)
                 self._compact_group(each, groups[0])
                 return True
-            self._settled[path] = table.file_count
+            self._settled[path], self._tried = table.file_count, None
         return False
 
     def _compact_group(self, compacted: CompactedTable, group: Sequence[DataFile]) -> None:

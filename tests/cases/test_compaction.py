@@ -35,8 +35,15 @@ from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine import compact_tables as compact_tables_module
 from spark_jobs.engine.active_releases import refuse_incomplete
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import compact_tables, compactable_tables
-from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy, compaction_groups, partition_of, tier
+from spark_jobs.engine.compact_tables import CompactedTable, compact_tables, compactable_tables
+from spark_jobs.engine.compaction_groups import (
+    AUTOMATIC,
+    MEGABYTE,
+    CompactionPolicy,
+    compaction_groups,
+    partition_of,
+    tier,
+)
 from spark_jobs.engine.next_run import next_run
 from spark_jobs.engine.refine import refine
 from spark_jobs.layers import silver_layer
@@ -204,19 +211,55 @@ def test_owner_compacts_by_itself_and_keeps_few_files(patcher: SlicePatcher) -> 
 
 
 def test_failed_compaction_pauses_and_runs_continue(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+    now, failed = [0.0], list[str]()
     compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2), clock=lambda: now[0])
 
-    def fail(*_: object) -> None:
+    def fail(compacted: CompactedTable, _: object) -> None:
+        failed.append(compacted.table.spec.name)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(automatic_compaction, "compact_group", fail)
-        assert not compaction.step(compactable_tables([patcher.production.release]))
+        compact_all(compaction, patcher.production)
+    assert len(failed) == len(set(failed)) > 1, "each table is tried once"
     assert not compaction.step(compactable_tables([patcher.production.release])), "it pauses"
     now[0] += 61
     assert compaction.step(compactable_tables([patcher.production.release]))
     patcher.production.take([reading(52, 1)])
+
+
+@pytest.mark.parametrize("large", [MEGABYTE, 1], ids=["between runs", "by the thread"])
+def test_table_with_a_damaged_file_does_not_keep_the_others_from_compaction(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", large)
+    now, release = [0.0], patcher.production
+    first, *others = (each.table for each in compactable_tables([release.release]))
+    file = first.files()[0].path
+    damaged, before = first.spec.path / file, {table.spec.name: table.file_count for table in others}
+    content = damaged.read_bytes()
+    damaged.write_bytes(b"damaged")
+    compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2), clock=lambda: now[0])
+    compact_all(compaction, release)
+    assert file in {each.path for each in first.files()}
+    fewer = {table.spec.name for table in others if table.file_count < before[table.spec.name]}
+    assert fewer == {name for name, count in before.items() if count > 1}
+    assert {"bronze.meter", "silver.meter"} <= fewer
+    damaged.write_bytes(content)
+    now[0] += 61
+    compact_all(compaction, release)
+    assert file not in {each.path for each in first.files()}, "a later look takes the table in again"
+
+
+def compact_all(compaction: AutomaticCompaction, release: SmallRelease) -> None:
+    """Do what the driver does between runs, until nothing is left to do now."""
+    for _ in range(50):
+        more = compaction.step(compactable_tables([release.release]))
+        if compaction._in_progress is not None:
+            compaction._in_progress.written.exception(60)
+        elif not more:
+            return
+    raise AssertionError("compaction does not end")
 
 
 def test_silver_is_split_by_event_day_when_large(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
