@@ -33,9 +33,9 @@ from spark_jobs.engine.compaction_groups import (
     partition_of,
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.engine.obsolete_files import delete_obsolete_files, files_to_delete
+from spark_jobs.engine.obsolete_files import delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.layers.gold_files import old_neighbours
-from spark_jobs.layers.release_tables import Release, tables_of
+from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -88,11 +88,12 @@ def compact_tables(
     """
     end, root = time.monotonic() + seconds, warehouse(settings)
     compactable = {each.table.spec.path: each for each in compactable_tables(releases)}
+    retained = retained_tables(settings, releases)
     done: dict[str, dict[str, int]] = {}
-    for table in tables_of(releases):
+    for table in retained.tables:
         path, before = table.spec.path, len(table.files())
         left = compact_until(end, compactable[path], policy, is_owner) if path in compactable else 0
-        obsolete = files_to_delete(settings, releases, table, sweep=True) if is_owner() else []
+        obsolete = files_to_delete(retained, table, sweep=True) if is_owner() else []
         done[str(path.relative_to(root))] = compaction_facts(table, before, left, obsolete, end)
     return done
 

@@ -58,8 +58,8 @@ class DerivedLoop:
             if not self.lease.is_held():
                 raise LeaseLost(self.release.derived.name, self.lease.path)
             self._execute_request()
-            if not self._advance():
-                self.upkeep.step(self.release, self.reporter.status.refined_batch)
+            worked = self._advance()
+            if not self.upkeep.step(self.release, self.reporter.status.refined_batch) and not worked:
                 self.stop.wait(POLL_SECONDS)
 
     def _execute_request(self) -> None:

@@ -30,7 +30,7 @@ from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
-from spark_jobs.engine.obsolete_files import AutomaticDeletion
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
@@ -141,7 +141,7 @@ class DriverLoop:
         releases = [each.release for each in self.active.all_releases]
         return (
             self.expiry.step(self.settings, releases)
-            or self.deletion.step(self.settings, releases)
+            or self.deletion.step(retained_tables(self.settings, releases))
             or self.removal.step(self.settings, self.dataset)
             or self.history.step(self.settings, releases)
         )

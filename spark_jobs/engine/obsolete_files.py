@@ -1,16 +1,18 @@
 """Deletes files that no table version needs any more, as `retention.versions` of the pipeline declares.
 
-Reads / Writes: the tables of the active releases. Guarantee: the newest versions, the published ones, those that a
-rollback would publish, and versions replaced within the retention stay readable; so do all while a job reads tables.
+Reads / Writes: the tables that the owner of a stream or of a derived dataset gives it.
+Guarantee: the newest versions, the published ones, those that a rollback would publish, and versions replaced within
+the retention stay readable; so do all while a job reads tables.
 After a crash: the next check finds what is left. No commit is made: readers and the ledger see nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from include.catalog.dataset import load_release_start
@@ -54,20 +56,37 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
             yield rejected_path(settings, dataset, start.base), start.rejected
 
 
-def files_to_delete(
-    settings: Settings, releases: Sequence[Release], table: Table, *, sweep: bool = False
-) -> list[Path]:
-    """Return the files of a table to delete; none while a job reads tables. `releases`: the published one first.
+@dataclass(frozen=True)
+class RetainedTables:
+    """A dataset's tables, and which versions of them stay readable.
+
+    `retention`: so long a replaced version stays. `protected`: returns by table the versions that stay however old
+    they are. `reading_lock`: while it is held, a job reads tables.
+    """
+
+    tables: Sequence[Table]
+    retention: timedelta
+    protected: Callable[[], Mapping[Path, set[int]]]
+    reading_lock: Path
+
+
+def retained_tables(settings: Settings, releases: Sequence[Release]) -> RetainedTables:
+    """Return the tables of a stream. `releases`: the published one first."""
+    dataset = releases[0].dataset
+    protected, lock = partial(protected_versions, settings, releases), reading_lock_path(settings, dataset.name)
+    return RetainedTables(tuple(tables_of(releases)), dataset.pipeline.retention.versions, protected, lock)
+
+
+def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = False) -> list[Path]:
+    """Return the files of a table to delete; none while a job reads tables.
 
     `sweep` lists the table's folder too, to find what crashed writers left.
     """
-    if not is_free(reading_lock_path(settings, releases[0].dataset.name)):
+    if not is_free(retained.reading_lock):
         return []
-    kept = protected_versions(settings, releases).get(table.spec.path, ())
-    retention = releases[0].dataset.pipeline.retention.versions
-    return [
-        table.spec.path / path for path in table_files.obsolete_files(table.spec.path, kept, retention, sweep=sweep)
-    ]
+    path = table.spec.path
+    kept = retained.protected().get(path, ())
+    return [path / each for each in table_files.obsolete_files(path, kept, retained.retention, sweep=sweep)]
 
 
 def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
@@ -90,26 +109,30 @@ class AutomaticDeletion(AutomaticStep):
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
 
-    def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
+    def step(self, retained: RetainedTables) -> bool:
         """Check one table, or delete some of its files; return whether more is to do."""
         failure = "obsolete files were not deleted, the next check tries again"
-        return self.guarded(lambda: self._step(settings, releases), failure)
+        return self.guarded(lambda: self._step(retained), failure)
 
     def after_failure(self) -> bool:
-        """Begin anew at the next look."""
-        self._tables, self._files = [], []
-        return False
+        """Leave the table out until the next look; return whether another is to be done."""
+        return self._next_table()
 
-    def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
+    def _step(self, retained: RetainedTables) -> bool:
         if not self._tables:
-            if self.is_pausing():
+            if self.is_pausing() or not retained.tables:
                 return False
-            retention = releases[0].dataset.pipeline.retention.versions
-            self.pause(retention.total_seconds() / LOOKS_PER_RETENTION)
-            self._tables = list(tables_of(releases))
-        if not self._files:
-            self._files = files_to_delete(settings, releases, self._tables[0])
-        delete_obsolete_files(self._tables[0], self._files, time.monotonic() + SECONDS_AT_ONCE)
-        if not self._files:
-            self._tables.pop(0)
+            self.pause(retained.retention.total_seconds() / LOOKS_PER_RETENTION)
+            self._tables = list(retained.tables)
+        table = self._tables[0]
+        # After a promotion nothing says which versions of the other release's tables stay.
+        if table.spec.path in {each.spec.path for each in retained.tables}:
+            self._files = self._files or files_to_delete(retained, table)
+            delete_obsolete_files(table, self._files, time.monotonic() + SECONDS_AT_ONCE)
+            if self._files:
+                return True
+        return self._next_table()
+
+    def _next_table(self) -> bool:
+        self._tables, self._files = self._tables[1:], []
         return bool(self._tables)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import threading
+import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,6 +23,7 @@ from include.audit.derived_origin import derived_origin
 from include.audit.row_origin import OriginRefused
 from include.catalog.derived_dataset import snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused
+from include.clients import table_files
 from include.planning.contract_checks import PlanHeld
 from include.planning.derived_release_plan import plan_derived_release
 from include.planning.plan_parameters import PlanParameters
@@ -34,12 +36,15 @@ from include.reading import pinned
 from include.reading.publication import find_publication, publication_json, publish
 from include.settings import CLONE, Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
+from spark_jobs.engine import obsolete_files
+from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.compact_tables import compact_group, compactable_tables
 from spark_jobs.engine.compaction_groups import CompactionPolicy
 from spark_jobs.engine.derived_loop import DerivedLoop
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.derived_upkeep import compact_derived
+from spark_jobs.engine.derived_upkeep import DerivedUpkeep, compact_derived
+from spark_jobs.engine.obsolete_files import AutomaticDeletion
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.storage.failpoints import Step
 
@@ -224,6 +229,33 @@ def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Site)
         loop.upkeep.step(site.derived, site.derived.published_run)
         counts.append(site.derived.tables[0].target.table.file_count)
     assert counts == [2, 1], "with 0 only headrace maintain compacts"
+    assert_right(site)
+
+
+def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.weather.take([wind(1, 3.0)])
+    for number in range(5):
+        site.flights.take([flight(number, 1, 20)])
+        site.follow()
+    table = site.derived.tables[0].target.table
+    current = {table.spec.path / file.path for file in table.files()}
+    upkeep = DerivedUpkeep(AutomaticCompaction(), AutomaticDeletion(next_look=0))
+    assert not upkeep.step(site.derived, 4)
+    obsolete = set(table.spec.path.rglob("*.parquet")) - current
+    assert len(obsolete) > 1, "files are deleted within the retention"
+    original = table_files.obsolete_files
+    monkeypatch.setattr(table_files, "obsolete_files", lambda path, kept, _, sweep: original(path, kept, timedelta()))
+    unlink = Path.unlink
+    monkeypatch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0.1)
+    monkeypatch.setattr(Path, "unlink", lambda *path, **given: (time.sleep(0.11), unlink(*path, **given)))
+    upkeep.deletion.next_look = 0
+    left = list[int]()
+    while upkeep.step(site.derived, 4):
+        left.append(len(set(table.spec.path.rglob("*.parquet")) - current))
+    assert left == list(range(len(obsolete) - 1, 0, -1)), "one file in each step"
+    assert set(table.spec.path.rglob("*.parquet")) == current
     assert_right(site)
 
 

@@ -30,7 +30,7 @@ from include.paths import reading_lock_path, snapshot_path
 from include.state.file_locks import shared_lock
 from include.status.disk_use import disk_use
 from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.obsolete_files import AutomaticDeletion
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.storage.delta_table import Table
 
@@ -96,7 +96,7 @@ def test_recently_replaced_files_are_kept(patcher: SlicePatcher) -> None:
 def delete_obsolete(release: SmallRelease) -> None:
     """Do what the driver does between two runs, until nothing is left to do."""
     deletion = AutomaticDeletion(next_look=0)
-    while deletion.step(release.settings, [release.release]):
+    while deletion.step(retained_tables(release.settings, [release.release])):
         pass
 
 
@@ -123,6 +123,29 @@ def test_owner_deletes_replaced_files_without_a_commit(patcher: SlicePatcher, mo
     release.restart()
     release.take([reading(60, 1)])
     assert_same_rows(head_rows(release), published_rows(release))
+
+
+def test_table_that_cannot_be_cleaned_does_not_keep_the_others_from_it(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = patcher.production
+    compact_tables(release.settings, [release.release], 600, EARLY)
+    release.take([reading(50, 1), reading(51, "one")])
+    first, *others = tables_of([release.release])
+    kept, current = parquet_files(first), {first.spec.path / file.path for file in first.files()}
+    without_retention(monkeypatch)
+    for path in kept - current:
+        path.unlink()
+        path.mkdir()
+    delete_obsolete(release)
+    assert parquet_files(first) == kept > current, "folders cannot be deleted as files"
+    for table in others:
+        assert parquet_files(table) == {table.spec.path / file.path for file in table.files()}
+    for path in kept - current:
+        path.rmdir()
+        path.touch()
+    delete_obsolete(release)
+    assert parquet_files(first) == current, "a later look takes the table in again"
 
 
 def test_storage_counts_each_byte_once(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:

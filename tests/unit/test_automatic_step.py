@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import threading
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from include.settings import Settings
-from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, derived_upkeep, obsolete_files
+from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, derived_loop, obsolete_files
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
 from spark_jobs.engine.automatic_step import FIRST_LOOK, PAUSE_AFTER_FAILURE, AutomaticStep
-from spark_jobs.engine.derived_upkeep import DerivedUpkeep
-from spark_jobs.engine.obsolete_files import AutomaticDeletion
+from spark_jobs.engine.derived_loop import DerivedLoop
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
 from spark_jobs.storage.delta_table import OwnershipLost
 
 NOW = 1000.0
@@ -55,18 +57,14 @@ def remove_ended(settings: Settings) -> AutomaticStep:
 
 
 def delete_obsolete(settings: Settings) -> AutomaticStep:
-    release = Mock()
-    release.dataset.pipeline.retention.versions.total_seconds.return_value = 1200.0
     step = AutomaticDeletion(clock=clock, next_look=0)
-    assert not step.step(settings, [release])
+    assert not step.step(retained(settings.state))
     return step
 
 
-def clean_derived(settings: Settings) -> AutomaticStep:
-    removal = AutomaticRemoval(next_look=math.inf)
-    step = DerivedUpkeep(AutomaticCompaction(), removal=removal, clock=clock, next_look=0)
-    step.step(Mock(settings=settings, tables=[]), 0)
-    return step
+def retained(*folders: Path) -> RetainedTables:
+    tables = [Mock(spec=["spec"], **{"spec.path": folder}) for folder in folders]
+    return RetainedTables(tables, timedelta(minutes=20), dict, Path("reading.lock"))
 
 
 @pytest.fixture
@@ -75,8 +73,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic_expiry, "expire_batches", full_disk)
     monkeypatch.setattr(automatic_history, "tables_of", full_disk)
     monkeypatch.setattr(automatic_removal, "advance_index", full_disk)
-    monkeypatch.setattr(obsolete_files, "tables_of", full_disk)
-    monkeypatch.setattr(derived_upkeep, "find_publication", full_disk)
+    monkeypatch.setattr(obsolete_files, "files_to_delete", full_disk)
 
 
 @pytest.mark.usefixtures("full")
@@ -88,7 +85,6 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
         (move_commits, automatic_history.LOOK_EVERY, "old commits were not moved into the history, the next check"),
         (remove_ended, automatic_removal.LOOK_EVERY, "data of ended plans was not removed, the next check"),
         (delete_obsolete, 1200.0 / obsolete_files.LOOKS_PER_RETENTION, "obsolete files were not deleted, the next"),
-        (clean_derived, PAUSE_AFTER_FAILURE, "obsolete files were not deleted, next try in 60 s; runs continue"),
     ],
 )
 def test_step_that_fails_is_reported_and_pauses_and_runs_continue(
@@ -116,3 +112,41 @@ def test_first_look_is_after_the_start() -> None:
     step = AutomaticStep()
     assert step.is_pausing()
     assert step.next_look - step.clock() == pytest.approx(FIRST_LOOK, abs=5)
+
+
+def test_tables_of_a_release_that_is_not_active_any_more_are_not_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "other", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.parquet").touch()
+    monkeypatch.setattr(obsolete_files, "files_to_delete", lambda _, table: [table.spec.path / "part.parquet"])
+    step = AutomaticDeletion(clock=clock, next_look=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0)
+        assert step.step(retained(tmp_path / "old", tmp_path / "other")), "a file is left"
+    while step.step(retained(tmp_path / "new")):
+        pass
+    step.next_look = 0
+    assert not step.step(retained(tmp_path / "new"))
+    assert [path.parent.name for path in sorted(tmp_path.rglob("*.parquet"))] == ["old", "other"]
+
+
+def test_deletion_does_not_pause_before_a_table_is_open() -> None:
+    step = AutomaticDeletion(clock=clock, next_look=0)
+    assert not step.step(retained())
+    assert not step.is_pausing()
+
+
+def test_derived_datasets_are_kept_up_between_runs_also_when_there_is_always_another(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived_loop, "pending_request", Mock(return_value=None))
+    runs = Mock(side_effect=[True, True, True])
+    stop = Mock(spec=threading.Event, **{"is_set.side_effect": [False, False, False, True]})
+    loop = DerivedLoop(Mock(settings=settings), Mock(), Mock(), stop)
+    monkeypatch.setattr(loop, "_advance", runs)
+    loop.upkeep = Mock(**{"step.return_value": False})
+    loop.run()
+    assert (runs.call_count, loop.upkeep.step.call_count) == (3, 3)
+    stop.wait.assert_not_called()
