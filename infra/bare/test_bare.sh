@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The README's two commands on a bare machine: bash infra/bare/test_bare.sh [TARGET…]   (default: demo test)
 # Reads: the last commit. Writes: nothing outside the container, which is removed at the end.
-# Guarantee: an ordinary user, 8 GB of memory, no git, no package of this machine; the exit code is that of the first failure.
+# Guarantee: an ordinary user, 12 GB of memory, no git, no package of this machine; the exit code is that of the first failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -13,5 +13,5 @@ docker build --quiet --tag headrace-bare infra/bare >/dev/null
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(demo test)
 git archive --prefix=headrace/ HEAD |
-  docker run --rm --interactive --memory 8g --init headrace-bare \
+  docker run --rm --interactive --memory 12g --init headrace-bare \
     bash -euc 'tar -x; cd headrace; for target in "$@"; do echo "== make $target"; time make "$target"; done' - "${targets[@]}"
