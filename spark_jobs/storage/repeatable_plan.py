@@ -30,7 +30,7 @@ STATELESS = frozenset(
 def is_repeatable(query: DataFrame) -> bool:
     """Whether another execution of a frame's physical plan reads its files again, and no operator returns kept rows."""
     plan = query._jdf.queryExecution().executedPlan()
-    return plan.subqueriesAll().isEmpty() and _is_repeatable(plan)
+    return plan.subqueriesAll().size() == 0 and _is_repeatable(plan)
 
 
 def _is_repeatable(node: Any) -> bool:
