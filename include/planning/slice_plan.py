@@ -254,9 +254,8 @@ def _has_all_events(view: PublishedView, slice_: Slice) -> bool:
     if slice_.since is None or slice_.until is None:
         return True
     column = view.declared.pipeline.event_time
-    bounds = [(file.low.get(column), file.high.get(column)) for file in view.history.silver_files]
-    lows, highs = ([bound for bound in side if bound is not None] for side in zip(*bounds, strict=True))
-    return all(low >= slice_.since for low in lows) and all(high < slice_.until for high in highs)
+    dated = [file for file in view.history.silver_files if column in file.low and column in file.high]
+    return all(file.low[column] >= slice_.since and file.high[column] < slice_.until for file in dated)
 
 
 def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:

@@ -50,6 +50,17 @@ def test_history_is_whole_when_no_published_record_is_left_out(
     assert slice_plan.is_whole_history(settings, plan) is expected
 
 
+def test_range_over_a_history_without_an_accepted_record_may_be_whole(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = SimpleNamespace(batch_offsets=[BatchOffsets(0, 0, 0, 10, 10, "topic")], silver_files=[])
+    declared = SimpleNamespace(pipeline=SimpleNamespace(event_time="at"))
+    view = SimpleNamespace(history=history, complete=0, declared=declared)
+    monkeypatch.setattr(slice_plan, "published_view", lambda *_: view)
+    slice_ = Slice([Span(0, 0, 10, BRONZE)], NOON, NOON + HOUR)
+    assert slice_plan.is_whole_history(settings, sample_plan(settings, BACKFILL, slice=slice_))
+
+
 @pytest.mark.parametrize(("since", "until", "expected"), [(1, 9, True), (2, 9, False), (1, 8, False)])
 def test_range_that_leaves_out_events_is_no_whole_history(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, since: int, until: int, expected: bool
