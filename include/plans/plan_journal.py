@@ -70,15 +70,20 @@ class PlanUnreadable(Terminal):
     """The files of a plan are damaged; `found` says where and why."""
 
     def __init__(self, found: UnreadablePlan) -> None:
-        consequence = {
-            None: "",
-            "": "; neither its file nor its name tells its dataset: no data of ended plans of any dataset is removed",
-        }.get(found.dataset, f"; no data of ended plans of {found.dataset} is removed")
         super().__init__(
-            f"{found.path} cannot be read as a plan ({found.why}); it was left alone{consequence}",
+            f"{found.path} cannot be read as a plan ({found.why}); it was left alone{_blocked_removal(found.dataset)}",
             f"restore it from a backup, or move it away: mv {str(found.path)!r} /tmp/",
         )
         self.found = found
+
+
+def _blocked_removal(dataset: str | None) -> str:
+    """Return whose data is not removed while a damaged plan of a dataset may need it."""
+    if dataset is None:
+        return ""
+    if dataset:
+        return f"; data of ended plans of {dataset} is not removed"
+    return "; its dataset is unknown, so data of ended plans is not removed for any dataset"
 
 
 class PlanBusy(Transient):

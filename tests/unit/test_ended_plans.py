@@ -153,7 +153,7 @@ def test_damaged_plan_of_an_unknown_kind_blocks_only_the_dataset_that_it_names(
     (folder := plan_path(settings, plan)).mkdir()
     (folder / "plan.json").write_text(text)
     assert removable(settings) == ["warehouse/flights/bbb"]
-    with pytest.raises(PlanUnreadable, match=rf"{folder}.*no data of ended plans of weather(.|\n)*mv"):
+    with pytest.raises(PlanUnreadable, match=rf"{folder}.*data of ended plans of weather is not removed(.|\n)*mv"):
         ended_data(settings, "weather", LATER)
     pass_over(settings, "flights", [plan], LATER, math.inf)
 
@@ -162,7 +162,7 @@ def test_damaged_plan_that_names_no_dataset_blocks_every_removal_and_says_so(set
     plan_at(settings, *CANCELLED)
     (folder := plan_path(settings, "rename-everything-1")).mkdir()
     (folder / "plan.json").write_text("{")
-    with pytest.raises(PlanUnreadable, match=r"neither its file nor its name .* of any dataset(.|\n)*mv"):
+    with pytest.raises(PlanUnreadable, match=r"its dataset is unknown, .* not removed for any dataset(.|\n)*mv"):
         removable(settings)
 
 
