@@ -16,7 +16,7 @@ from spark_jobs.storage.delta_table import OwnershipLost
 FIRST_LOOK = 60.0
 """Seconds after the driver's start."""
 SECONDS_AT_ONCE = 1.0
-"""So long a run waits for a step."""
+"""The time that a run waits for a step, in seconds."""
 PAUSE_AFTER_FAILURE = 60.0
 """Seconds, unless the step has a pause of its own."""
 

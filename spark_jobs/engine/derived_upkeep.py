@@ -40,7 +40,7 @@ class DerivedUpkeep:
         """
         return (
             self.compaction.step(_compacted(table, batch) for table in release.tables)
-            or self.deletion.step(_retained(release))
+            or self.deletion.step(lambda: _retained(release))
             or self.removal.step(release.settings, release.derived.name)
         )
 

@@ -141,7 +141,7 @@ class DriverLoop:
         releases = [each.release for each in self.active.all_releases]
         return (
             self.expiry.step(self.settings, releases)
-            or (bool(releases) and self.deletion.step(retained_tables(self.settings, releases)))
+            or self.deletion.step(lambda: retained_tables(self.settings, releases))
             or self.removal.step(self.settings, self.dataset)
             or self.history.step(self.settings, releases)
         )

@@ -109,18 +109,20 @@ class AutomaticDeletion(AutomaticStep):
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
 
-    def step(self, retained: RetainedTables) -> bool:
-        """Check one table, or delete some of its files; return whether more is to do."""
+    def step(self, find_retained: Callable[[], RetainedTables]) -> bool:
+        """Check one table, or delete some of its files; return whether there is more to do. Raises OwnershipLost."""
+        if not self._tables and self.is_pausing():
+            return False
         failure = "obsolete files were not deleted, the next check tries again"
-        return self.guarded(lambda: self._step(retained), failure)
+        return self.guarded(lambda: self._step(find_retained()), failure)
 
     def after_failure(self) -> bool:
-        """Leave the table out until the next look; return whether another is to be done."""
-        return self._next_table()
+        """Leave the table out until the next look, pause if there is none; return whether another is to be done."""
+        return self._next_table() if self._tables else super().after_failure()
 
     def _step(self, retained: RetainedTables) -> bool:
         if not self._tables:
-            if self.is_pausing() or not retained.tables:
+            if not retained.tables:
                 return False
             self.pause(retained.retention.total_seconds() / LOOKS_PER_RETENTION)
             self._tables = list(retained.tables)

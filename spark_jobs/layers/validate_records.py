@@ -224,10 +224,10 @@ def _with_verdict(validated: DataFrame) -> DataFrame:
     return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict"))
 
 
-def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], came: int, classified: int) -> None:
+def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], rows_in: int, classified: int) -> None:
     """Raise RowsUnaccounted unless there are as many rows as records: silver.py makes one row of each."""
-    if came != classified:
-        why = f"{came} records, {classified} rows: silver.py must return exactly one row per record"
+    if rows_in != classified:
+        why = f"{rows_in} records, {classified} rows: silver.py must return exactly one row per record"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
 
 

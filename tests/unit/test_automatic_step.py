@@ -58,7 +58,7 @@ def remove_ended(settings: Settings) -> AutomaticStep:
 
 def delete_obsolete(settings: Settings) -> AutomaticStep:
     step = AutomaticDeletion(clock=clock, next_look=0)
-    assert not step.step(retained(settings.state))
+    assert not step.step(lambda: retained(settings.state))
     return step
 
 
@@ -124,17 +124,17 @@ def test_tables_of_a_release_that_is_not_active_any_more_are_not_cleaned(
     step = AutomaticDeletion(clock=clock, next_look=0)
     with monkeypatch.context() as patch:
         patch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0)
-        assert step.step(retained(tmp_path / "old", tmp_path / "other")), "a file is left"
-    while step.step(retained(tmp_path / "new")):
+        assert step.step(lambda: retained(tmp_path / "old", tmp_path / "other")), "a file is left"
+    while step.step(lambda: retained(tmp_path / "new")):
         pass
     step.next_look = 0
-    assert not step.step(retained(tmp_path / "new"))
+    assert not step.step(lambda: retained(tmp_path / "new"))
     assert [path.parent.name for path in sorted(tmp_path.rglob("*.parquet"))] == ["old", "other"]
 
 
 def test_deletion_does_not_pause_before_a_table_is_open() -> None:
     step = AutomaticDeletion(clock=clock, next_look=0)
-    assert not step.step(retained())
+    assert not step.step(lambda: retained())
     assert not step.is_pausing()
 
 
