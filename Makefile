@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare test-observability check up down bench-demo bench-change bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -94,11 +94,11 @@ up: setup-airflow ## start the broker, the streams and Airflow with its page
 down: setup-runtime ## stop Airflow, drain the streams, then stop the broker
 	@.venv/bin/headrace down $(ARGS)
 
-bench-demo: setup-runtime ## measure throughput and latency from topic to gold: events/s, latency, time of each step
-	@.venv/bin/headrace bench demo $(ARGS)
+bench: setup-runtime ## measure events/s, latency, cold start, audit; ARGS="sustained rebuild --runs 3 --baseline FILE"; an hour
+	@.venv/bin/headrace bench run $(ARGS)
 
-bench-change: setup-runtime ## measure changing history: rebuild, stream latency meanwhile, promotion, rollback
-	@.venv/bin/headrace bench change $(ARGS)
+bench-peers: setup-runtime ## measure hand-written jobs next to the platform: the same topic, the same tables
+	@.venv/bin/headrace bench peers $(ARGS)
 
 bench-growth: setup-dev ## measure how the platform's own costs grow with 100,000 commits of history
 	@PYTHONPATH=tests .venv/bin/python tests/speed/growth_speed.py $(ARGS)

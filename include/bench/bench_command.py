@@ -1,150 +1,160 @@
-"""`headrace bench`: measure the platform, in a temporary state folder."""
+"""`headrace bench`: measure the platform in temporary state folders, and compare results."""
 
 from __future__ import annotations
 
-import json
+import shlex
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from include.audit.audit_run import audit_dataset
-from include.audit.kafka_records import open_topic
-from include.bench.bench_changes import measure_changes
-from include.bench.bench_events import EventSupply
-from include.bench.bench_latency import measure_latency
 from include.bench.bench_machine import this_machine
-from include.bench.bench_report import Report, as_json, as_text
-from include.bench.bench_state import DATASET, running_stream, temporary_state
-from include.bench.bench_throughput import measure_throughput, warm_up
+from include.bench.bench_page import as_page
+from include.bench.bench_result import BenchResult, Measurement, read_result, write_result
+from include.bench.bench_run import Mode, RunOptions, measured_runs
+from include.bench.bench_state import SOURCES, LogLine
+from include.bench.bench_table import as_text
+from include.bench.peer_run import PEERS, PeerOptions, measured_peers
 from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import output_file
-from include.settings import Settings
+from include.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in a state folder of its own.")
-
-
-class BenchPart(StrEnum):
-    """The measured parts."""
-
-    both = "both"
-    throughput = "throughput"
-    latency = "latency"
+app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in state folders of its own.")
+SHORT = (Mode.cold, Mode.drain, Mode.latency, Mode.audit)
+"""Measured when no mode is named: the others take several minutes a run."""
+Measure = Callable[[LogLine], Iterable[Measurement]]
+Baseline = Annotated[
+    Path | None, typer.Option("--baseline", metavar="FILE", exists=True, help="Compare with this earlier result.")
+]
+Runs = Annotated[int, typer.Option(min=1, help="Runs, each with a new broker and driver, the datasets in turn.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep the state folders of the runs.")]
+WarmUp = Annotated[int, typer.Option(min=2_000, help="Events before anything but the cold start is measured.")]
+Events = Annotated[int, typer.Option(min=1, help="Events of a drain.")]
 
 
 @app.callback()
 def bench() -> None:
-    """Measure the platform on this machine, in a state folder of its own."""
+    """Measure the platform on this machine, in state folders of its own."""
 
 
 @app.command()
-def demo(
-    part: Annotated[BenchPart, typer.Option("--only", help="Measure only this.")] = BenchPart.both,
-    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 3_000_000,
-    events: Annotated[int, typer.Option(min=1, help="Events of the throughput.")] = 2_000_000,
-    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency.")] = 2_000,
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds of the latency.")] = 120,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the figures here.")
+def run(
+    modes: Annotated[
+        list[Mode] | None, typer.Argument(help="What to measure; all but sustained and rebuild if not given.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the state folder.")] = False,
+    datasets: Annotated[
+        list[str] | None, typer.Option("--dataset", help="flights or ad_events, repeatable; both if not given.")
+    ] = None,
+    runs: Runs = 5,
+    warm_up: WarmUp = 3_000_000,
+    events: Events = 2_000_000,
+    rates: Annotated[
+        list[float] | None,
+        typer.Option("--rate", min=1, help="Events per second of a latency, repeatable; 2000 and 20000 if not given."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 60,
+    lowest: Annotated[float, typer.Option(min=1, help="Sustained: where the search for a rate begins.")] = 20_000,
+    highest: Annotated[float, typer.Option(min=1, help="Sustained: where it ends; the same for one trial.")] = 200_000,
+    trial_seconds: Annotated[float, typer.Option(min=1, help="Sustained: seconds of each trial.")] = 60,
+    meanwhile: Annotated[float, typer.Option(min=1, help="Rebuild: events per second meanwhile.")] = 2_000,
+    baseline: Baseline = None,
+    keep: Keep = False,
 ) -> None:
-    """Measure the flights from topic to gold: events per second, cost by process and step, latency at a steady rate.
+    """Measure modes, several times each: medians with their spread, goals, and the ratio to an earlier result.
 
-    Figures are shown with their targets. Exit code 0: measured, whether or not a target was met; 1: the audit of the
-    measured records is not balanced; 2: nothing was measured; 130: Ctrl-C, everything is removed.
+    cold: from the driver's start to its first publication. drain: events/s and CPU of a warm driver. latency: from
+    Kafka timestamp to publication in an open loop. sustained: the highest rate at which the lag stays flat. rebuild: a
+    release over all records while the stream runs. audit: records/s of the audit.
+
+    Exit code 0: measured, whether or not a goal was met; 1: a figure is invalid, because rows are missing, surplus or
+    wrong; 2: nothing was measured; 130: Ctrl-C, everything is removed.
     """
-    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
-    _bench(f"bench demo --only {part} {options}", part, (warm_up, events), (rate, seconds), json_file, keep)
+    options = RunOptions(
+        modes=frozenset(modes or SHORT),
+        datasets=known_datasets(datasets),
+        runs=runs,
+        warm_up=warm_up,
+        events=events,
+        rates=tuple(rates or (2_000, 20_000)),
+        seconds=seconds,
+        between=(lowest, highest),
+        trial_seconds=trial_seconds,
+        meanwhile=meanwhile,
+        keep=keep,
+    )
+    _bench(lambda log: measured_runs(options, log), baseline)
 
 
 @app.command()
-def change(
-    warm_up: Annotated[int, typer.Option(min=1, help="Events before anything is measured.")] = 1_000_000,
-    events: Annotated[int, typer.Option(min=1, help="Events of the live rate.")] = 1_000_000,
-    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latencies.")] = 8_000,
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds of each latency.")] = 90,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the figures here.")
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the state folder.")] = False,
+def peers(
+    names: Annotated[list[str] | None, typer.Argument(help="Which peers; all if not given.", metavar="[PEER]…")] = None,
+    runs: Runs = 5,
+    warm_up: WarmUp = 3_000_000,
+    events: Events = 2_000_000,
+    baseline: Baseline = None,
+    keep: Keep = False,
 ) -> None:
-    """Measure changing history: rebuild rate, the stream's latency during rebuilds, promotion and rollback.
+    """Measure hand-written jobs next to the platform: the same events of `ad_events`, the same silver and gold.
 
-    Exit codes are those of `bench demo`.
+    Every system is warm, drains the same offsets of one topic, and is compared with the same oracle. The jobs are in
+    include/bench/peers. Exit codes are those of `bench run`.
     """
-    options = f"--warm-up {warm_up} --events {events} --rate {rate:g} --seconds {seconds:g}"
-    _bench(f"bench change {options}", None, (warm_up, events), (rate, seconds), json_file, keep)
+    options = PeerOptions(known_peers(names), runs, warm_up, events, keep)
+    _bench(lambda log: measured_peers(options, log), baseline)
 
 
-def _bench(
-    command: str,
-    part: BenchPart | None,
-    counts: tuple[int, int],
-    steady: tuple[float, float],
-    json_file: Path | None,
-    keep: bool,
+@app.command()
+def show(
+    result: Annotated[Path, typer.Argument(exists=True, metavar="FILE", help="A result that bench wrote.")],
+    baseline: Baseline = None,
 ) -> None:
-    """Measure a part of the demo, or without one changing history; print the report and exit."""
+    """Show a result again, on request compared with another."""
     console = Console()
+    console.print(as_text(read_result(result), read_result(baseline) if baseline else None), highlight=False)
+
+
+def known_datasets(names: list[str] | None) -> tuple[str, ...]:
+    """Return the datasets to measure, each once. Raises typer.BadParameter for one that cannot be measured."""
+    for name in names or ():
+        if name not in SOURCES:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(SOURCES)}", param_hint="--dataset")
+    return tuple(dict.fromkeys(names or SOURCES))
+
+
+def known_peers(names: list[str] | None) -> tuple[str, ...]:
+    """Return the peers whose name contains one of the words. Raises typer.BadParameter for a word that none has."""
+    for name in names or ():
+        if not any(name.lower() in peer.lower() for peer in PEERS):
+            raise typer.BadParameter(f"{name!r} is in the name of no peer: {'; '.join(PEERS)}", param_hint="PEER")
+    return tuple(peer for peer in PEERS if not names or any(name.lower() in peer.lower() for name in names))
+
+
+def _bench(measure: Measure, baseline: Path | None) -> None:
+    """Measure, write the result to the state folder, print it and exit."""
+    console, settings = Console(), load_settings()
+    earlier = read_result(baseline) if baseline else None
     # SIGTERM must stop the broker and the driver, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if json_file is not None:
-        json_file.open("a").close()
     try:
-        report = _measure(console, f".venv/bin/headrace {command}", part, counts, steady, keep)
+        result = measured_result(measure, partial(console.print, highlight=False, markup=False, soft_wrap=True))
     except KeyboardInterrupt:
         console.print("stopped: nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    _print_report(console, report, json_file)
-    raise typer.Exit(0 if report.balanced else FAILED)
+    path = write_result(settings, result)
+    console.print(as_text(result, earlier), highlight=False)
+    page = path.with_suffix(".html")
+    page.write_text(as_page(result), "utf-8")
+    console.print(f"result: {path}\npage: {page}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if result.is_valid else FAILED)
 
 
-def _measure(
-    console: Console,
-    command: str,
-    part: BenchPart | None,
-    counts: tuple[int, int],
-    steady: tuple[float, float],
-    keep: bool,
-) -> Report:
-    def log(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    machine, at, supply = this_machine(), datetime.now(UTC), EventSupply()
-    with temporary_state(keep) as settings:
-        if keep:
-            log(f"state folder (not removed): {settings.state}")
-        with running_stream(settings, log) as bootstrap:
-            warm = warm_up(settings, bootstrap, supply, counts[0], log)
-            measured, latency, changing = None, None, None
-            if part is not BenchPart.latency:
-                measured = measure_throughput(settings, bootstrap, supply, counts[1], log)
-            if part in (BenchPart.both, BenchPart.latency):
-                latency = measure_latency(settings, bootstrap, supply, *steady, log)
-            if part is None:
-                changing = measure_changes(settings, bootstrap, supply, *steady, log)
-            balanced = _audit(settings, bootstrap, log)
-    return Report(command, machine, at, warm, measured, latency, balanced, changing)
-
-
-def _audit(settings: Settings, bootstrap: str, log: Callable[[str], None]) -> bool:
-    from functools import partial
-
-    log("audit: is every record accounted for? …")
-    found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap))
-    for finding in found.findings[:5]:
-        log(f"  {finding.sentence()}")
-    return found.balanced
-
-
-def _print_report(console: Console, report: Report, json_file: Path | None) -> None:
-    console.print(as_text(report), highlight=False)
-    if json_file is not None:
-        json_file.write_text(json.dumps(as_json(report), indent=1) + "\n")
-        console.print(f"figures: {json_file}", highlight=False, markup=False, soft_wrap=True)
+def measured_result(measure: Measure, log: LogLine) -> BenchResult:
+    """Return everything that is measured as a result, with the machine as it was before."""
+    machine, at = this_machine(), datetime.now(UTC)
+    command = shlex.join([".venv/bin/headrace", *sys.argv[1:]])
+    return BenchResult(command=command, at=at, machine=machine, measurements=tuple(measure(log)))

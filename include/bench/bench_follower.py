@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from include.bench.bench_state import DATASET
 from include.errors import Terminal
 from include.paths import log_path, publication_path
 from include.reading.publication import find_publication
@@ -26,8 +28,8 @@ Ends = Mapping[int, int]
 class BenchFailed(Terminal):
     """The measured stream is lost or stalled: there is no figure."""
 
-    def __init__(self, why: str, settings: Settings) -> None:
-        log = log_path(settings, stream_name(DATASET))
+    def __init__(self, why: str, settings: Settings, dataset: str) -> None:
+        log = log_path(settings, stream_name(dataset))
         super().__init__(f"nothing was measured: {why}", f'again with --keep, then read "{log.name}" in its logs')
 
 
@@ -44,6 +46,7 @@ class PublicationFollower:
     """Polls the publication file every 20 ms and the driver's status four times a second."""
 
     settings: Settings
+    dataset: str
     publications: list[ObservedPublication] = field(default_factory=list)
     runs: list[LastRun] = field(default_factory=list)
     _last_run: LastRun | None = None
@@ -58,11 +61,27 @@ class PublicationFollower:
             self.poll()
             time.sleep(POLL_SECONDS)
 
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Poll in a background thread during the block. Raises what `follow` raises, at the end of the block."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(1, "follower") as pool:
+            polling = pool.submit(self.follow, stop.is_set)
+            try:
+                yield
+            finally:
+                stop.set()
+            polling.result()
+
     def reached(self, ends: Ends) -> bool:
         """Return whether the last publication holds everything below `ends`."""
         return bool(self.publications) and all(
             self.publications[-1].ends.get(part, 0) >= end for part, end in ends.items()
         )
+
+    def published(self) -> int:
+        """Return the sum of the end offsets of the last publication."""
+        return sum(self.publications[-1].ends.values()) if self.publications else 0
 
     def poll(self) -> None:
         """Poll once."""
@@ -72,26 +91,26 @@ class PublicationFollower:
             self._status_at = now
             self._read_status()
             if now - self._moved_at > STALLED_SECONDS:
-                raise BenchFailed(f"nothing was published for {STALLED_SECONDS:.0f} s", self.settings)
+                raise BenchFailed(f"nothing was published for {STALLED_SECONDS:.0f} s", self.settings, self.dataset)
 
     def _read_publication(self) -> None:
         try:
-            found = publication_path(self.settings, DATASET).stat()
+            found = publication_path(self.settings, self.dataset).stat()
         except FileNotFoundError:
             return
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp == self._stamp:
             return
-        publication, at = find_publication(self.settings, DATASET), time.time()
+        publication, at = find_publication(self.settings, self.dataset), time.time()
         if publication is not None:
             self._stamp, self._moved_at = stamp, time.monotonic()
             self.publications.append(ObservedPublication(at, dict(publication.offsets)))
 
     def _read_status(self) -> None:
-        lost = blocking_process(observe_processes(self.settings, [DATASET]))
+        lost = blocking_process(observe_processes(self.settings, [self.dataset]))
         if lost:
-            raise BenchFailed(lost, self.settings)
-        run = stream_status(self.settings, DATASET).last_batch
+            raise BenchFailed(lost, self.settings, self.dataset)
+        run = stream_status(self.settings, self.dataset).last_batch
         if run is not None and run != self._last_run:
             self._last_run = run
             self.runs.append(run)

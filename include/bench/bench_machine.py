@@ -5,27 +5,30 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from dataclasses import dataclass
 
 import psutil
+from pydantic import BaseModel, ConfigDict
 
 from include.host.java_runtime import find_java
 from include.settings import list_settings
 
+PACKAGES = ("headrace", "pyspark", "delta-spark", "deltalake", "polars", "pyarrow", "duckdb", "confluent-kafka")
+"""Packages whose versions change the figures."""
 # Every benchmark sets it to its temporary folder; it does not affect the figures.
 NOT_TUNING = {"HEADRACE_STATE"}
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(BaseModel):
     """Cores this process may use, memory in GiB, versions, load (1 min) before the start, settings not at default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cores: int
     memory_gib: float
     system: str
     java: str
     python: str
-    spark: str
+    packages: dict[str, str]
     load: float
     settings: dict[str, str]
 
@@ -38,7 +41,7 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         java=find_java(os.environ).version,
         python=platform.python_version(),
-        spark=importlib.metadata.version("pyspark"),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
         load=round(os.getloadavg()[0], 2),
         settings={info.name: info.value for info in list_settings() if info.given and info.name not in NOT_TUNING},
     )

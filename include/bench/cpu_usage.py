@@ -1,4 +1,4 @@
-"""CPU seconds of each process: runner, broker, the driver's JVM, its Python and workers, this command."""
+"""CPU seconds by kind of process: JVM and Python of what is measured, the broker, and the benchmark itself."""
 
 from __future__ import annotations
 
@@ -6,34 +6,57 @@ from collections.abc import Mapping
 
 import psutil
 
-from include.bench.bench_state import DATASET
 from include.settings import Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
 from include.state.run_files import read_run_file
 
-THIS_COMMAND = "this command, looking"
+JVM, PYTHON, BENCHMARK = "JVM", "Python", "benchmark"
 
 
-def cpu_seconds(settings: Settings) -> dict[str, float]:
-    """Return CPU seconds (user + system) used so far, by role; ended children count for their parent."""
-    used = {THIS_COMMAND: _own(psutil.Process())}
-    for name in (RUNNER, BROKER):
+def stream_cpu(settings: Settings, dataset: str) -> dict[str, float]:
+    """Return CPU seconds (user and system) used so far by driver and runner, broker, and this command."""
+    used = {BENCHMARK: _own(psutil.Process())} | broker_cpu(settings)
+    for name in (RUNNER, stream_name(dataset)):
         run = read_run_file(settings, name)
-        used |= {name: _own(psutil.Process(run.pid))} if run else {}
-    driver = read_run_file(settings, stream_name(DATASET))
-    if driver is None:
-        return used
-    process = psutil.Process(driver.pid)
-    used["driver: Python"] = _own(process)
-    for child in process.children(recursive=True):
-        role = "driver: JVM" if child.name() == "java" else "driver: Python workers"
-        used[role] = used.get(role, 0.0) + _own(child)
+        if run is not None:
+            used = _sum(used, tree_cpu(run.pid) if name != RUNNER else {PYTHON: _own(psutil.Process(run.pid))})
+    return used
+
+
+def broker_cpu(settings: Settings) -> dict[str, float]:
+    """Return the CPU seconds of the broker."""
+    run = read_run_file(settings, BROKER)
+    return {BROKER: _own(psutil.Process(run.pid))} if run else {}
+
+
+def tree_cpu(pid: int) -> dict[str, float]:
+    """Return the CPU seconds of a process and all below it; those that ended count for their parent."""
+    process, used = psutil.Process(pid), {JVM: 0.0, PYTHON: 0.0}
+    for each in (process, *process.children(recursive=True)):
+        used[_kind(each)] += _own(each)
     return used
 
 
 def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the CPU seconds of each role between two measurements."""
+    """Return the CPU seconds of each kind between two measurements."""
     return {role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in after.items()}
+
+
+def per_million(used: Mapping[str, float], events: int) -> dict[str, float]:
+    """Return figures: CPU seconds per million events of each kind, and of all but broker and benchmark together."""
+    together = sum(seconds for role, seconds in used.items() if role in (JVM, PYTHON))
+    return {f"CPU s/M, {role}": 1e6 * seconds / events for role, seconds in {"all": together, **used}.items()}
+
+
+def _kind(process: psutil.Process) -> str:
+    try:
+        return JVM if process.name() == "java" else PYTHON
+    except psutil.NoSuchProcess:
+        return PYTHON
+
+
+def _sum(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+    return {role: left.get(role, 0.0) + right.get(role, 0.0) for role in {**left, **right}}
 
 
 def _own(process: psutil.Process) -> float:

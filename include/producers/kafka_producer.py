@@ -96,6 +96,7 @@ def produce(
     deliveries: pl.DataFrame,
     *,
     rate: float | None = None,
+    began: float | None = None,
     start_at: int = 0,
     chunk_rows: int = CHUNK,
     on_progress: Callable[[SendProgress], None] = lambda _: None,
@@ -104,14 +105,15 @@ def produce(
 ) -> Produced:
     """Send rows from `start_at` on; columns `key`, `value` (binary, null = tombstone) and `fault` (null = unmarked).
 
-    `rate` (events/s) is an open loop: delayed rows are sent as soon as possible, the schedule does not
-    change. With `on_chunk`, each chunk is flushed and reported before the next begins. `stop` is called between bursts;
-    rows queued by then are delivered. Raises DeliveryFailed when the broker does not accept a record.
+    `rate` (events/s) is an open loop: delayed rows are sent as soon as possible, the schedule does not change. It
+    begins with the call, or began at `began` (monotonic clock): a schedule can go on over several calls. With
+    `on_chunk`, each chunk is flushed and reported before the next begins. `stop` is called between bursts; rows queued
+    by then are delivered. Raises DeliveryFailed when the broker does not accept a record.
     """
     if rate is not None and not rate > 0:
         raise InvalidRate(rate)
     outbox = _Outbox(bootstrap, topic)
-    schedule = _Schedule(rate, start_at, deliveries.height, on_progress)
+    schedule = _Schedule(rate, start_at, deliveries.height, on_progress, began)
     row = start_at
     while row < deliveries.height and not stop():
         first = row
@@ -145,9 +147,16 @@ def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first:
 class _Schedule:
     """When each row is due, and the delay."""
 
-    def __init__(self, rate: float | None, first: int, total: int, on_progress: Callable[[SendProgress], None]) -> None:
+    def __init__(
+        self,
+        rate: float | None,
+        first: int,
+        total: int,
+        on_progress: Callable[[SendProgress], None],
+        began: float | None = None,
+    ) -> None:
         self.rate, self.first, self.total, self.on_progress = rate, first, total, on_progress
-        self.began = time.monotonic()
+        self.began = time.monotonic() if began is None else began
         self.reported_at = 0.0
         self.worst = 0.0
 

@@ -31,6 +31,7 @@ class ChartMark:
     y: float
     colour: str
     words: str
+    radius: float = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ChartBar:
     """A horizontal bar with its name and count."""
 
     name: str
-    count: int
+    count: int | str
     width: float
     y: int
     colour: str = "#2b7a4b"
@@ -46,7 +47,7 @@ class ChartBar:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart for `workloads.html.j2`, in its own coordinates."""
+    """A chart for `chart.html.j2`, in its own coordinates."""
 
     title: str
     words: str
@@ -55,6 +56,8 @@ class Chart:
     bars: Sequence[ChartBar] = ()
     width: int = WIDTH
     height: int = HEIGHT
+    margin: int = 120
+    """Where bars begin, after their names."""
 
 
 def anomaly_chart(term_hours: Rows) -> Chart:

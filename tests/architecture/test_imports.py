@@ -135,9 +135,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.bench": (
         (*LOW, *READERS, "include.audit", "include.producers", "include.planning", "include.status")
-        + ("include.process_control", "include.cli", "include.strict_values"),
+        + ("include.process_control", "include.cli", "include.rendering", "include.workloads"),
         "measures the platform from outside, through the packages that every command uses",
     ),
+    "include.bench.peers": ((), "hand-written jobs, measured next to the platform: they use nothing of it"),
     "include.cli": (
         (*LOW, *READERS, "include.audit", "include.doctor", "include.maintenance", "include.planning")
         + (
@@ -195,10 +196,10 @@ OUTSIDE = {
     "fastapi": (("include.console", "include.operators"), "web pages are the console's, and Airflow's plugin's"),
     "uvicorn": (("include.console",), "the only web server of our own is the console"),
     "pyspark": (
-        ("spark_jobs", "include.datasets", "include.workloads.datasets"),
+        ("spark_jobs", "include.datasets", "include.workloads.datasets", "include.bench.peers"),
         "Spark is the data plane's; ask a driver, or read with polars",
     ),
-    "delta": (("spark_jobs",), "delta-spark belongs to the data plane"),
+    "delta": (("spark_jobs", "include.bench.peers"), "delta-spark belongs to the data plane"),
     "airflow": (("dags", "include.operators"), "Airflow is only an adapter; logic goes to include.planning"),
     "confluent_kafka": (
         ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),

@@ -1,34 +1,33 @@
-"""The benchmarks: figures, targets, the temporary state folder, exit codes."""
+"""The benchmarks: temporary state, what is sent, what is observed, latency, the gate, the search for a rate."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
-from io import StringIO
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
-from include.bench import bench_command as cli
-from include.bench import bench_events, bench_follower, bench_state
-from include.bench.bench_events import EventSupply, SendCost
+from include.bench import bench_follower, bench_session, bench_state, event_supply, sustained_mode
 from include.bench.bench_follower import BenchFailed, ObservedPublication, PublicationFollower, seconds_per_million
-from include.bench.bench_latency import Latency, quantiles, waiting_seconds
-from include.bench.bench_machine import Machine
-from include.bench.bench_report import Report, as_json, as_text
-from include.bench.bench_state import running_stream, temporary_state
-from include.bench.bench_throughput import Throughput, WarmUp, require_count
-from include.bench.cpu_usage import used_between
-from include.cli.main import app
+from include.bench.bench_gate import table_problems
+from include.bench.bench_session import BenchSession, warm_session
+from include.bench.bench_state import copied_dataset, temporary_state
+from include.bench.cpu_usage import per_million, used_between
+from include.bench.drain_mode import require_count
+from include.bench.event_supply import EventSupply, ad_block
+from include.bench.latency_mode import quantiles, waiting_seconds
+from include.bench.sent_records import SentRecords, block_views, expected_views, identity_hash
+from include.bench.sustained_mode import Trial, highest_held, lag_trend
+from include.catalog.dataset import declared_dataset
 from include.paths import publication_path, status_path
+from include.producers.ad_events import AD_EVENTS
 from include.reading.publication import Publication, publish
 from include.settings import Settings, load_settings
 from include.state.driver_status import LastRun
@@ -52,59 +51,137 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pat
 
 
 def test_benchmark_state_is_temporary(environment: Path) -> None:
-    with temporary_state(keep=False) as settings:
-        assert settings.state.is_dir()
+    with temporary_state("flights", keep=False) as settings:
+        assert [folder.name for folder in settings.datasets.iterdir()] == ["flights"]
         assert settings.state != environment
         assert (settings.ledger_url, settings.kafka_port, settings.driver_cores) == ("", 0, 4)
         assert os.environ["HEADRACE_STATE"] == str(settings.state)
         assert "HEADRACE_LEDGER_URL" not in os.environ
-    assert not settings.state.exists()
+    assert not settings.datasets.parent.exists()
     assert load_settings().state == environment
     assert load_settings().kafka_port == 9092
 
 
 def test_temporary_state_is_removed_after_a_failure_unless_keep(environment: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), temporary_state(keep=False) as settings:
+    with pytest.raises(KeyboardInterrupt), temporary_state("flights", keep=False) as settings:
         raise KeyboardInterrupt
-    assert not settings.state.exists()
-    with temporary_state(keep=True) as keeping:
+    assert not settings.datasets.parent.exists()
+    with temporary_state("flights", keep=True) as keeping:
         pass
-    assert keeping.state.is_dir()
-    keeping.state.rmdir()
+    assert keeping.datasets.is_dir()
+    shutil.rmtree(keeping.datasets.parent)
 
 
-def test_started_processes_are_stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_processes_are_stopped(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def up(*_: object) -> None:
         calls.append("up")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_state, "up", up)
+    monkeypatch.setattr(bench_session, "up", up)
     monkeypatch.setattr(bench_state, "down", lambda *_: calls.append("down"))
-    with pytest.raises(KeyboardInterrupt), running_stream(settings, print):
+    with pytest.raises(KeyboardInterrupt), warm_session("flights", 1, False, print):
         pass
     assert calls == ["up", "down"]
+
+
+def test_ad_events_have_the_gold_table_of_the_benchmark_only(settings: Settings, tmp_path: Path) -> None:
+    folder = copied_dataset("ad_events", tmp_path)
+    found = declared_dataset(settings.model_copy(update={"datasets": folder}), "ad_events")
+    assert [table.name for table in found.pipeline.gold] == ["campaign_views"]
 
 
 # --- sent events -------------------------------------------------------------------------------------------------
 
 
-def test_event_supply_continues_across_years_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        bench_events, "year", lambda number: pl.DataFrame({"n": range(100 * number, 100 * number + 100)})
-    )
-    source = EventSupply()
-    first = [frame["n"].to_list() for frame in source.frames(150)]
-    second = [frame["n"].to_list() for frame in source.frames(120)]
+def numbered(number: int) -> pl.DataFrame:
+    return pl.DataFrame({"n": range(100 * number, 100 * number + 100)})
+
+
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> EventSupply:
+    monkeypatch.setattr(event_supply, "flight_year", numbered)
+    return EventSupply("flights")
+
+
+def test_event_supply_continues_across_blocks_without_a_gap(supply: EventSupply) -> None:
+    first = [frame["n"].to_list() for frame in supply.frames(150)]
+    supply.prepare(300)
+    second = [frame["n"].to_list() for frame in supply.frames(120)]
     assert [len(part) for part in (*first, *second)] == [100, 50, 50, 70]
     assert sum((*first, *second), []) == list(range(270))
 
 
+def test_whole_blocks_end_where_a_block_ends(supply: EventSupply) -> None:
+    list(supply.frames(30))
+    assert [supply.whole_blocks(at_least) for at_least in (1, 70, 71, 300)] == [70, 70, 170, 370]
+
+
+def test_blocks_of_ad_events_are_the_producers_events_moved_in_time() -> None:
+    shift = 2 * event_supply.BLOCK_SPAN
+    accepted = ad_block(2).filter(pl.col("reason").is_null()).sort("event_id")
+    produced = AD_EVENTS.frame(shift).sort("event_id")
+    assert accepted["value"].equals(produced["value"])
+    assert accepted["event_id"].equals(produced["event_id"])
+
+
+def test_oracle_of_a_whole_block_is_that_of_its_records() -> None:
+    block = ad_block(3)
+    assert block_views(block) == expected_views(block.filter(pl.col("reason").is_null())["value"])
+    assert block_views(block.head(1000)) == Counter()
+
+
+def test_hash_of_identities_depends_on_each_but_not_on_their_order() -> None:
+    some = pl.Series(["a", "b", "c"])
+    assert identity_hash(some) == identity_hash(some.reverse())
+    assert len({identity_hash(pl.Series(each)) for each in (["a", "b", "c"], ["a", "b"], ["a", "b", "d"])}) == 3
+
+
+def test_sent_records_add_up_over_frames() -> None:
+    whole, parts = SentRecords("ad_events"), SentRecords("ad_events")
+    block = ad_block(0)
+    whole.add(block)
+    for part in (block.head(20_000), block.slice(20_000)):
+        parts.add(part)
+    assert whole == parts
+    assert (whole.records, whole.accepted) == (50_500, 50_000)
+
+
 def test_wrong_event_count_fails_the_benchmark(settings: Settings) -> None:
-    require_count(settings, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
+    session = BenchSession(settings, "flights", print, EventSupply("flights"), SentRecords("flights"))
+    require_count(session, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
     with pytest.raises(BenchFailed):
-        require_count(settings, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
+        require_count(session, 10, {0: 5, 1: 5}, {0: 5, 1: 5})
+
+
+# --- gate --------------------------------------------------------------------------------------------------------
+
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+GATE = SentRecords("ad_events", 3, 2, identity_hash(pl.Series(["1", "2"])), Counter({("c", SINCE): 2}))
+VIEWS = pl.DataFrame({"campaign_id": ["c"], "since": [SINCE], "views": [2]})
+
+
+def test_right_tables_pass_the_gate() -> None:
+    assert table_problems(GATE, pl.Series(["2", "1"]), VIEWS) == []
+
+
+@pytest.mark.parametrize("identities", [["1"], ["1", "2", "2"], ["1", "3"]])
+def test_missing_surplus_and_other_rows_of_silver_fail_the_gate(identities: list[str]) -> None:
+    assert table_problems(GATE, pl.Series(identities), VIEWS)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        VIEWS.with_columns(views=pl.lit(3)),
+        VIEWS.clear(),
+        pl.concat([VIEWS, VIEWS]),
+        pl.concat([VIEWS, VIEWS.with_columns(since=SINCE + timedelta(seconds=10))]),
+    ],
+)
+def test_wrong_missing_doubled_and_surplus_rows_of_gold_fail_the_gate(views: pl.DataFrame) -> None:
+    assert len(table_problems(GATE, pl.Series(["1", "2"]), views)) >= 1
 
 
 # --- observed publications ---------------------------------------------------------------------------------------
@@ -116,7 +193,7 @@ def published(settings: Settings, batch: int, ends: dict[int, int]) -> None:
 
 def test_each_publication_is_observed_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicationFollower, "_read_status", lambda self: None)
-    follower = PublicationFollower(settings)
+    follower = PublicationFollower(settings, "flights")
     follower.poll()
     assert not follower.reached({0: 1})
     published(settings, 1, {0: 5, 1: 6})
@@ -141,7 +218,7 @@ def test_each_run_is_recorded_once_and_runs_can_be_cleared(settings: Settings, m
     monkeypatch.setattr(
         bench_follower, "observe_processes", lambda *_: [ProcessStatus("broker", 1, ProcessState.RUNNING)]
     )
-    follower = PublicationFollower(settings)
+    follower = PublicationFollower(settings, "flights")
     for rows in (100, 100, 200, 200, 300):
         write_run_status(settings, rows, 1.0)
         follower.poll()
@@ -154,12 +231,12 @@ def test_lost_or_stalled_stream_fails_the_benchmark(settings: Settings, monkeypa
     lost = [ProcessStatus("stream:flights", None, ProcessState.CRASHED, "pid 7 is gone")]
     monkeypatch.setattr(bench_follower, "observe_processes", lambda *_: lost)
     with pytest.raises(BenchFailed, match="pid 7 is gone"):
-        PublicationFollower(settings).follow(lambda: False)
+        PublicationFollower(settings, "flights").follow(lambda: False)
     lost.clear()
     monkeypatch.setattr(bench_follower, "STATUS_SECONDS", 0.0)
     monkeypatch.setattr(bench_follower, "STALLED_SECONDS", 0.05)
     with pytest.raises(BenchFailed, match="nothing was published"):
-        PublicationFollower(settings).follow(lambda: False)
+        PublicationFollower(settings, "flights").follow(lambda: False)
     assert not publication_path(settings, "flights").exists()
 
 
@@ -170,8 +247,10 @@ def test_steps_are_weighted_by_rows() -> None:
 
 
 def test_cpu_is_the_difference_of_two_measurements() -> None:
-    before, after = {"broker": 3.0, "gone": 1.0}, {"broker": 4.5, "driver: JVM": 2.0}
-    assert used_between(before, after) == {"broker": 1.5, "driver: JVM": 2.0}
+    before, after = {"broker": 3.0, "gone": 1.0}, {"broker": 4.5, "JVM": 2.0, "Python": 0.5, "benchmark": 9.0}
+    used = used_between(before, after)
+    assert used == {"broker": 1.5, "JVM": 2.0, "Python": 0.5, "benchmark": 9.0}
+    assert per_million(used, 500_000)["CPU s/M, all"] == pytest.approx(5.0)
 
 
 # --- latency -----------------------------------------------------------------------------------------------------
@@ -197,85 +276,38 @@ def test_quantiles_are_not_interpolated() -> None:
     assert quantiles(np.array([1.0, 9.0]))["p50"] == 1.0
 
 
-# --- report ------------------------------------------------------------------------------------------------------
-
-MACHINE = Machine(2, 23.5, "Linux", "17.0.15", "3.11.7", "4.2.0", 0.1, {})
-SENDING = SendCost(1000, 0.01, 0.004)
-THROUGHPUT = Throughput(800_000, 10.0, 6.0, {"broker": 0.6, "driver: JVM": 9.0}, {"silver": 5.0}, 3, 700_000, SENDING)
-LATENCY = Latency(2_000, 120, 240_000, 90, {"p50": 1.2, "p95": 3.0, "p99": 3.5, "max": 4.0}, 0.01)
-REPORT = Report("again", MACHINE, AT, WarmUp(1000, 2.0, SENDING), THROUGHPUT, LATENCY, True)
+# --- sustained rate ----------------------------------------------------------------------------------------------
 
 
-def rendered(report: Report) -> str:
-    out = StringIO()
-    Console(file=out, width=80).print(as_text(report))
-    return out.getvalue()
+def test_lag_trend_is_the_slope_after_the_first_quarter() -> None:
+    settling = [(float(at), 100_000.0) for at in range(25)]
+    assert lag_trend([*settling, *((float(at), 50.0 * at) for at in range(25, 101))]) == pytest.approx(50.0)
+    assert lag_trend([(float(at), 2_000.0 if at % 2 else 8_000.0) for at in range(101)]) == pytest.approx(0, abs=10)
+    assert lag_trend([(0.0, 5.0)]) == 0.0
 
 
-def test_report_shows_met_targets() -> None:
-    assert rendered(REPORT).count("met") == 2
-    assert "missed" not in rendered(REPORT)
-    targets = as_json(REPORT)["targets"]
-    assert targets == {
-        "events_per_second": {"target": 80_000, "met": True},
-        "p95_seconds": {"target": 3.0, "met": True},
-    }
+def test_a_rate_is_held_when_lag_is_flat_and_the_producer_on_time() -> None:
+    assert Trial(10_000, 100, 0.1).is_held
+    assert not Trial(10_000, 101, 0.1).is_held
+    assert not Trial(10_000, 0, 1.1).is_held
+    assert "producer" in Trial(10_000, 0, 1.1).sentence()
 
 
-def test_report_shows_missed_targets() -> None:
-    slow = replace(THROUGHPUT, seconds=10.1)
-    late = replace(LATENCY, quantiles=LATENCY.quantiles | {"p95": 3.01})
-    report = replace(REPORT, throughput=slow, latency=late)
-    assert rendered(report).count("missed") == 2
-    assert [target["met"] for target in as_json(report)["targets"].values()] == [False, False]
+@pytest.mark.parametrize("limit", [20_000, 47_000, 100_000, 123_456, 199_999, 300_000])
+def test_search_finds_the_highest_held_rate(limit: float) -> None:
+    tried: list[float] = []
+
+    def trial(rate: float) -> Trial:
+        tried.append(rate)
+        return Trial(rate, 0 if rate <= limit else rate, 0)
+
+    found = highest_held(trial, 20_000, 200_000)
+    assert found is not None
+    assert found.rate <= limit
+    assert found.rate >= min(limit, 200_000) / (1 + 2 * sustained_mode.PRECISION)
+    assert len(tried) <= 10
 
 
-def test_unmeasured_part_has_no_figure_and_no_target() -> None:
-    values = as_json(replace(REPORT, throughput=None))
-    assert values["throughput"] is None
-    assert list(values["targets"]) == ["p95_seconds"]
-    json.dumps(values)
-
-
-def test_another_rate_has_no_target() -> None:
-    report = replace(REPORT, throughput=None, latency=replace(LATENCY, rate=100))
-    assert "met" not in rendered(report)
-    assert as_json(report)["targets"] == {}
-
-
-def test_report_warns_of_busy_machine_and_unbalanced_audit() -> None:
-    text = rendered(replace(REPORT, machine=replace(MACHINE, load=3.2), balanced=False))
-    assert "the machine is busy" in text.replace("\n", " ")
-    assert "NOT BALANCED" in text
-
-
-@pytest.mark.parametrize(("balanced", "code"), [(True, 0), (False, 1)])
-def test_bench_command_writes_json_and_fails_only_when_unbalanced(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balanced: bool, code: int
-) -> None:
-    monkeypatch.setattr(cli, "_measure", lambda *_: replace(REPORT, balanced=balanced))
-    result = CliRunner().invoke(app, ["bench", "demo", "--json", str(tmp_path / "figures.json")])
-    assert result.exit_code == code
-    assert json.loads((tmp_path / "figures.json").read_text())["balanced"] is balanced
-
-
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    # A shell starts what runs in the background with Ctrl-C ignored, the tests too.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number in numbers:
-        signal.signal(number, before[number])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_exits_130_without_a_traceback(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    def interrupted(*_: object) -> Report:
-        signal.raise_signal(number)
-        raise AssertionError("still here")
-
-    monkeypatch.setattr(cli, "_measure", interrupted)
-    result = CliRunner().invoke(app, ["bench", "demo"])
-    assert (result.exit_code, result.output) == (130, "stopped: nothing was measured\n")
+def test_no_rate_is_held_when_the_lowest_is_not() -> None:
+    assert highest_held(lambda rate: Trial(rate, rate, 0), 20_000, 200_000) is None
+    assert highest_held(lambda rate: Trial(rate, rate, 0), 92_600, 92_600) is None

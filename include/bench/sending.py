@@ -1,19 +1,18 @@
-"""The events of the benchmarks: real flights with the demo's faults, year after year."""
+"""Sends the benchmarks' events, at once, into one transaction, or in an open loop, and counts them."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from include.bench.sent_records import SentRecords
 from include.errors import Transient
 from include.kafka_address import client_options
-from include.producers.event_feed import REPETITION
-from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
 from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, produce
 
 POLL_EVERY = 2_000
@@ -29,61 +28,81 @@ class PreloadFailed(Transient):
         super().__init__(f"the events to be measured could not be sent: {why}", "the same command again")
 
 
-class EventSupply:
-    """An endless sequence of deliveries in order: each year follows the one before, with its own ids."""
-
-    def __init__(self) -> None:
-        self._year = 0
-        self._rest = pl.DataFrame()
-
-    def frames(self, count: int) -> Iterator[pl.DataFrame]:
-        """Yield the next `count` deliveries as frames of at most a year (columns as `inject_faults`)."""
-        while count > 0:
-            if not self._rest.height:
-                self._rest = year(self._year)
-                self._year += 1
-            taken = self._rest.head(count)
-            self._rest = self._rest.slice(taken.height)
-            count -= taken.height
-            yield taken
-
-
-def year(number: int) -> pl.DataFrame:
-    """Return the deliveries of the year 2013 moved by `number` repetitions, with newly drawn faults."""
-    return inject_faults(FLIGHTS.frame(REPETITION * number), FLIGHTS, DEFAULT_SHARES, DEFAULT_SEED + number)
-
-
 @dataclass(frozen=True)
-class SendCost:
-    """Cost of sending `events`: `seconds` of wall time, `cpu_seconds` of this process; without deriving them."""
+class Target:
+    """A topic, and what was sent to it."""
 
-    events: int
-    seconds: float
-    cpu_seconds: float
-
-    def plus(self, other: SendCost) -> SendCost:
-        """Return the sum."""
-        return SendCost(self.events + other.events, self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
+    bootstrap: str
+    topic: str
+    sent: SentRecords
 
 
-def send_frames(bootstrap: str, frames: Iterable[pl.DataFrame]) -> SendCost:
-    """Send as fast as possible, outside a transaction; return the time and CPU that it took."""
-    total = SendCost(0, 0.0, 0.0)
+def send_frames(target: Target, frames: Iterable[pl.DataFrame]) -> None:
+    """Send as fast as possible, outside a transaction."""
     for frame in frames:
-        began, cpu = time.monotonic(), time.process_time()
-        produce(bootstrap, FLIGHTS.topic, frame)
-        total = total.plus(SendCost(frame.height, time.monotonic() - began, time.process_time() - cpu))
-    return total
+        produce(target.bootstrap, target.topic, frame)
+        target.sent.add(frame)
+
+
+class OpenLoop(threading.Thread):
+    """Sends frames at a steady rate by one schedule, in a background thread: delayed records never delay the schedule.
+
+    `behind`: the worst delay against the schedule, seconds.
+    """
+
+    def __init__(self, target: Target, frames: Iterable[pl.DataFrame], rate: float) -> None:
+        super().__init__(name="sender", daemon=True)
+        self.behind = 0.0
+        self.error: Exception | None = None
+        self._target, self._frames, self._rate = target, frames, rate
+        self._stop_event = threading.Event()
+
+    def run(self) -> None:
+        """Send until the frames end or `stop` is called."""
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001  (raised by finish)
+            self.error = error
+
+    def finish(self) -> None:
+        """Wait for the end and raise the error that ended it, if any."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """Stop early and wait for the thread."""
+        self._stop_event.set()
+        self.join()
+
+    def _send(self) -> None:
+        rows, began = 0, time.monotonic()
+        for frame in self._frames:
+            due = began + rows / self._rate
+            done = produce(
+                self._target.bootstrap,
+                self._target.topic,
+                frame,
+                rate=self._rate,
+                began=due,
+                stop=self._stop_event.is_set,
+            )
+            self.behind = max(self.behind, done.behind)
+            self._target.sent.add(frame.head(done.sent))
+            rows += done.sent
+            if self._stop_event.is_set():
+                return
 
 
 class Preload:
     """Events in one open transaction: in the topic, but invisible to `read_committed` consumers."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._failed: KafkaError | None = None
         self._producer = Producer(
             {
-                **client_options(bootstrap),
+                **client_options(target.bootstrap),
                 "transactional.id": "headrace-bench",
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "compression.type": "lz4",
@@ -98,17 +117,16 @@ class Preload:
             }
         )
 
-    def send(self, frames: Iterable[pl.DataFrame]) -> SendCost:
+    def send(self, frames: Iterable[pl.DataFrame]) -> None:
         """Begin the transaction and send; return when every event is in the topic. Raises PreloadFailed."""
-        total = SendCost(0, 0.0, 0.0)
         try:
             self._producer.init_transactions(PATIENCE)
             self._producer.begin_transaction()
             for frame in frames:
-                total = total.plus(self._send(frame))
+                self._send(frame)
+                self._target.sent.add(frame)
         except KafkaException as error:
             raise PreloadFailed(str(error)) from error
-        return total
 
     def commit(self) -> None:
         """Make all events visible at once. Raises PreloadFailed."""
@@ -117,8 +135,7 @@ class Preload:
         except KafkaException as error:
             raise PreloadFailed(str(error)) from error
 
-    def _send(self, frame: pl.DataFrame) -> SendCost:
-        began, cpu = time.monotonic(), time.process_time()
+    def _send(self, frame: pl.DataFrame) -> None:
         rows = zip(frame["key"].to_list(), frame["value"].to_list(), strict=True)
         for number, (key, value) in enumerate(rows):
             self._queue(key, value)
@@ -126,12 +143,11 @@ class Preload:
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE) or self._failed is not None:
             raise PreloadFailed(self._failed.str() if self._failed else "the broker did not accept them in time")
-        return SendCost(frame.height, time.monotonic() - began, time.process_time() - cpu)
 
     def _queue(self, key: bytes, value: bytes | None) -> None:
         while True:
             try:
-                self._producer.produce(FLIGHTS.topic, value, key)
+                self._producer.produce(self._target.topic, value, key)
                 return
             except BufferError:
                 self._producer.poll(0.05)

@@ -1,0 +1,70 @@
+"""Whether the figures of a session count: everything that was sent is in the tables, once, and gold is right.
+
+Counts and an order-independent hash come from what was sent, views from the workload's oracle, balance from the audit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import polars as pl
+
+from include.audit.audit_run import audit_dataset
+from include.audit.kafka_records import open_topic
+from include.bench.bench_session import BenchSession
+from include.bench.event_supply import FEEDS
+from include.bench.sent_records import SentRecords, Views, identity_hash
+from include.reading import pinned
+
+MOST_FINDINGS = 5
+Figures = dict[str, float]
+
+
+def audited(session: BenchSession) -> tuple[Figures, list[str]]:
+    """Audit the dataset; return what it took, and what is wrong."""
+    session.log("audit: is every record accounted for? …")
+    began = time.monotonic()
+    found = audit_dataset(session.settings, session.dataset, partial(open_topic, session.bootstrap))
+    seconds = time.monotonic() - began
+    records = session.sent.records
+    problems = [finding.sentence() for finding in found.findings[:MOST_FINDINGS]]
+    problems += [f"{skipped.table} was not checked" for skipped in found.unchecked]
+    return {"records/s": records / seconds, "seconds": seconds, "records": float(records)}, problems
+
+
+def published_problems(session: BenchSession) -> list[str]:
+    """Compare the published tables with what was sent; return what differs."""
+    reading, sent, name = pinned(session.settings), session.sent, session.dataset
+    expected = {"bronze": sent.records, "silver": sent.accepted, "rejected": sent.records - sent.accepted}
+    found = {layer: int(reading.read(f"{layer}.{name}").select(pl.len()).collect().item()) for layer in expected}
+    problems = [
+        f"{layer}.{name} has {found[layer]:,} rows instead of {count:,}"
+        for layer, count in expected.items()
+        if found[layer] != count
+    ]
+    identity = FEEDS[name].id_field
+    identities = reading.read(f"silver.{name}", columns=[identity]).collect()[identity]
+    views = reading.read("gold.campaign_views").collect() if sent.views else None
+    return [*problems, *table_problems(sent, identities, views)]
+
+
+def table_problems(sent: SentRecords, identities: pl.Series, views: pl.DataFrame | None) -> list[str]:
+    """Compare silver's identities, and gold's views if given, with what was sent; return what differs."""
+    problems = []
+    if len(identities) != sent.accepted:
+        problems.append(f"silver has {len(identities):,} rows instead of {sent.accepted:,}")
+    if identity_hash(identities) != sent.hash:
+        problems.append("silver holds other identities than those that were sent")
+    return problems if views is None else [*problems, *_view_problems(sent.views, views)]
+
+
+def _view_problems(expected: Views, views: pl.DataFrame) -> Iterator[str]:
+    columns = views.select("campaign_id", "since", "views").iter_rows()
+    published = {(campaign, since): count for campaign, since, count in columns}
+    if len(published) != views.height:
+        yield f"gold has {views.height - len(published):,} keys twice"
+    wrong = [key for key in expected.keys() | published.keys() if published.get(key) != expected.get(key)]
+    if wrong:
+        yield f"{len(wrong):,} rows of gold differ from the oracle's {len(expected):,}"

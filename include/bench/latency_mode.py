@@ -1,0 +1,87 @@
+"""Latency at a steady rate: each record from its Kafka timestamp to the publication that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from include.bench.bench_follower import Ends, ObservedPublication
+from include.bench.bench_session import BenchSession
+from include.bench.sending import OpenLoop
+from include.reading import pinned
+from include.settings import Settings
+
+QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+Figures = dict[str, float]
+
+
+@dataclass
+class Stretch:
+    """A time of sending at a steady rate; `figures` are known when it has ended."""
+
+    sender: OpenLoop
+    figures: Figures = field(default_factory=dict)
+
+
+def measure_latency(session: BenchSession, rate: float, seconds: float) -> Figures:
+    """Send `rate` events/s for `seconds` in an open loop; return quantiles over all of them."""
+    session.log(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
+    events = round(rate * seconds)
+    session.supply.prepare(events)
+    with sending(session, session.supply.frames(events), rate) as stretch:
+        stretch.sender.finish()
+    return stretch.figures
+
+
+@contextmanager
+def sending(session: BenchSession, frames: Iterable[pl.DataFrame], rate: float) -> Iterator[Stretch]:
+    """Send in an open loop during the block, then until all is published; the stretch gets its figures."""
+    before, follower = session.readable_ends(), session.follower()
+    stretch = Stretch(OpenLoop(session.target, frames, rate))
+    with follower.following():
+        stretch.sender.start()
+        try:
+            yield stretch
+        finally:
+            stretch.sender.stop()
+        stretch.sender.finish()
+    after = session.readable_ends()
+    follower.follow(lambda: follower.reached(after))
+    waited = waiting_seconds(appended(session.settings, session.dataset, before, after), follower.publications)
+    stretch.figures |= {f"{name}, s": at for name, at in quantiles(waited).items()}
+    stretch.figures |= {"records": float(len(waited)), "producer behind, s": stretch.sender.behind}
+
+
+def appended(settings: Settings, dataset: str, before: Ends, after: Ends) -> pl.DataFrame:
+    """Return partition, offset and timestamp (epoch seconds, of the log append) of the records in between."""
+    bronze = pinned(settings).read(f"bronze.{dataset}", columns=["partition", "offset", "timestamp"])
+    inside = [
+        (pl.col("partition") == part) & (pl.col("offset") >= before[part]) & (pl.col("offset") < end)
+        for part, end in after.items()
+    ]
+    found = bronze.filter(pl.any_horizontal(inside)).collect()
+    return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
+
+
+def waiting_seconds(records: pl.DataFrame, publications: Sequence[ObservedPublication]) -> NDArray[np.float64]:
+    """Return for each record the seconds from its timestamp to the first publication that holds it.
+
+    Every record must be in one of the publications.
+    """
+    at = np.array([publication.at for publication in publications])
+    parts = []
+    for (partition,), rows in records.group_by("partition"):
+        ends = np.array([publication.ends.get(int(str(partition)), 0) for publication in publications])
+        first = np.searchsorted(ends, rows["offset"].to_numpy(), side="right")
+        parts.append(at[first] - rows["timestamp"].to_numpy())
+    return np.concatenate(parts) if parts else np.array([])
+
+
+def quantiles(waited: NDArray[np.float64]) -> dict[str, float]:
+    """Return p50, p95, p99 and max: each is the latency of one record, without interpolation."""
+    return {name: float(np.percentile(waited, share, method="inverted_cdf")) for name, share in QUANTILES.items()}
