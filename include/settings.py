@@ -37,7 +37,12 @@ UNSAFE_VALUES = {
 }
 WEB_ADDRESS = r"^(https?://[\w.-]+(:\d{1,5})?)?$"
 # Spark refuses to start below 450 MiB.
-LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m"}
+LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m", "executor_memory": "512m"}
+# Spark's other masters are local ones: threads of a driver are HEADRACE_DRIVER_CORES.
+HOST_AND_PORT = r"[\w.-]+:\d{1,5}"
+SPARK_MASTER = re.compile(
+    rf"spark://{HOST_AND_PORT}(,{HOST_AND_PORT})*|yarn|k8s://(https?://)?[\w.-]+(:\d{{1,5}})?(/\S*)?"
+)
 
 
 class InvalidSetting(Terminal):
@@ -137,7 +142,28 @@ class Settings(BaseSettings):
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
-    driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver: local[N]")
+    driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver that has no cluster: local[N]")
+    driver_host: str = Field(
+        "",
+        pattern=r"^[\w.-]*$",
+        description="where executors of a cluster reach a driver; empty: what Spark finds, its first address that is "
+        "not loopback",
+    )
+    driver_bind: str = Field(
+        "", pattern=r"^[\w.:-]*$", description="address that a driver of a cluster listens on; empty: the driver's host"
+    )
+    spark_master: str = Field(
+        "",
+        description="master of a Spark cluster, spark://host:port; empty: drivers compute by themselves, local[N]",
+    )
+    spark_cores: int = Field(
+        2, ge=1, le=4096, description="cores of the cluster that a driver or a plan's job takes at most"
+    )
+    executor_cores: int = Field(1, ge=1, le=64, description="cores of an executor")
+    executor_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="executor JVM heap")
+    executor_python: str = Field(
+        "", description="Python of the executors, a path on the workers; empty: the path of the driver's Python"
+    )
     durability: Literal["process", "power"] = Field(
         "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
     )
@@ -214,7 +240,29 @@ class Settings(BaseSettings):
     def _absolute_path(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
-    @field_validator("broker_memory", "driver_memory")
+    @field_validator("spark_master")
+    @classmethod
+    def _require_cluster_master(cls, value: str) -> str:
+        if value and not SPARK_MASTER.fullmatch(value):
+            raise ValueError(
+                "must be spark://host:port[,host:port], yarn or k8s://…; empty is local[HEADRACE_DRIVER_CORES]"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _require_possible_cluster(self) -> Self:
+        if self.spark_master and self.is_power_safe:
+            raise InvalidSetting(
+                "HEADRACE_DURABILITY", "power is not kept with HEADRACE_SPARK_MASTER: other hosts write the files"
+            )
+        if self.spark_master and self.executor_cores > self.spark_cores:
+            raise InvalidSetting(
+                "HEADRACE_EXECUTOR_CORES",
+                f"{self.executor_cores} is more than HEADRACE_SPARK_CORES={self.spark_cores}: no executor would start",
+            )
+        return self
+
+    @field_validator("broker_memory", "driver_memory", "executor_memory")
     @classmethod
     def _require_least_heap(cls, value: str, info: ValidationInfo) -> str:
         least = LEAST_HEAP[info.field_name or ""]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.host.java_runtime import Java, JavaMissing
+from include.host.spark_master import MasterUnreachable, require_master
 from include.settings import Settings, heap_bytes
 from include.state.process_states import ProcessState, ProcessStatus
 
@@ -71,6 +72,18 @@ def check_heaps(settings: Settings, memory: int) -> CheckResult:
     if heap_bytes(settings.driver_memory) + heap_bytes(settings.broker_memory) <= memory:
         return passed("heaps", found)
     return failed("heaps", f"{found}: they do not fit", "set HEADRACE_DRIVER_MEMORY or HEADRACE_BROKER_MEMORY lower")
+
+
+def check_spark_master(settings: Settings) -> list[CheckResult]:
+    """The master of a standalone Spark cluster answers; nothing without one."""
+    if not settings.spark_master:
+        return []
+    try:
+        require_master(settings)
+    except MasterUnreachable as error:
+        remedy = "start the master, or correct HEADRACE_SPARK_MASTER (docs/tasks/run-on-a-cluster.md)"
+        return [failed("spark master", error.what, remedy)]
+    return [passed("spark master", settings.spark_master)]
 
 
 def check_writable(state: Path) -> CheckResult:

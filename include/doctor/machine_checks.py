@@ -27,6 +27,7 @@ from include.doctor.check_resources import (
     check_java,
     check_memory,
     check_port,
+    check_spark_master,
     check_writable,
 )
 from include.doctor.check_result import CheckResult
@@ -66,6 +67,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
         check_filesystem(settings.state, mounts()),
         check_port(settings.kafka_port, observe_broker(settings), is_free, holder_of),
+        *check_spark_master(settings),
     ]
 
 

@@ -13,8 +13,16 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.errors import Terminal
+from include.host.spark_master import require_master
 from include.secret_masking import holds_secret
 from include.settings import CLONE, Settings, reject_unsafe
+from spark_jobs.engine.spark_cluster import (
+    code_archive,
+    master_options,
+    prepare_environment,
+    require_executor,
+    spark_master,
+)
 
 # Other values lose, duplicate or misread records, so the running session is verified too.
 GUARDED = {
@@ -99,22 +107,21 @@ def spark_jars(settings: Settings) -> list[Path]:
 
 
 def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
-    """Start or return the process's local session; `delta` adds delta-spark's SQL.
+    """Start or return the process's session, local or of a cluster; `delta` adds delta-spark's SQL.
 
-    Raises JarsMissing, GuardedSetting, and InvalidSetting.
+    Raises JarsMissing, GuardedSetting, InvalidSetting, MasterUnreachable, NoExecutors.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.pop("SPARK_HOME", None)
-    builder = SparkSession.Builder().appName(name).master(f"local[{settings.driver_cores}]")
+    require_master(settings)
+    prepare_environment(settings, sys.executable)
+    builder = SparkSession.Builder().appName(name).master(spark_master(settings))
+    jars = spark_jars(settings)
     options = {
         **TUNED,
         **GUARDED,
+        **master_options(settings, jars, JVM_FLAGS),
         **settings.spark_conf,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in spark_jars(settings)),
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
     }
@@ -126,6 +133,9 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    if settings.spark_master:
+        session.sparkContext.addPyFile(str(code_archive(settings.state / "spark")))
+        require_executor(settings, session)
     verify_guarded(session)
     return session
 

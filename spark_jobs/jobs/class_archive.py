@@ -63,7 +63,7 @@ def main(events: Path, archive: Path) -> None:
     """Rehearse in a JVM that writes the archive when it ends."""
     with tempfile.TemporaryDirectory(prefix="headrace-archive-") as folder:
         flags = f"-XX:TieredStopAtLevel=1 '-XX:ArchiveClassesAtExit={archive}' -Xlog:cds*=off"
-        settings = load_settings().model_copy(update={"state": Path(folder), "driver_jvm": flags})
+        settings = load_settings().model_copy(update={"state": Path(folder), "spark_master": "", "driver_jvm": flags})
         spark = open_session(settings, "rehearsal")
         rehearse(settings, spark, events)
         spark.stop()

@@ -21,6 +21,7 @@ from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.learned_models import clustered, recommended
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.storage.spark_files import write_files
 
 
 def learn(settings: Settings, folder: Path) -> None:
@@ -32,7 +33,7 @@ def learn(settings: Settings, folder: Path) -> None:
         found, figures = clustered(declared, rows, folder / "centres.json")
     else:
         found, figures = recommended(declared, rows, folder / "checkpoints")
-    found.coalesce(1).write.mode("overwrite").parquet(str(folder / "result"))
+    write_files(found.coalesce(1), folder / "result", "overwrite")
     report(figures=figures)
 
 

@@ -29,6 +29,7 @@ from spark_jobs.layers.recomputed_grains import RecomputedGrains
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import no_rows
 from spark_jobs.storage.prepared_query import ScratchFolder
+from spark_jobs.storage.spark_files import computes_here
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def embedded_plan(
     if gold.refresh != EVERY_RUN or not comparable:
         return None
     if isinstance(gold, QueryGold):
+        if not computes_here(spark):
+            return None
         where = _counted(gold, inputs)
         return EmbeddedPlan(where, query=RecomputedGrains(spark, gold, spec, silver, scratch))
     if gold_session(gold) is not None or not _is_embedded(spark, gold, spec, silver):

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.storage.duckdb_session import rows_in_files
 from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
+from spark_jobs.storage.spark_files import computes_here
 
 if TYPE_CHECKING:
     from spark_jobs.layers.accepted_query import AcceptedQuery
@@ -53,8 +54,10 @@ class PreparedQueries(Generic[Query]):
     ) -> Query | None:
         """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.
 
-        None when they have too many rows for a slot.
+        None when they have too many rows for a slot, or tasks run on other hosts: these may have an older slot cached.
         """
+        if not computes_here(self._spark):
+            return None
         tasks = 1 if rows_in_files(files) <= ROWS_OF_ONE_TASK else self._spark.sparkContext.defaultParallelism
         if (name, tasks) not in self._slots:
             folder = self._scratch.path / "silver" / f"{name}-{tasks}"

@@ -31,6 +31,7 @@ from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.file_index import FileIndex
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
+from spark_jobs.storage.spark_files import finished_files, write_files
 
 # delta-rs never cleans the log (adr-0002). The owner deletes old files as `retention` of pipeline.yaml says; a log
 # checkpoint names them for this long, and a writer of another kind must leave them meanwhile.
@@ -190,7 +191,7 @@ class Table:
         path = self.attempt_folder(folder)
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
-        chosen.write.partitionBy(self.spec.partition).mode("overwrite").parquet(str(path))
+        write_files(chosen, path, "overwrite", self.spec.partition)
         files = self.written_files(path)
         if not files:
             shutil.rmtree(path, ignore_errors=True)
@@ -202,7 +203,7 @@ class Table:
 
     def written_files(self, path: Path) -> list[DataFile]:
         """Return the files below `path`, one folder per partition, without empty ones; rename each by its checksum."""
-        found = (written_file(self.spec, name_by_checksum(file)) for file in sorted(path.rglob("*.parquet")))
+        found = (written_file(self.spec, name_by_checksum(file)) for file in finished_files(path))
         return [file for file in found if file.rows > 0]
 
     def commit(

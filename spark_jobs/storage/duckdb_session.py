@@ -22,6 +22,7 @@ from include.reading.memory_database import memory_database
 from include.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
+from spark_jobs.storage.spark_files import write_files
 
 # Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
@@ -207,4 +208,4 @@ def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFr
 
 def write_folder(rows: DataFrame, folder: Path) -> None:
     """Write rows into a folder with Spark, replacing its content."""
-    rows.write.mode("overwrite").parquet(str(folder))
+    write_files(rows, folder, "overwrite")

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from include.process_folder import new_process_folder
 from spark_jobs.storage.repeatable_plan import is_repeatable
+from spark_jobs.storage.spark_files import write_files
 
 MOST_BYTES = 32 << 20
 """The greatest size of a slot's rows as Arrow, all of its files together."""
@@ -133,8 +134,7 @@ class QueryOfOneRun:
 
     def save(self, folder: Path, partition: str | None = None) -> None:
         """Execute the query; add its rows to a folder, in a folder for each value of column `partition` if given."""
-        writer = self.frame.write.options(**SPARK_WRITING).mode("append")
-        (writer.partitionBy(partition) if partition else writer).parquet(str(folder))
+        write_files(self.frame, folder, "append", partition, SPARK_WRITING)
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:

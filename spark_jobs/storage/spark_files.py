@@ -1,0 +1,59 @@
+"""Files that Spark writes into a folder: executors of a cluster write them on other hosts, so they are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from include.errors import Terminal
+
+UNFINISHED = "_temporary"
+"""Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
+WRITTEN = "rows"
+
+
+class WrittenRowsMissing(Terminal):
+    """Executors wrote other rows than this host finds in the folder; nothing was committed."""
+
+    def __init__(self, folder: Path, written: int, found: int) -> None:
+        super().__init__(
+            f"{folder}: the executors wrote {written} rows, this host finds {found}; nothing was committed",
+            "mount the state folder on every worker at the same path, without a cache of folders"
+            " (docs/tasks/run-on-a-cluster.md)",
+        )
+        self.written, self.found = written, found
+
+
+def computes_here(spark: SparkSession) -> bool:
+    """Whether Spark's tasks are threads of this process, which see its files as they are now."""
+    return bool(spark.sparkContext._jsc.sc().isLocal())
+
+
+def write_files(
+    rows: DataFrame, folder: Path, mode: str, partition: str | None = None, options: Mapping[str, str] | None = None
+) -> None:
+    """Write rows into a folder with Spark, by `partition` if given; raises WrittenRowsMissing."""
+    if computes_here(rows.sparkSession):
+        _write(rows, folder, mode, partition, options)
+        return
+    before = set(finished_files(folder)) if mode == "append" else set()
+    observed = Observation()
+    _write(rows.observe(observed, F.count(F.lit(1)).alias(WRITTEN)), folder, mode, partition, options)
+    written = int(observed.get[WRITTEN])
+    found = sum(int(pq.read_metadata(file).num_rows) for file in finished_files(folder) if file not in before)
+    if written != found:
+        raise WrittenRowsMissing(folder, written, found)
+
+
+def finished_files(folder: Path) -> list[Path]:
+    """Return the Parquet files below a folder, without those of tasks that did not complete."""
+    return sorted(path for path in folder.rglob("*.parquet") if UNFINISHED not in path.parts)
+
+
+def _write(rows: DataFrame, folder: Path, mode: str, partition: str | None, options: Mapping[str, str] | None) -> None:
+    writer = rows.write.options(**(options or {})).mode(mode)
+    (writer.partitionBy(partition) if partition else writer).parquet(str(folder))

@@ -1,0 +1,137 @@
+"""Where Spark computes: settings of a cluster, what its executors are given, and what happens when it is not there."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from include.doctor.check_resources import check_spark_master
+from include.doctor.check_result import Verdict
+from include.host.spark_master import MasterUnreachable, require_master
+from include.settings import InvalidSetting, Settings
+from spark_jobs.engine import spark_cluster
+from spark_jobs.engine.spark_cluster import (
+    NoExecutors,
+    code_archive,
+    master_options,
+    require_executor,
+    spark_master,
+)
+
+MASTER = "spark://127.0.0.1:7077"
+
+
+@pytest.mark.parametrize(
+    "master", ["", MASTER, "spark://one:7077,two.site:7078", "yarn", "k8s://https://api.site:6443", "k8s://host:443"]
+)
+def test_masters_of_clusters_are_accepted(master: str) -> None:
+    assert Settings(spark_master=master).spark_master == master
+
+
+@pytest.mark.parametrize(
+    "master", ["local[4]", "local", "local-cluster[2,1,1024]", "host:7077", "spark://host", "Yarn"]
+)
+def test_other_masters_are_refused_with_what_is_allowed(master: str) -> None:
+    with pytest.raises(ValueError, match=r"must be spark://host:port.*empty is local\[HEADRACE_DRIVER_CORES\]"):
+        Settings(spark_master=master)
+
+
+def test_executor_with_more_cores_than_the_driver_may_take_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="no executor would start"):
+        Settings(spark_master=MASTER, spark_cores=2, executor_cores=3)
+    assert Settings(spark_cores=2, executor_cores=3).executor_cores == 3, "without a cluster it means nothing"
+
+
+def test_files_of_other_hosts_are_not_promised_to_survive_a_power_cut() -> None:
+    with pytest.raises(InvalidSetting, match="other hosts write the files") as refused:
+        Settings(spark_master=MASTER, durability="power")
+    assert refused.value.key == "HEADRACE_DURABILITY"
+
+
+def test_local_session_listens_on_the_loopback_address_alone() -> None:
+    settings = Settings(driver_cores=3, driver_host="runner.site")
+    assert spark_master(settings) == "local[3]"
+    assert master_options(settings, [], "") == {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def test_executors_get_the_jars_the_time_zone_and_a_share_of_the_cluster() -> None:
+    settings = Settings(
+        spark_master=MASTER, spark_cores=8, executor_cores=2, executor_memory="3g", driver_host="runner.site"
+    )
+    options = master_options(settings, [Path("/jars/a.jar"), Path("/jars/b.jar")], "-Duser.timezone=UTC")
+    assert spark_master(settings) == MASTER
+    assert options["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert (options["spark.executorEnv.TZ"], options["spark.executor.extraJavaOptions"]) == (
+        "UTC",
+        "-Duser.timezone=UTC",
+    )
+    assert [options[f"spark.{name}"] for name in ("cores.max", "executor.cores", "executor.instances")] == [
+        *("8", "2", "4"),
+    ]
+    assert options["spark.executor.memory"] == "3g"
+    assert options["spark.driver.host"] == "runner.site"
+    assert "spark.driver.bindAddress" not in options, "Spark's own default is the driver's host"
+
+
+def test_master_that_does_not_answer_is_named_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        require_master(Settings(spark_master=f"spark://127.0.0.1:1,127.0.0.1:{port}"))
+    master = f"spark://127.0.0.1:{port}"
+    with pytest.raises(MasterUnreachable, match=f"{master} does not answer .*nothing was read"):
+        require_master(Settings(spark_master=master))
+    (finding,) = check_spark_master(Settings(spark_master=master))
+    assert (finding.verdict, "does not answer" in finding.found) == (Verdict.FAIL, True)
+
+
+def test_doctor_says_nothing_of_a_master_that_is_not_set() -> None:
+    assert check_spark_master(Settings()) == []
+
+
+class SessionWithoutExecutors:
+    """A session whose only block manager is the driver's."""
+
+    stopped = False
+
+    def __getattr__(self, name: str) -> SessionWithoutExecutors:
+        return self
+
+    def __call__(self) -> SessionWithoutExecutors:
+        return self
+
+    def size(self) -> int:
+        return 1
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_session_without_executors_ends_instead_of_waiting_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_cluster, "EXECUTOR_SECONDS", 0.2)
+    session = SessionWithoutExecutors()
+    with pytest.raises(NoExecutors, match="has given no executor of 1 cores and 1g"):
+        require_executor(Settings(spark_master=MASTER), session)  # type: ignore[arg-type]
+    assert session.stopped
+
+
+def test_archive_of_the_code_is_what_executors_import(tmp_path: Path) -> None:
+    archive = code_archive(tmp_path)
+    written = archive.stat().st_mtime_ns
+    assert (code_archive(tmp_path), archive.stat().st_mtime_ns) == (archive, written)
+    assert list(tmp_path.iterdir()) == [archive]
+    program = "from include.catalog import windows; print(windows.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert found.stdout.startswith(str(archive))
