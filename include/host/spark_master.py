@@ -20,7 +20,7 @@ class MasterUnreachable(Transient):
 
 
 def require_master(settings: Settings) -> None:
-    """Raise MasterUnreachable unless a host of a standalone master accepts connections. Others are not asked."""
+    """Raise MasterUnreachable unless a host of a standalone master accepts connections. Other masters are not tried."""
     if not settings.spark_master.startswith(STANDALONE):
         return
     why = ""

@@ -101,7 +101,9 @@ def test_executor_killed_in_mid_run_and_worker_added_lose_and_double_nothing(
 
     # The stream holds two cores; the plan's job gets the third.
     added = cluster.add_worker()
-    verified = flights.command("backfill", "run", "--dataset", "flights", "--from", DAYS[0], "--to", DAYS[1], "--json")
+    verified = flights.command(
+        "backfill", "run", "--dataset", "flights", "--from", DAYS[0], "--to", DAYS[1], "--whole-history", "--json"
+    )
     assert verified.returncode == 0, verified.stderr + driver.log_text()[-3000:]
     plan = json.loads(verified.stdout)
     assert (plan["stage"], plan["events"][-1]["result"]["changed"]) == ("applied", 0)
