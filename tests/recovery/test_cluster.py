@@ -28,11 +28,11 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.sql_quoting import sql_literal
+from include import sql_quoting
 
 
 def described(at: datetime) -> str:
-    return sql_literal(f"{at:%H:%M}")
+    return sql_quoting.sql_literal(f"{at:%H:%M}") + sql_quoting.__file__
 
 
 def silver(accepted: DataFrame) -> DataFrame:
@@ -128,4 +128,6 @@ def test_python_function_of_silver_runs_on_executors_with_our_code_in_utc(cluste
     first = min(item.reading["read_at"] for item in site.sent if item.fate == "silver")
     query = f"select described from silver.{site.dataset} order by read_at limit 1"
     (found,) = json.loads(site.command("query", query, "--format", "json").stdout)
-    assert found["described"] == f"'{first.astimezone(UTC):%H:%M}'"
+    time, module = found["described"].rsplit("'", 1)
+    assert time == f"'{first.astimezone(UTC):%H:%M}"
+    assert ".zip/include/" in module, "the driver's own code, not what is installed on the worker"
