@@ -16,26 +16,33 @@ HIGHER_IS_BETTER = ("events/s", "records/s")
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over runs: median, lowest, highest."""
+    """A figure over `runs`: median, lowest, highest."""
 
     median: float
     low: float
     high: float
+    runs: int = 1
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure of a result by that of its baseline: ratio of the medians, and the bounds that both spreads allow."""
+    """A figure by that of the baseline: ratio of medians, bounds that both spreads allow, the fewer runs of both."""
 
     key: Key
     figure: str
     ratio: float
     low: float
     high: float
+    runs: int = 1
 
     @property
     def verdict(self) -> str:
-        """Return `same` while the spreads overlap, else `better` or `worse`; `other` for what is neither."""
+        """Return `same` while the spreads overlap, else `better` or `worse`; `other` for what is neither.
+
+        A single run has no spread: `one run` decides nothing.
+        """
+        if self.runs < 2:
+            return "one run"
         if self.low <= 1.0 <= self.high:
             return "same"
         if self.figure in NEITHER:
@@ -56,7 +63,7 @@ def spreads(measurements: Iterable[Measurement]) -> dict[Key, dict[str, Spread]]
             for name, value in each.figures.items():
                 values.setdefault(each.key, {}).setdefault(name, []).append(value)
     return {
-        key: {name: Spread(median(found), min(found), max(found)) for name, found in figures.items()}
+        key: {name: Spread(median(found), min(found), max(found), len(found)) for name, found in figures.items()}
         for key, figures in values.items()
     }
 
@@ -65,7 +72,7 @@ def compared(result: BenchResult, baseline: BenchResult) -> list[Ratio]:
     """Return the ratio of each figure that both have; one that is 0 in either is left out."""
     ours, theirs = spreads(result.measurements), spreads(baseline.measurements)
     return [
-        Ratio(key, name, new.median / old.median, new.low / old.high, new.high / old.low)
+        Ratio(key, name, new.median / old.median, new.low / old.high, new.high / old.low, min(new.runs, old.runs))
         for key, figures in ours.items()
         for name, new in figures.items()
         if (old := theirs.get(key, {}).get(name)) and min(new.low, old.low) > 0

@@ -25,9 +25,10 @@ from include.bench.bench_spread import (
 )
 
 BUSY = 0.5
-COLOURS = {"better": "green", "worse": "bold red", "same": "dim", "other": "dim"}
-SIDE_BY_SIDE = ("events/s", "CPU s/M, all", "CPU s/M, JVM", "CPU s/M, Python", "CPU s/M, broker")
-"""Figures that are compared between systems."""
+COLOURS = {"better": "green", "worse": "bold red", "same": "dim", "other": "dim", "one run": "yellow"}
+SIDE_BY_SIDE = {"all": "CPU s/M", "JVM": "JVM", "Python": "Python", "broker": "broker"}
+"""CPU figures that are compared between systems, with their heading."""
+RATE = "events/s"
 
 
 def as_text(result: BenchResult, baseline: BenchResult | None = None) -> RenderableType:
@@ -82,27 +83,24 @@ def systems_tables(found: Mapping[Key, Mapping[str, Spread]]) -> Iterator[Table]
 
 
 def _side_by_side(title: str, measured: Mapping[str, Mapping[str, Spread]]) -> Table:
-    names = [name for name in SIDE_BY_SIDE if any(name in figures for figures in measured.values())]
-    table = _table(title, *names, "times its events/s")
-    ours = measured.get(PLATFORM, {}).get(names[0])
+    table = _table(title, RATE, "lowest–highest", *SIDE_BY_SIDE.values(), f"× its {RATE}")
+    ours = measured.get(PLATFORM, {}).get(RATE)
     for system, figures in measured.items():
-        cells = [_with_spread(figures[name]) if name in figures else "" for name in names]
-        table.add_row(escape(system), *cells, times(ours, figures.get(names[0])))
+        rate = figures.get(RATE)
+        cells = [f"[bold]{shown(rate.median)}[/]", f"{shown(rate.low)}–{shown(rate.high)}"] if rate else ["", ""]
+        cpu = [figures.get(f"CPU s/M, {role}") for role in SIDE_BY_SIDE]
+        table.add_row(escape(system), *cells, *(shown(each.median) if each else "" for each in cpu), times(ours, rate))
     return table
 
 
 def times(ours: Spread | None, theirs: Spread | None) -> str:
-    """Return how many times a system's median this platform's is; empty when one is not known."""
+    """Return how many times the median of another system the platform reaches; empty when one is not known."""
     return f"{ours.median / theirs.median:.2f}" if ours and theirs and theirs.median else ""
 
 
 def shown(value: float) -> str:
     """Return a figure with three digits that matter."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _with_spread(spread: Spread) -> str:
-    return f"[bold]{shown(spread.median)}[/] [dim]{shown(spread.low)}–{shown(spread.high)}[/]"
 
 
 def bound(name: str, goal: float) -> str:

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import psutil
 
-from include.bench.bench_follower import BenchFailed
 from include.bench.bench_gate import audited, published_problems, table_problems
 from include.bench.bench_result import PLATFORM, Measurement
 from include.bench.bench_session import PARTITIONS, BenchSession, warm_session
@@ -30,6 +31,7 @@ from include.bench.sending import Target, send_frames
 from include.bench.sent_records import SentRecords
 from include.clients.kafka import ensure_topic
 from include.clients.readable_offsets import readable_end_offsets
+from include.errors import Terminal
 from include.process_control.start_stop import down
 from include.settings import CLONE
 
@@ -37,9 +39,20 @@ DATASET = "ad_events"
 PEERS = {
     "PySpark, MERGE": "include.bench.peers.spark_merge",
     "polars, delta-rs": "include.bench.peers.polars_delta_rs",
+    "Spark pipelines": "include.bench.peers.spark_pipelines",
 }
 """The module of each peer, by the name that results show."""
+ENDS_WITHIN = 30.0
+LOG_LINES = 5
 Figures = dict[str, float]
+
+
+class PeerEnded(Terminal):
+    """A peer's process ended before it had done its work; the other systems are measured all the same."""
+
+    def __init__(self, line: str, log_file: Path) -> None:
+        tail = " | ".join(log_file.read_text(errors="replace").splitlines()[-LOG_LINES:])
+        super().__init__(f"it ended before “{line}”: {tail}", "the same command with --keep, then read its log")
 
 
 @dataclass(frozen=True)
@@ -126,7 +139,7 @@ def _peer_job(session: BenchSession, peer: str, warm_up: TopicSpan, measured: To
 
 
 def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRecords) -> tuple[Figures, list[str]]:
-    """Run a peer's process; return the figures of its drain, and what is wrong in its tables. Raises BenchFailed."""
+    """Run a peer's process; return the figures of its drain, and what is wrong in its tables or was its end."""
     log_file = Path(job.folder) / "log"
     with log_file.open("w") as errors:
         process = subprocess.Popen(
@@ -138,15 +151,16 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
             cwd=CLONE,
         )
     try:
-        _await_line(session, process, READY, log_file)
+        _await_line(process, READY, log_file)
         before, began = tree_cpu(process.pid) | broker_cpu(session.settings), time.monotonic()
         _go_on(process)
-        _await_line(session, process, DONE, log_file)
+        _await_line(process, DONE, log_file)
         seconds = time.monotonic() - began
         used = used_between(before, tree_cpu(process.pid) | broker_cpu(session.settings))
+    except PeerEnded as error:
+        return {}, [error.what]
     finally:
-        process.kill()
-        process.wait()
+        _end(process)
     figures = {"events/s": sent.records / seconds} | per_million(used, sent.records)
     return figures, _problems(Path(job.folder) / "tables", sent)
 
@@ -157,14 +171,25 @@ def _go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def _await_line(session: BenchSession, process: subprocess.Popen[str], line: str, log_file: Path) -> None:
-    """Wait for a line of the peer's output. Raises BenchFailed with the end of its log when it ends before."""
+def _await_line(process: subprocess.Popen[str], line: str, log_file: Path) -> None:
+    """Wait for a line of the peer's output. Raises PeerEnded when it ends before."""
     assert process.stdout is not None
     for found in process.stdout:
         if found.strip() == line:
             return
-    tail = "\n".join(log_file.read_text(errors="replace").splitlines()[-15:])
-    raise BenchFailed(f"the peer ended before “{line}”:\n{tail}", session.settings, session.dataset)
+    raise PeerEnded(line, log_file)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let a peer end by itself, then end what is left of it."""
+    tree = [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(ENDS_WITHIN)
+    process.kill()
+    process.wait()
+    for child in tree:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def _problems(tables: Path, sent: SentRecords) -> list[str]:

@@ -43,7 +43,11 @@ def test_contract_of_the_peers_is_that_of_the_dataset(settings: Settings, tmp_pa
     fields = {column.name: column for column in found.contract.columns}
     assert tuple(fields) == peer_job.FIELDS
     assert {name: fields[name].pattern for name in fields if fields[name].pattern} == peer_job.PATTERNS
-    assert found.pipeline.identity.horizon == timedelta(seconds=peer_job.HORIZON_SECONDS)
+    assert {name: fields[name].values for name in fields if fields[name].values} == peer_job.VALUES
+    assert fields["ip_address"].max_length == peer_job.LONGEST_ADDRESS
+    assert all(field.required for field in fields.values())
+    assert found.pipeline.identity == ("event_time",)
+    assert found.pipeline.horizon == timedelta(seconds=peer_job.HORIZON_SECONDS)
 
 
 def test_sent_records_since_a_state_are_those_that_came_after_it() -> None:

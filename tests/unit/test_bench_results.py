@@ -64,7 +64,7 @@ def rendered(result: BenchResult, baseline: BenchResult | None = None) -> str:
 def test_spread_is_of_valid_runs_only() -> None:
     runs = [measured(n, {"events/s": value}) for n, value in enumerate((3.0, 1.0, 2.0))]
     found = spreads([*runs, measured(3, {"events/s": 99.0}, "silver has 1 row too few")])
-    assert list(found.values()) == [{"events/s": Spread(2.0, 1.0, 3.0)}]
+    assert list(found.values()) == [{"events/s": Spread(2.0, 1.0, 3.0, runs=3)}]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,13 @@ def test_figures_differ_only_when_their_spreads_do_not_overlap(
     assert ratio.ratio == pytest.approx(sum(new) / 200)
     assert (ratio.low, ratio.high) == pytest.approx((min(new) / 110, max(new) / 90))
     assert ratio.verdict == verdict
+
+
+def test_one_run_decides_nothing() -> None:
+    several = [measured(n, {"events/s": 100.0 + n}) for n in range(3)]
+    once = measured(1, {"events/s": 900.0})
+    assert [each.verdict for each in compared(result_of(once), result_of(*several))] == ["one run"]
+    assert [each.verdict for each in compared(result_of(*several), result_of(once))] == ["one run"]
 
 
 def test_what_only_one_result_has_is_named_and_not_compared() -> None:
@@ -128,7 +135,7 @@ def test_table_shows_goals_ratios_and_invalid_runs() -> None:
     assert "90,000" in text
     assert text.count("met") == 1
     assert text.count("missed") == 1
-    assert "× 1.00 (1.00–1.00) same" in text
+    assert "× 1.00 (1.00–1.00) one run" in text
     assert "INVALID run 2, flights drain (headrace): gold is wrong" in text
 
 
