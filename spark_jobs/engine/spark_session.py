@@ -16,6 +16,7 @@ from include.errors import Terminal
 from include.host.spark_master import require_master
 from include.secret_masking import holds_secret
 from include.settings import CLONE, Settings, reject_unsafe
+from spark_jobs.engine.java_lookups import remember_lookups
 from spark_jobs.engine.spark_cluster import (
     code_archive,
     master_options,
@@ -137,6 +138,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         session.sparkContext.addPyFile(str(code_archive(settings.state / "spark")))
         require_executor(settings, session)
     verify_guarded(session)
+    remember_lookups(session._jvm)
     return session
 
 

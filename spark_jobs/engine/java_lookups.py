@@ -1,0 +1,39 @@
+"""Remembers which Java classes and static methods PySpark has looked up.
+
+py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a short name,
+such as `PythonUtils`, in every jar of the class path for every imported package. Building the queries of one run of
+flights takes 5,000 of these look-ups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
+
+# The names by which PySpark builds columns and queries.
+LOOKED_UP = (
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "functions",
+    "PythonUtils",
+    "PythonSQLUtils",
+)
+
+
+class RememberedClass(JavaClass):  # type: ignore[misc]
+    """A Java class that asks the JVM for each of its static methods once."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):
+            self.__dict__[name] = found
+        return found
+
+
+def remember_lookups(jvm: JVMView) -> None:
+    """Make the view of a JVM remember the classes that PySpark uses most; repeating it changes nothing."""
+    for name in LOOKED_UP:
+        found = getattr(jvm, name)
+        if not isinstance(found, RememberedClass):
+            setattr(jvm, name, RememberedClass(found._fqn, found._gateway_client))
