@@ -1,7 +1,7 @@
 """Remembers which Java classes and static methods PySpark has looked up.
 
-py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a short name,
-such as `PythonUtils`, in every jar of the class path for every imported package. Building the queries of one run of
+py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a name
+without its package in every jar of the class path, for every imported package. Building the queries of one run of
 flights takes 5,000 of these look-ups.
 """
 
