@@ -14,8 +14,9 @@ import polars as pl
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
 from include.bench.bench_session import BenchSession
+from include.bench.bench_state import ONE_GOLD_TABLE
 from include.bench.event_supply import FEEDS
-from include.bench.sent_records import SentRecords, Views, identity_hash
+from include.bench.sent_records import VIEW_ROWS, SentRecords, identity_hash
 from include.reading import pinned
 
 MOST_FINDINGS = 5
@@ -46,7 +47,7 @@ def published_problems(session: BenchSession) -> list[str]:
     ]
     identity = FEEDS[name].id_field
     identities = reading.read(f"silver.{name}", columns=[identity]).collect()[identity]
-    views = reading.read("gold.campaign_views").collect() if sent.views else None
+    views = reading.read("gold.campaign_views").collect() if name in ONE_GOLD_TABLE else None
     return [*problems, *table_problems(sent, identities, views)]
 
 
@@ -57,14 +58,14 @@ def table_problems(sent: SentRecords, identities: pl.Series, views: pl.DataFrame
         problems.append(f"silver has {len(identities):,} rows instead of {sent.accepted:,}")
     if identity_hash(identities) != sent.hash:
         problems.append("silver holds other identities than those that were sent")
-    return problems if views is None else [*problems, *_view_problems(sent.views, views)]
+    return problems if views is None else [*problems, *_view_problems(sent.view_rows(), views)]
 
 
-def _view_problems(expected: Views, views: pl.DataFrame) -> Iterator[str]:
-    columns = views.select("campaign_id", "since", "views").iter_rows()
-    published = {(campaign, since): count for campaign, since, count in columns}
-    if len(published) != views.height:
-        yield f"gold has {views.height - len(published):,} keys twice"
-    wrong = [key for key in expected.keys() | published.keys() if published.get(key) != expected.get(key)]
-    if wrong:
-        yield f"{len(wrong):,} rows of gold differ from the oracle's {len(expected):,}"
+def _view_problems(expected: pl.DataFrame, views: pl.DataFrame) -> Iterator[str]:
+    keys = ["campaign_id", "since"]
+    published = views.select(pl.col(name).cast(kind) for name, kind in VIEW_ROWS.items())
+    if twice := published.height - published.select(keys).unique().height:
+        yield f"gold has {twice:,} keys twice"
+    both = expected.join(published, on=keys, how="full", suffix="_published")
+    if wrong := both.filter(pl.col("views").ne_missing(pl.col("views_published"))).height:
+        yield f"{wrong:,} rows of gold differ from the oracle's {expected.height:,}"

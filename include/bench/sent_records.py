@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,19 +17,22 @@ from include.workloads.ad_events_oracle import expected_ad_tables
 
 Views = Counter[tuple[str, datetime]]
 WRAP = 1 << 64
+VIEW_ROWS: dict[str, Any] = {"campaign_id": pl.String, "since": pl.Datetime("us", "UTC"), "views": pl.Int64}
 
 
 @dataclass
 class SentRecords:
     """Records that were sent, those of them that silver must hold, and an order-independent hash of their identities.
 
-    `views`: of ad events what `gold.campaign_views` must hold, by the oracle of the workload.
+    Of ad events also what `gold.campaign_views` must hold, by the oracle of the workload: `blocks` are whole blocks,
+    by the milliseconds that each is moved, `views` those of all other frames.
     """
 
     dataset: str
     records: int = 0
     accepted: int = 0
     hash: int = 0
+    blocks: list[int] = field(default_factory=list)
     views: Views = field(default_factory=Counter)
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -38,7 +42,13 @@ class SentRecords:
         self.accepted += good.height
         self.hash = (self.hash + identity_hash(good["event_id"])) % WRAP
         if self.dataset == "ad_events":
-            self.views.update(block_views(frame) or expected_views(good["value"]))
+            self._add_views(frame, good)
+
+    def _add_views(self, frame: pl.DataFrame, good: pl.DataFrame) -> None:
+        if (shift := block_shift(frame)) is None:
+            self.views.update(expected_views(good["value"]))
+        else:
+            self.blocks.append(shift)
 
     def since(self, before: SentRecords) -> SentRecords:
         """Return what was sent after an earlier state of this."""
@@ -47,8 +57,16 @@ class SentRecords:
             self.records - before.records,
             self.accepted - before.accepted,
             (self.hash - before.hash) % WRAP,
+            self.blocks[len(before.blocks) :],
             self.views - before.views,
         )
+
+    def view_rows(self) -> pl.DataFrame:
+        """Return the rows that `gold.campaign_views` must hold: `campaign_id`, `since`, `views`."""
+        moved = pl.Series("moved", self.blocks, pl.Int64).to_frame().select(by=pl.duration(milliseconds="moved"))
+        blocks = _first_views().join(moved, how="cross").with_columns(pl.col("since") + pl.col("by"))
+        both = pl.concat([blocks.select(*VIEW_ROWS), _rows(self.views)])
+        return both.group_by("campaign_id", "since").agg(pl.col("views").sum())
 
 
 def identity_hash(identities: pl.Series) -> int:
@@ -62,21 +80,29 @@ def expected_views(records: Iterable[bytes]) -> Views:
     return Counter({(row["campaign_id"], row["since"]): row["views"] for row in rows})
 
 
-def block_views(frame: pl.DataFrame) -> Views:
-    """Return the views of a whole block; empty for another frame.
+def block_shift(frame: pl.DataFrame) -> int | None:
+    """Return by how many milliseconds a whole block is moved; None for another frame.
 
-    Blocks differ in their times only, so the oracle's rows of the first are moved by whole windows.
+    Blocks differ in their times only, so the oracle's rows of the first are those of each, moved by whole windows.
     """
-    first = ad_block(0)
-    if frame.height != first.height or frame["event_id"][0] is None:
-        return Counter()
-    span = int(frame["event_id"][0]) - int(first["event_id"][0])
-    if span % (BLOCK_SPAN // timedelta(milliseconds=1)):
-        return Counter()
-    shift = timedelta(milliseconds=span)
-    return Counter({(campaign, since + shift): views for (campaign, since), views in _first_views().items()})
+    height, first = _first_block()
+    if frame.height != height:
+        return None
+    moved = int(frame["event_id"][0]) - first
+    return None if moved % (BLOCK_SPAN // timedelta(milliseconds=1)) else moved
 
 
 @cache
-def _first_views() -> Views:
-    return expected_views(ad_block(0).filter(pl.col("reason").is_null())["value"])
+def _first_block() -> tuple[int, int]:
+    block = ad_block(0)
+    return block.height, int(block["event_id"][0])
+
+
+@cache
+def _first_views() -> pl.DataFrame:
+    return _rows(expected_views(ad_block(0).filter(pl.col("reason").is_null())["value"]))
+
+
+def _rows(views: Views) -> pl.DataFrame:
+    rows = [(campaign, since, count) for (campaign, since), count in views.items()]
+    return pl.DataFrame(rows, schema=VIEW_ROWS, orient="row")
