@@ -9,6 +9,8 @@ from include.settings import Settings
 
 STANDALONE = "spark://"
 ANSWER_SECONDS = 5.0
+EXECUTOR_SECONDS = 120.0
+"""How long a driver waits for its first executor."""
 
 
 class MasterUnreachable(Transient):

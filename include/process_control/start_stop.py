@@ -19,6 +19,7 @@ from include.catalog.dataset_checks import validate_datasets
 from include.catalog.derived_dataset import all_dataset_names
 from include.errors import Terminal, Transient
 from include.host.process_place import process_label
+from include.host.spark_master import EXECUTOR_SECONDS
 from include.paths import log_path
 from include.process_control.child_process import launch
 from include.process_control.driver_process import driver_environment
@@ -222,8 +223,13 @@ def await_streams(
     They start at the same time: each may take as long as all that do not work yet would take one after the other.
     """
     began, starting = time.monotonic(), sum(status.state not in WORKING_STATES for status in before)
-    within = READY_WITHIN * max(1, starting)
+    within = ready_within(settings, starting)
     return [await_working(settings, stream, since[stream.name], report, within, began) for stream in before]
+
+
+def ready_within(settings: Settings, starting: int) -> float:
+    """Return the seconds that drivers may take which start at once; on a cluster they wait for executors first."""
+    return READY_WITHIN * max(1, starting) + (EXECUTOR_SECONDS if settings.spark_master else 0)
 
 
 def await_working(

@@ -13,10 +13,10 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.errors import Transient
+from include.host.spark_master import EXECUTOR_SECONDS
 from include.settings import CLONE, Settings
 
 LOOPBACK = "127.0.0.1"
-EXECUTOR_SECONDS = 120.0
 PACKAGES = ("include", "spark_jobs")
 """What Python functions of a dataset's silver.py may import."""
 SMALLEST_DATE = (1980, 1, 1, 0, 0, 0)
