@@ -17,7 +17,7 @@ from small_release import SmallRelease, small_release
 
 from include.producers.injected_faults import Shares
 from include.settings import Settings
-from spark_jobs.layers import embedded_plan, prepared_silver
+from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains
 from spark_jobs.storage import prepared_query, spark_files
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
@@ -91,7 +91,8 @@ def test_plain_queries_of_a_cluster_give_the_same_as_prepared_ones(
     """Executors elsewhere read no slots, and their rows are counted; the same session takes both ways."""
     for module in (spark_files, prepared_silver, embedded_plan):
         monkeypatch.setattr(module, "computes_here", lambda _: False)
-    monkeypatch.setattr(prepared_query, "Slot", None)
+    for module in (prepared_silver, recomputed_grains):
+        monkeypatch.setattr(module, "Slot", None)
     other = small_release(spark, Settings(state=tmp_path / "a state"), case.name)
     for batch in split_in_order(case.sent, 3, case.rng):
         other.take(batch)

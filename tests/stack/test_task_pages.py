@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,18 @@ def _run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "COLUMNS": "120",
         "PYTHONPATH": str(CLONE),
     }
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
     try:
-        return subprocess.run(
-            ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=AT_MOST, check=False,
-        )  # fmt: skip
+        output, errors = process.communicate(timeout=AT_MOST)
+        return subprocess.CompletedProcess(script, process.returncode, output, errors)
     finally:
+        # What the page starts in the background ends with its shell, also when that has no time left to end it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
         for state in folder.glob("state*"):
             left = environment | {"HEADRACE_STATE": str(state)}
             subprocess.run(["headrace", "down"], cwd=folder, env=left, capture_output=True, timeout=120, check=False)
