@@ -8,7 +8,8 @@ import polars as pl
 
 from include.workloads.workload_checks import bytes_of_rows
 
-ROWS = pl.DataFrame({"text": [f"a text of over twelve bytes, {n // 10:04}" for n in range(2000)], "number": range(2000)})
+TEXTS = [f"a text of over twelve bytes, {number // 10:04}" for number in range(2000)]
+ROWS = pl.DataFrame({"text": TEXTS, "number": range(2000)})
 
 
 def from_parquet(rows: pl.DataFrame) -> pl.DataFrame:
