@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from include.bench.bench_state import SOURCES, LogLine
 from include.bench.bench_table import as_text
 from include.bench.peer_run import PEERS, PeerOptions, measured_peers
 from include.cli.exit_codes import FAILED, INTERRUPTED
+from include.paths import benchmarks_path
 from include.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in state folders of its own.")
@@ -140,12 +141,17 @@ def _bench(measure: Measure, baseline: Path | None) -> None:
     earlier = read_result(baseline) if baseline else None
     # SIGTERM must stop the broker and the driver, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    log, path = partial(console.print, highlight=False, markup=False, soft_wrap=True), None
     try:
-        result = measured_result(measure, partial(console.print, highlight=False, markup=False, soft_wrap=True))
+        for result in growing_result(measure, log):
+            if path is None:
+                log(f"results so far: {benchmarks_path(settings)}")
+            path = write_result(settings, result)
     except KeyboardInterrupt:
-        console.print("stopped: nothing was measured")
+        log(f"stopped: what was measured is in {path}" if path else "stopped: nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    path = write_result(settings, result)
+    if path is None:
+        raise typer.Exit(FAILED)
     console.print(as_text(result, earlier), highlight=False)
     page = path.with_suffix(".html")
     page.write_text(as_page(result), "utf-8")
@@ -153,8 +159,11 @@ def _bench(measure: Measure, baseline: Path | None) -> None:
     raise typer.Exit(0 if result.is_valid else FAILED)
 
 
-def measured_result(measure: Measure, log: LogLine) -> BenchResult:
-    """Return everything that is measured as a result, with the machine as it was before."""
+def growing_result(measure: Measure, log: LogLine) -> Iterator[BenchResult]:
+    """Yield after each measurement all of them as a result, with the machine as it was before."""
     machine, at = this_machine(), datetime.now(UTC)
     command = shlex.join([".venv/bin/headrace", *sys.argv[1:]])
-    return BenchResult(command=command, at=at, machine=machine, measurements=tuple(measure(log)))
+    measurements = list[Measurement]()
+    for measurement in measure(log):
+        measurements.append(measurement)
+        yield BenchResult(command=command, at=at, machine=machine, measurements=tuple(measurements))

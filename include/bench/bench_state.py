@@ -19,8 +19,15 @@ SOURCES = {"flights": CLONE / "include" / "datasets" / "flights", "ad_events": W
 """The measured datasets by name: each with its folder."""
 ONE_GOLD_TABLE = {"ad_events": "campaign_views"}
 """The only gold table that a dataset has here: the one of the Yahoo Streaming Benchmark."""
-# Each would make the benchmark write outside its folder.
-SHARED = ("HEADRACE_LEDGER_URL", "HEADRACE_KAFKA_PORT")
+# Each would make the benchmark write outside its folder, to topics of others, or compute elsewhere.
+SHARED = (
+    "HEADRACE_LEDGER_URL",
+    "HEADRACE_KAFKA_PORT",
+    "HEADRACE_KAFKA_BOOTSTRAP",
+    "HEADRACE_KAFKA_SECURITY",
+    "HEADRACE_OPENLINEAGE_URL",
+    "HEADRACE_SPARK_MASTER",
+)
 OWN = ("HEADRACE_STATE", "HEADRACE_DATASETS", "HEADRACE_CONSOLE")
 LogLine = Callable[[str], None]
 

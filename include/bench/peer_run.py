@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import polars as pl
 import psutil
+from deltalake import DeltaTable
 
 from include.bench.bench_gate import audited, published_problems, table_problems
 from include.bench.bench_result import PLATFORM, Measurement
@@ -43,6 +45,8 @@ PEERS = {
 }
 """The module of each peer, by the name that results show."""
 ENDS_WITHIN = 30.0
+MOST_SECONDS = 1800.0
+"""A peer that works for longer is killed."""
 LOG_LINES = 5
 Figures = dict[str, float]
 
@@ -150,6 +154,8 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
             text=True,
             cwd=CLONE,
         )
+    limit = threading.Timer(MOST_SECONDS, process.kill)
+    limit.start()
     try:
         _await_line(process, READY, log_file)
         before, began = tree_cpu(process.pid) | broker_cpu(session.settings), time.monotonic()
@@ -160,6 +166,7 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
     except PeerEnded as error:
         return {}, [error.what]
     finally:
+        limit.cancel()
         _end(process)
     figures = {"events/s": sent.records / seconds} | per_million(used, sent.records)
     return figures, _problems(Path(job.folder) / "tables", sent)
@@ -167,8 +174,10 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
 
 def _go_on(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
+    # A peer that ended says why in its log: what waits for its next line raises it.
+    with suppress(BrokenPipeError):
+        process.stdin.write("go\n")
+        process.stdin.flush()
 
 
 def _await_line(process: subprocess.Popen[str], line: str, log_file: Path) -> None:
@@ -194,5 +203,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _problems(tables: Path, sent: SentRecords) -> list[str]:
     """Compare a peer's tables with the measured records; return what differs."""
+    if missing := [name for name in ("silver", "gold") if not DeltaTable.is_deltatable(str(tables / name))]:
+        return [f"it wrote no table {name}" for name in missing]
     identities = pl.scan_delta(str(tables / "silver")).select(FEEDS[DATASET].id_field).collect().to_series()
     return table_problems(sent, identities, pl.read_delta(str(tables / "gold")))

@@ -1,8 +1,8 @@
 """Remembers which Java classes and static methods PySpark has looked up.
 
 py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a name
-without its package in every jar of the class path, for every imported package. Building the queries of one run of
-flights takes 5,000 of these look-ups.
+without its package in every jar of the class path, for every imported package. Building the queries of a
+run takes thousands of these look-ups.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ def remember_lookups(jvm: JVMView) -> None:
     """Make the view of a JVM remember the classes that PySpark uses most; repeating it changes nothing."""
     for name in LOOKED_UP:
         found = getattr(jvm, name)
-        if not isinstance(found, RememberedClass):
+        if isinstance(found, JavaClass) and not isinstance(found, RememberedClass):
             setattr(jvm, name, RememberedClass(found._fqn, found._gateway_client))

@@ -64,10 +64,12 @@ def master_options(settings: Settings, jars: Sequence[Path], jvm_flags: str) -> 
 
 def prepare_environment(settings: Settings, python: str) -> None:
     """Set what PySpark reads from the environment; `python` is this process's."""
-    os.environ["PYSPARK_PYTHON"] = settings.executor_python or python
     os.environ.pop("SPARK_HOME", None)
+    os.environ["PYSPARK_PYTHON"] = python
     if not settings.spark_master:
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    elif settings.executor_python:
+        os.environ["PYSPARK_PYTHON"] = settings.executor_python
 
 
 def require_executor(settings: Settings, spark: SparkSession) -> None:

@@ -48,6 +48,8 @@ RECORD_ERRORS = re.compile(
 )
 # Raised by a Python function, but not because of a record.
 MACHINE_ERRORS = (OSError, MemoryError, ImportError)
+# PySpark's own, on a host of a cluster with another Python than the driver's.
+OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
 PACKAGES = re.compile(r"^(?:[a-z]\w*\.)+")
 # The address of an object would make two validations of one record differ.
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
@@ -89,6 +91,8 @@ def record_error(error: Exception) -> str | None:
     if TRACEBACK in text:
         lines = text.rpartition(TRACEBACK)[2].splitlines()
         text = next(line for line in lines if line and not line.startswith(" "))
+        if OTHER_PYTHON in text:
+            return None
         raised = getattr(builtins, text.partition(":")[0], None)
         if isinstance(raised, type) and issubclass(raised, MACHINE_ERRORS):
             return None

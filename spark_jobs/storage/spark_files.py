@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from include.errors import Terminal
+from include.errors import Transient
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
 WRITTEN = "rows"
 
 
-class WrittenRowsMissing(Terminal):
-    """Executors wrote other rows than this host finds in the folder; nothing was committed."""
+class WrittenRowsMissing(Transient):
+    """Executors wrote other rows than this host finds, whose folder may show them late; nothing was committed."""
 
     def __init__(self, folder: Path, written: int, found: int) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ def write_files(
 
 def finished_files(folder: Path) -> list[Path]:
     """Return the Parquet files below a folder, without those of tasks that did not complete."""
-    return sorted(path for path in folder.rglob("*.parquet") if UNFINISHED not in path.parts)
+    return sorted(path for path in folder.rglob("*.parquet") if UNFINISHED not in path.relative_to(folder).parts)
 
 
 def _write(rows: DataFrame, folder: Path, mode: str, partition: str | None, options: Mapping[str, str] | None) -> None:

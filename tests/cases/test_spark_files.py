@@ -48,9 +48,11 @@ def test_rows_in_a_folder_of_another_host_are_missed(
 
 
 def test_files_of_tasks_that_did_not_complete_are_no_result(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
+    # The state folder itself may be below a folder of that name.
+    folder = tmp_path / "_temporary" / "rows"
     write_files(spark.range(10), folder, "overwrite")
     found = finished_files(folder)
+    assert found
     left = folder / "_temporary" / "0" / "attempt" / "_month=2013-01" / "part.parquet"
     left.parent.mkdir(parents=True)
     left.write_bytes(found[0].read_bytes())

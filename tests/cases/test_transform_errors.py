@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -142,6 +143,22 @@ def test_a_tenth_of_a_batch_may_fail_within_bounds(rows: int, tolerated: int) ->
 def test_errors_of_the_machine_are_not_isolated() -> None:
     assert record_error(OSError("no space left on device")) is None
     assert record_error(ValueError("raised by silver() itself, before any record")) is None
+
+
+class InTheJvm(Exception):
+    """An error whose cause is in the JVM."""
+
+    def __init__(self, raised: str) -> None:
+        trace = f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n{raised}\n'
+        self._origin = Mock()
+        self._origin.toString.return_value = f"org.apache.spark.api.python.PythonException: {trace}"
+
+
+def test_a_host_with_another_python_is_no_error_of_the_record() -> None:
+    module = "pyspark.errors.exceptions.base"
+    assert record_error(InTheJvm(f"{module}.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.12 and 3.11")) is None
+    assert record_error(InTheJvm(f"{module}.PySparkTypeError: [NOT_INT] text")) == "PySparkTypeError: [NOT_INT] text"
+    assert record_error(InTheJvm("ValueError: no number")) == "ValueError: no number"
 
 
 @pytest.mark.extended

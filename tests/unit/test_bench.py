@@ -44,6 +44,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pat
     monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "mine"))
     monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me@there/ledger")
     monkeypatch.setenv("HEADRACE_KAFKA_PORT", "9092")
+    monkeypatch.setenv("HEADRACE_KAFKA_BOOTSTRAP", "kafka.example:9092")
+    monkeypatch.setenv("HEADRACE_SPARK_MASTER", "spark://master.example:7077")
     monkeypatch.setenv("HEADRACE_DRIVER_CORES", "4")
     load_settings.cache_clear()
     yield tmp_path / "mine"
@@ -56,6 +58,7 @@ def test_benchmark_state_is_temporary(environment: Path) -> None:
         assert settings.state != environment
         assert (settings.ledger_url, settings.kafka_port, settings.driver_cores) == ("", 0, 4)
         assert os.environ["HEADRACE_STATE"] == str(settings.state)
+        assert (settings.kafka_bootstrap, settings.spark_master) == ("", "")
         assert "HEADRACE_LEDGER_URL" not in os.environ
     assert not settings.datasets.parent.exists()
     assert load_settings().state == environment

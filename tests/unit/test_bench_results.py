@@ -233,3 +233,18 @@ def test_signal_exits_130_without_a_traceback(
     monkeypatch.setattr(cli, "measured_runs", interrupted)
     result = CliRunner().invoke(app, ["bench", "run"])
     assert (result.exit_code, result.output) == (130, "stopped: nothing was measured\n")
+
+
+def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.MonkeyPatch, machine: Path) -> None:
+    found = measured(1, {"events/s": 1.0})
+
+    def interrupted(*_: object) -> Iterator[Measurement]:
+        yield found
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "measured_runs", interrupted)
+    result = CliRunner().invoke(app, ["bench", "run", "drain"])
+    (path,) = (machine / "benchmarks").iterdir()
+    assert result.exit_code == 130
+    assert result.output.endswith(f"stopped: what was measured is in {path}\n")
+    assert read_result(path).measurements == (found,)
