@@ -33,7 +33,7 @@ COMMANDS = {
         passes_on=True,
     ),
     "bench": LazyCommand(
-        "include.bench.bench_command:app", "Measure the platform on this machine, in a state folder of its own."
+        "include.bench.bench_command:app", "Measure the platform on this machine, in state folders of its own."
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",

@@ -37,6 +37,7 @@ STATE_FOLDERS = (
     "analyses",
     "removed",
     "spill",
+    "benchmarks",
 )
 LEDGER = "ledger.sqlite"
 DEMO_FOLDER = "demo"
