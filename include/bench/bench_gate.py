@@ -13,6 +13,7 @@ import polars as pl
 
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
+from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.bench_state import ONE_GOLD_TABLE
 from include.bench.event_supply import FEEDS
@@ -20,7 +21,6 @@ from include.bench.sent_records import VIEW_ROWS, SentRecords, identity_hash
 from include.reading import pinned
 
 MOST_FINDINGS = 5
-Figures = dict[str, float]
 
 
 def audited(session: BenchSession) -> tuple[Figures, list[str]]:

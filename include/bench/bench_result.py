@@ -19,6 +19,9 @@ from include.settings import Settings
 PLATFORM = "headrace"
 FORMAT = 1
 
+Figures = dict[str, float]
+"""Values by the name that tables show, which ends with the unit."""
+
 
 class ResultUnreadable(Terminal):
     """A file is not the result of a benchmark, or one of another format."""
@@ -37,7 +40,7 @@ class Measurement(BaseModel):
     dataset: str
     mode: str
     setting: str
-    figures: dict[str, float]
+    figures: Figures
     problems: tuple[str, ...] = ()
 
     @property

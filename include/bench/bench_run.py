@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.bench.bench_gate import audited, published_problems
-from include.bench.bench_result import PLATFORM, Measurement
+from include.bench.bench_result import PLATFORM, Figures, Measurement
 from include.bench.bench_session import BenchSession, warm_session
 from include.bench.bench_state import LogLine
 from include.bench.drain_mode import measure_drain
 from include.bench.latency_mode import measure_latency
 from include.bench.rebuild_mode import measure_rebuild
 from include.bench.sustained_mode import measure_sustained
-
-Figures = dict[str, float]
 
 
 class Mode(StrEnum):

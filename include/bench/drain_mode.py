@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from include.bench.bench_follower import BenchFailed, Ends, seconds_per_million
+from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.cpu_usage import per_million, stream_cpu, used_between
 from include.bench.sending import Preload
@@ -12,8 +13,6 @@ from include.clients.delta_log import log_versions, read_commit
 from include.clients.kafka import log_end_offsets
 from include.paths import bronze_path
 from include.settings import Settings
-
-Figures = dict[str, float]
 
 
 def measure_drain(session: BenchSession, events: int) -> Figures:

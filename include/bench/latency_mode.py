@@ -11,13 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from include.bench.bench_follower import Ends, ObservedPublication
+from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.sending import OpenLoop
 from include.reading import pinned
 from include.settings import Settings
 
 QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
-Figures = dict[str, float]
 
 
 @dataclass

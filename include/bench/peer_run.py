@@ -22,7 +22,7 @@ import psutil
 from deltalake import DeltaTable
 
 from include.bench.bench_gate import audited, published_problems, table_problems
-from include.bench.bench_result import PLATFORM, Measurement
+from include.bench.bench_result import PLATFORM, Figures, Measurement
 from include.bench.bench_session import PARTITIONS, BenchSession, warm_session
 from include.bench.bench_state import SOURCES, LogLine
 from include.bench.cpu_usage import broker_cpu, per_million, tree_cpu, used_between
@@ -48,7 +48,6 @@ ENDS_WITHIN = 30.0
 MOST_SECONDS = 1800.0
 """A peer that works for longer is killed."""
 LOG_LINES = 5
-Figures = dict[str, float]
 
 
 class PeerEnded(Terminal):

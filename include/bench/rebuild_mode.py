@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.latency_mode import measure_latency, sending
 from include.planning import plan_stages
@@ -26,7 +27,6 @@ from include.settings import Settings
 LONGEST_STREAM = 3600.0
 """Seconds of events that are at hand while the release is built."""
 Act = Callable[[Settings, PlanRecord, str], PlanRecord]
-Figures = dict[str, float]
 
 
 def measure_rebuild(session: BenchSession, rate: float, seconds: float) -> Figures:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.sending import OpenLoop
 from include.clients.kafka import log_end_offsets
@@ -26,7 +27,6 @@ BEHIND = 1.0
 """Seconds that the producer may be behind its schedule: what it cannot send is no rate of the stream."""
 PRECISION = 0.05
 """The search ends when the next rate would differ by less than this share."""
-Figures = dict[str, float]
 
 
 @dataclass(frozen=True)

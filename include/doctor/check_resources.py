@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.host.java_runtime import Java, JavaMissing
-from include.host.spark_master import MasterUnreachable, require_master
+from include.host.spark_master import STANDALONE, MasterUnreachable, require_master
 from include.settings import Settings, heap_bytes
 from include.state.process_states import ProcessState, ProcessStatus
 
@@ -75,9 +75,11 @@ def check_heaps(settings: Settings, memory: int) -> CheckResult:
 
 
 def check_spark_master(settings: Settings) -> list[CheckResult]:
-    """The master of a standalone Spark cluster answers; nothing without one."""
+    """The master of a standalone Spark cluster answers; nothing without one, a warning for one that is not tried."""
     if not settings.spark_master:
         return []
+    if not settings.spark_master.startswith(STANDALONE):
+        return [warning("spark master", f"{settings.spark_master} was not tried", "headrace up, then headrace status")]
     try:
         require_master(settings)
     except MasterUnreachable as error:

@@ -32,7 +32,8 @@ from spark_jobs.layers.silver_tables import PLACES, REJECTED, SilverTables
 from spark_jobs.layers.validate_records import KAFKA_PLACE, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, rows_in_folder
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
+from spark_jobs.storage.spark_files import rows_in_files
 
 PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
 # A condition with a term for each span is evaluated for each row, so it must not have thousands of them.

@@ -40,7 +40,8 @@ from spark_jobs.layers.silver_layer import run_records, view_run
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import validate_files
 from spark_jobs.storage.delta_table import Table, read_files
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_files, write_folder
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, write_folder
+from spark_jobs.storage.spark_files import rows_in_files
 
 Progress = Callable[[str, int, int], None]
 

@@ -88,13 +88,14 @@ def require_executor(settings: Settings, spark: SparkSession) -> None:
 
 def code_archive(folder: Path) -> Path:
     """Return an archive of our packages below `folder`, named by its content; written unless it is there."""
-    sources = [path for package in PACKAGES for path in sorted((CLONE / package).rglob("*.py"))]
-    content = sha256(b"".join(str(path.relative_to(CLONE)).encode() + path.read_bytes() for path in sources))
+    paths = [path for package in PACKAGES for path in sorted((CLONE / package).rglob("*.py"))]
+    sources = {str(path.relative_to(CLONE)): path.read_bytes() for path in paths}
+    content = sha256(b"".join(name.encode() + text for name, text in sources.items()))
     archive = folder / f"code-{content.hexdigest()[:16]}.zip"
     if not archive.exists():
         new = folder / f"{uuid4().hex}.zip"
         with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as opened:
-            for path in sources:
-                opened.writestr(zipfile.ZipInfo(str(path.relative_to(CLONE)), SMALLEST_DATE), path.read_bytes())
+            for name, text in sources.items():
+                opened.writestr(zipfile.ZipInfo(name, SMALLEST_DATE), text)
         new.replace(archive)
     return archive

@@ -35,8 +35,9 @@ from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_
 from spark_jobs.layers.silver_tables import MONTH
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
-from spark_jobs.storage.duckdb_session import parquet_files, read_folder, rows_in_files, write_folder
+from spark_jobs.storage.duckdb_session import parquet_files, read_folder, write_folder
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.spark_files import rows_in_files
 
 Sources = Mapping[str, SourceTable]
 """By the name that queries read them under."""

@@ -35,10 +35,10 @@ from spark_jobs.storage.duckdb_session import (
     DuckSession,
     duckdb_session,
     parquet_files,
-    rows_in_files,
     write_folder,
 )
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.spark_files import rows_in_files
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 

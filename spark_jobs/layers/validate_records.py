@@ -32,10 +32,10 @@ from spark_jobs.storage.duckdb_session import (
     duckdb_session,
     parquet_files,
     read_folder,
-    rows_in_files,
     rows_in_folder,
 )
 from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
+from spark_jobs.storage.spark_files import rows_in_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 KAFKA_PLACE = '"partition", "offset"'

@@ -22,7 +22,7 @@ from include.reading.memory_database import memory_database
 from include.sql_quoting import sql_literal
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
-from spark_jobs.storage.spark_files import write_files
+from spark_jobs.storage.spark_files import rows_in_files, write_files
 
 # Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
 MEMORY = "2GB"
@@ -194,11 +194,6 @@ def parquet_files(folder: Path) -> list[Path]:
 def rows_in_folder(folder: Path) -> int:
     """Return the row count of a folder, from the footers."""
     return rows_in_files(parquet_files(folder))
-
-
-def rows_in_files(files: Sequence[Path]) -> int:
-    """Return the row count of files, from the footers."""
-    return sum(int(pq.read_metadata(path).num_rows) for path in files)
 
 
 def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:

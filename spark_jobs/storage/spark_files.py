@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -44,9 +44,14 @@ def write_files(
     observed = Observation()
     _write(rows.observe(observed, F.count(F.lit(1)).alias(WRITTEN)), folder, mode, partition, options)
     written = int(observed.get[WRITTEN])
-    found = sum(int(pq.read_metadata(file).num_rows) for file in finished_files(folder) if file not in before)
+    found = rows_in_files(file for file in finished_files(folder) if file not in before)
     if written != found:
         raise WrittenRowsMissing(folder, written, found)
+
+
+def rows_in_files(files: Iterable[Path]) -> int:
+    """Return the row count of files, from the footers."""
+    return sum(int(pq.read_metadata(file).num_rows) for file in files)
 
 
 def finished_files(folder: Path) -> list[Path]:

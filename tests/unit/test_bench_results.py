@@ -25,17 +25,6 @@ from include.settings import Settings, load_settings
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "mine"))
-    monkeypatch.setenv("HEADRACE_LEDGER_URL", "postgresql://me@there/ledger")
-    monkeypatch.setenv("HEADRACE_KAFKA_PORT", "9092")
-    monkeypatch.setenv("HEADRACE_DRIVER_CORES", "4")
-    load_settings.cache_clear()
-    yield tmp_path / "mine"
-    load_settings.cache_clear()
-
-
 # --- results and their comparison --------------------------------------------------------------------------------
 
 MACHINE = Machine(
@@ -178,9 +167,12 @@ def test_each_rate_is_a_step_and_modes_keep_their_order() -> None:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, environment: Path) -> Path:
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(cli, "this_machine", lambda: MACHINE)
-    return environment
+    monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "mine"))
+    load_settings.cache_clear()
+    yield tmp_path / "mine"
+    load_settings.cache_clear()
 
 
 @pytest.mark.parametrize(("problems", "code"), [((), 0), (("gold is wrong",), 1)])

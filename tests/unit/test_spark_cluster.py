@@ -92,6 +92,12 @@ def test_master_that_does_not_answer_is_named_at_once() -> None:
     assert (finding.verdict, "does not answer" in finding.found) == (Verdict.FAIL, True)
 
 
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://cluster.example:6443"])
+def test_doctor_warns_of_a_master_that_it_cannot_try(master: str) -> None:
+    (finding,) = check_spark_master(Settings(spark_master=master))
+    assert (finding.verdict, finding.found) == (Verdict.WARN, f"{master} was not tried")
+
+
 def test_doctor_says_nothing_of_a_master_that_is_not_set() -> None:
     assert check_spark_master(Settings()) == []
 

@@ -6,7 +6,6 @@ windows, from silver.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -14,24 +13,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.bench.peers.peer_job import (
-    FIELDS,
-    HORIZON_SECONDS,
-    LONGEST_ADDRESS,
-    PATTERNS,
-    VALUES,
-    PeerJob,
-    TopicSpan,
-    drain_twice,
-    read_job,
-)
+from include.bench.peers.peer_job import FIELDS, HORIZON_SECONDS, PeerJob, TopicSpan, drain_twice, read_job
+from include.bench.peers.spark_events import SCHEMA, campaigns, records, valid_events
 
-BATCH = 1_000_000
-"""Offsets of a batch: each merge has a fixed cost of seconds."""
-SCHEMA = ", ".join(f"{name} string" for name in FIELDS)
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 TUNED = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -72,19 +59,11 @@ def open_session(job: PeerJob) -> SparkSession:
 
 def drain(spark: SparkSession, job: PeerJob, span: TopicSpan, folder: Path) -> None:
     """Read the span to its end into the tables of the folder."""
-    ads = spark.read.csv(job.ads, header=True).select("ad_id", "campaign_id").cache()
+    ads = campaigns(spark, job.ads).cache()
     create_tables(spark, folder)
-    source = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", job.bootstrap)
-        .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", span.topic)
-        .option("startingOffsets", json.dumps({span.topic: {str(part): at for part, at in span.start.items()}}))
-        .option("maxOffsetsPerTrigger", BATCH)
-        .load()
-    )
     query = (
-        source.writeStream.foreachBatch(lambda batch, _: upsert(batch, ads, folder))
+        records(spark, job.bootstrap, span)
+        .writeStream.foreachBatch(lambda batch, _: upsert(batch, ads, folder))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -111,23 +90,12 @@ def upsert(batch: DataFrame, ads: DataFrame, folder: Path) -> None:
 
 def parsed(batch: DataFrame, ads: DataFrame) -> DataFrame:
     """Return the valid events, each once within the batch, with event time and campaign."""
-    events = batch.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
-    timed = events.where(is_valid()).withColumn("occurred_at", F.timestamp_millis(F.col("event_time").cast("long")))
     return (
-        timed.dropDuplicates(["event_time"])
+        valid_events(batch)
+        .dropDuplicates(["event_time"])
         .join(F.broadcast(ads), "ad_id", "left")
         .select(*FIELDS, "occurred_at", "campaign_id")
     )
-
-
-def is_valid() -> Column:
-    """Return whether an event keeps the contract."""
-    valid = F.length("ip_address") <= LONGEST_ADDRESS
-    for name, pattern in PATTERNS.items():
-        valid &= F.col(name).rlike(pattern)
-    for name, values in VALUES.items():
-        valid &= F.col(name).isin(*values)
-    return valid
 
 
 def merge_silver(events: DataFrame, path: Path, first: datetime) -> None:
