@@ -153,7 +153,7 @@ def _correction(commit: Commit, meta: Metadata) -> list[Row]:
     changes: Values = {name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")}
     # Commits of earlier versions name the direction so.
     direction = meta["direction" if "direction" in meta else "way"]
-    where: Values = {"way": int(direction), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
+    where: Values = {"direction": int(direction), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
     committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
     return [Row(corrections, key | where | committed | counts | changes)]
 

@@ -30,7 +30,7 @@ from include.ledger.ledger_errors import LedgerMissing, LedgerSchemaMismatch
 from include.paths import ledger_url
 from include.settings import Settings
 
-SCHEMA_VERSION = "6"
+SCHEMA_VERSION = "7"
 # A driver waits this long for another writer, then continues without the ledger.
 BUSY_SECONDS = 1
 # Any number that no other user of the same PostgreSQL takes: ASCII "hdrc".
@@ -100,11 +100,11 @@ publications = _table("publications", "dataset:text release:text batch:int", "pu
 
 corrections = _table(
     "corrections",
-    "dataset:text release:text plan:text way:int table:text",
+    "dataset:text release:text plan:text direction:int table:text",
     "batch epoch version committed_at_ms rows_removed rows_added grains total",
     "dispositions reasons",
 )
-"""One row per commit of a plan's patch; `way` is its `PatchDirection`; `total`: rows of the table after it.
+"""One row per commit of a plan's patch; `direction` is its `PatchDirection`; `total`: rows of the table after it.
 
 `dispositions` and `reasons` (rejected only): JSON name → change of the row count.
 """

@@ -91,7 +91,7 @@ def plan_corrections(
 ) -> list[tuple[str, int, int]]:
     """Return table, version and rows added of each commit of a plan's patch; `direction` is a `PatchDirection`."""
     c = corrections.c
-    ours = (c.dataset == dataset) & (c.release == release) & (c.plan == plan) & (c.way == direction)
+    ours = (c.dataset == dataset) & (c.release == release) & (c.plan == plan) & (c.direction == direction)
     found = connection.execute(select(c.table, c.version, c.rows_added).where(ours).order_by(c.table))
     return [(str(table), int(version), int(rows or 0)) for table, version, rows in found.tuples()]
 

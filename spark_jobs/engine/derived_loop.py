@@ -16,14 +16,13 @@ from include.catalog.derived_dataset import released_derived, snapshot_derived
 from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
-from include.state.json_file import StateFileUnreadable
-from include.state.owner_requests import dismiss_invalid, pending_request, respond
 from spark_jobs.engine.automatic_compaction import declared_compaction
+from spark_jobs.engine.back_off import BackOff
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
-from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE
 from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
@@ -35,19 +34,19 @@ POLL_SECONDS = 0.1
 
 @dataclass
 class DerivedLoop:
-    """The running driver of a derived dataset. `pause`: seconds until a failed run is repeated; 0 when well."""
+    """The running driver of a derived dataset; `back_off` is that of a failed run."""
 
     release: DerivedRelease
     lease: Lease
     reporter: StatusReporter
     stop: threading.Event
     clock: Callable[[], float] = time.monotonic
-    pause: float = 0.0
-    retry_at: float = 0.0
     behind_since: float | None = None
+    back_off: BackOff = field(init=False)
     upkeep: DerivedUpkeep = field(init=False)
 
     def __post_init__(self) -> None:
+        self.back_off = BackOff(self.clock)
         self.upkeep = DerivedUpkeep(declared_compaction(self.release.settings))
 
     def run(self) -> None:
@@ -64,12 +63,7 @@ class DerivedLoop:
 
     def _execute_request(self) -> None:
         settings, name = self.release.settings, self.release.derived.name
-        try:
-            request = pending_request(settings, name)
-        except StateFileUnreadable as error:
-            log_line(error.what)
-            dismiss_invalid(settings, name, error, self.reporter.status.refined_batch)
-            return
+        request = receive_request(settings, name, lambda: self.reporter.status.refined_batch)
         if request is None:
             return
         before = self.release.derived.release
@@ -77,14 +71,11 @@ class DerivedLoop:
         after = self.reporter.status.release = self.release.derived.release
         if after != before:
             log_line(f"plan {request.plan}: release {after} is published, {before} before")
-        try:
-            respond(settings, name, response)
-        except OSError as error:
-            log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
+        send_response(settings, name, request, response)
 
     def _advance(self) -> bool:
         """Execute the next run, if there is one; return whether there was."""
-        if self.clock() < self.retry_at:
+        if self.back_off.is_pausing:
             return False
         if missing := self.release.missing_sources():
             self.reporter.waiting_for = f"nothing has published {', '.join(missing)} yet"
@@ -98,7 +89,7 @@ class DerivedLoop:
         except Exception as error:  # noqa: BLE001  (whatever it is, readers keep the last publication)
             self._halt(error)
             return False
-        self.pause = 0.0
+        self.back_off.end()
         self._report_running()
         return worked
 
@@ -125,10 +116,9 @@ class DerivedLoop:
         self.reporter.status.lag_seconds = 0.0 if since is None else round(self.clock() - since, 3)
 
     def _halt(self, error: Exception) -> None:
-        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
-        self.retry_at = self.clock() + self.pause
+        pause = self.back_off.lengthen()
         log_line(
-            f"the run failed: {error_reason(error)}; retry in {self.pause:.0f} s, readers keep the last publication."
+            f"the run failed: {error_reason(error)}; retry in {pause:.0f} s, readers keep the last publication."
             " Next: headrace status",
             error,
         )

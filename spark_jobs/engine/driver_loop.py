@@ -8,7 +8,6 @@ After a crash: `open_active_releases` and the first run complete what was begun.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 
 from include.errors import HeadraceError
@@ -16,22 +15,23 @@ from include.ledger.ledger_writer import LedgerWriter
 from include.ledger.project_commits import project_dataset
 from include.reading.publication import PublicationAhead
 from include.settings import Settings
-from include.state.json_file import StateFileUnreadable
-from include.state.owner_requests import OwnerRequest, dismiss_invalid, pending_request, respond
+from include.state.owner_requests import OwnerRequest
 from spark_jobs.engine.active_releases import ActiveReleases
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction, declared_compaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from spark_jobs.engine.back_off import BackOff
 from spark_jobs.engine.bronze_pacing import BronzePacing
 from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
-from spark_jobs.engine.ingest_supervisor import FIRST_PAUSE, LONGEST_PAUSE, IngestSupervisor
+from spark_jobs.engine.ingest_supervisor import IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
+from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
 from spark_jobs.storage.lease import Lease, LeaseLost
@@ -39,7 +39,7 @@ from spark_jobs.storage.lease import Lease, LeaseLost
 
 @dataclass
 class DriverLoop:
-    """The running driver of a dataset. `pause`: seconds until a failed refine is retried at `retry_at`; 0 when well."""
+    """The running driver of a dataset; `back_off` is that of a failed refine."""
 
     settings: Settings
     dataset: str
@@ -55,8 +55,7 @@ class DriverLoop:
     expiry: AutomaticExpiry = field(default_factory=AutomaticExpiry)
     history: AutomaticHistory = field(default_factory=AutomaticHistory)
     pacing: BronzePacing = field(default_factory=BronzePacing)
-    pause: float = 0.0
-    retry_at: float = 0.0
+    back_off: BackOff = field(default_factory=BackOff)
 
     def __post_init__(self) -> None:
         self.supervisor.ingest.pacing = self.pacing
@@ -81,7 +80,7 @@ class DriverLoop:
 
     def _refine_next(self) -> bool:
         """Execute the published release's next run, if there is one; return whether there was work."""
-        if time.monotonic() < self.retry_at:
+        if self.back_off.is_pausing:
             return False
         run = None
         try:
@@ -104,7 +103,7 @@ class DriverLoop:
 
     def _refresh(self) -> bool:
         """Bring gold tables up to date whose interval is over; return whether there was one."""
-        if time.monotonic() < self.retry_at or self.active.is_patching:
+        if self.back_off.is_pausing or self.active.is_patching:
             return False
         try:
             refreshed = self.active.published.refresh(self.settings, publishing=True)
@@ -150,37 +149,28 @@ class DriverLoop:
         """Execute the pending request, unless a patch must be finished first."""
         if self.active.is_patching:
             return
-        try:
-            request = pending_request(self.settings, self.dataset)
-        except StateFileUnreadable as error:
-            log_line(error.what)
-            dismiss_invalid(self.settings, self.dataset, error, refined_batch(self.active.published.release))
-            return
+        request = receive_request(self.settings, self.dataset, lambda: refined_batch(self.active.published.release))
         if request is not None:
             self._respond(request)
 
     def _respond(self, request: OwnerRequest) -> None:
         before = self.active.published
         response = execute(self.active, request)
-        try:
-            respond(self.settings, self.dataset, response)
-        except OSError as error:
-            log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
+        send_response(self.settings, self.dataset, request, response)
         published, status = self.active.published, self.reporter.status
         if published is not before:
             log_line(f"plan {request.plan}: release {published.name} is published, {before.name} before")
             status.release = published.name
-            self.pause = self.retry_at = 0.0
+            self.back_off.end()
             self.reporter.report("running")
         status.shadows = [shadow.name for shadow in self.active.shadows]
         project(self.ledger, self.settings, self.dataset)
 
     def _halt(self, error: Exception) -> None:
-        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
-        self.retry_at = time.monotonic() + self.pause
+        pause = self.back_off.lengthen()
         batch = refined_batch(self.active.published.release)
         log_line(
-            f"refine failed after batch {batch}: {error_reason(error)}; retry in {self.pause:.0f} s, ingest continues,"
+            f"refine failed after batch {batch}: {error_reason(error)}; retry in {pause:.0f} s, ingest continues,"
             f" readers keep batch {batch}. Next: headrace status",
             error,
         )
@@ -188,9 +178,8 @@ class DriverLoop:
 
     def _resume(self) -> None:
         """End the pauses after a failure."""
-        if self.pause:
+        if self.back_off.end():
             self.reporter.report("running")
-        self.pause = 0.0
 
     def _note_run(self, run: RunReport) -> None:
         self._resume()

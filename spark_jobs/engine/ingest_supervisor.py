@@ -10,13 +10,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.clients.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.errors import Terminal, Transient
 from include.state.broker_address import bootstrap_servers
+from spark_jobs.engine.back_off import FIRST_PAUSE, LONGEST_PAUSE
 from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import DRAINED, Ingest
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.preflight import refuse_changed_topic
 from spark_jobs.engine.status_reporter import StatusReporter
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_FAILURES = 5
 """Failures in a row after the same batch."""
 DRAIN_SECONDS = 50.0

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from include.settings import Settings
-from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, derived_loop, obsolete_files
+from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, obsolete_files, request_exchange
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
@@ -141,7 +141,7 @@ def test_deletion_does_not_pause_before_a_table_is_open() -> None:
 def test_derived_datasets_are_kept_up_between_runs_also_when_there_is_always_another(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(derived_loop, "pending_request", Mock(return_value=None))
+    monkeypatch.setattr(request_exchange, "pending_request", Mock(return_value=None))
     runs = Mock(side_effect=[True, True, True])
     stop = Mock(spec=threading.Event, **{"is_set.side_effect": [False, False, False, True]})
     loop = DerivedLoop(Mock(settings=settings), Mock(), Mock(), stop)

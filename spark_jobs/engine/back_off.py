@@ -1,0 +1,34 @@
+"""When work that failed is tried again: after a pause that doubles with each failure in a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+
+@dataclass
+class BackOff:
+    """The pause of one kind of work (seconds of `clock`): 0 while it succeeds; over at `ends_at`."""
+
+    clock: Callable[[], float] = time.monotonic
+    pause: float = 0.0
+    ends_at: float = 0.0
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the work must wait."""
+        return self.clock() < self.ends_at
+
+    def lengthen(self) -> float:
+        """Begin the pause after a failure; return its seconds."""
+        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.ends_at = self.clock() + self.pause
+        return self.pause
+
+    def end(self) -> bool:
+        """Forget the failures; return whether there were any."""
+        failed, self.pause, self.ends_at = self.pause > 0, 0.0, 0.0
+        return failed

@@ -1,0 +1,31 @@
+"""How a driver's loop receives owner requests and sends the responses, whichever kind of dataset it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from include.settings import Settings
+from include.state.json_file import StateFileUnreadable
+from include.state.owner_requests import OwnerRequest, OwnerResponse, dismiss_invalid, pending_request, respond
+from spark_jobs.engine.log_lines import log_line
+
+
+def receive_request(settings: Settings, dataset: str, batch: Callable[[], int]) -> OwnerRequest | None:
+    """Return the pending request; an invalid one is dismissed with a response that names the refined `batch`.
+
+    Raises OSError when its file cannot be read.
+    """
+    try:
+        return pending_request(settings, dataset)
+    except StateFileUnreadable as error:
+        log_line(error.what)
+        dismiss_invalid(settings, dataset, error, batch())
+        return None
+
+
+def send_response(settings: Settings, dataset: str, request: OwnerRequest, response: OwnerResponse) -> None:
+    """Write the response; when that fails the request stays, and is executed again."""
+    try:
+        respond(settings, dataset, response)
+    except OSError as error:
+        log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
