@@ -125,6 +125,11 @@ def audit_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "audits" / f"{folder_name('dataset', dataset)}.json"
 
 
+def verified_history_path(settings: Settings, dataset: str) -> Path:
+    """What the last balanced audit of a dataset verified."""
+    return settings.state / "audits" / f"{folder_name('dataset', dataset)}.verified.json"
+
+
 def publication_path(settings: Settings, dataset: str) -> Path:
     """The publication: the published versions."""
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from include.audit.balance import DatasetAudit
+from include.audit.verified_history import history_file
 from include.paths import audit_path
 from include.settings import Settings
 from include.state.json_file import JsonFile
@@ -43,12 +44,22 @@ def outcome_file(settings: Settings, dataset: str) -> JsonFile[AuditOutcome]:
 
 
 def record_outcomes(settings: Settings, audits: Iterable[DatasetAudit], now: datetime) -> None:
-    """Replace the outcomes of these datasets; one without a publication has none."""
+    """Replace the outcomes of these datasets, and what is verified of them; one without a publication has none."""
     for audit in audits:
         if audit.batch is not None:
             # What was found is reported in any case, also on a full disk.
             with suppress(OSError):
                 outcome_file(settings, audit.dataset).write(outcome_of(audit, now))
+                _record_verified(settings, audit, now)
+
+
+def _record_verified(settings: Settings, audit: DatasetAudit, now: datetime) -> None:
+    reached = audit.scope.reached
+    if audit.balanced and reached is not None:
+        records = {str(part.partition): {layer: getattr(part, layer) for layer in LAYERS} for part in audit.partitions}
+        history_file(settings, audit.dataset).write(replace(reached, at=now.astimezone(UTC), records=records))
+    elif audit.findings:
+        history_file(settings, audit.dataset).remove()
 
 
 def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
@@ -65,8 +76,13 @@ def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
         unchecked=len(audit.unchecked),
         first=first[0] if first else "",
         deep=audit.deep is not None,
-        records={layer: sum(getattr(part, layer) for part in audit.partitions) for layer in LAYERS},
+        records=total_records(audit),
     )
+
+
+def total_records(audit: DatasetAudit) -> dict[str, int]:
+    """Return the records of each layer, summed over partitions."""
+    return {layer: sum(getattr(part, layer) for part in audit.partitions) for layer in LAYERS}
 
 
 def last_outcome(settings: Settings, dataset: str) -> AuditOutcome | None:

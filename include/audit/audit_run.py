@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from include.audit.audit_findings import Finding, FindingKind
-from include.audit.balance import DatasetAudit, Progress, dataset_audit, unpublished_audit
+from include.audit.balance import EVERYTHING, DatasetAudit, Progress, dataset_audit, unpublished_audit
 from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.kafka_records import AuditUnavailable, Topic
+from include.audit.verified_history import AuditScope, audit_scope, history_file
 from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.reading.decision_log import decided_records
-from include.reading.publication import find_publication, stream_publications, tables_of
+from include.reading.publication import Publication, find_publication, stream_publications, tables_of
 from include.reading.published_tables import PinnedTables
 from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
+Scope = Callable[[Publication, PinnedTables, Topic], AuditScope]
 Recomputation = Callable[[Settings, str, Progress], tuple[Mapping[str, Mapping[str, Any]], str]]
 """Recomputes the tables of a derived dataset: returns what `derived_audit` needs."""
 
@@ -29,15 +32,22 @@ def requested_audits(
     open_topic: TopicOpener,
     recompute: Recomputation,
     progress: Progress = lambda _: None,
+    *,
+    full: bool = False,
 ) -> list[DatasetAudit]:
     """Audit these datasets, or all that are declared or published; derived ones last, by `recompute`.
+
+    Records that the last balanced audit verified are compared again only if `full`.
 
     Raises DatasetUnknown, and what `audit_dataset` and `recompute` raise.
     """
     derived = [name for name in derived_publications(settings) if name in requested or not requested]
     others = [audited_datasets(settings, name)[0] for name in requested if name not in derived]
     names = others if requested else audited_datasets(settings, None)
-    audits = [audit_dataset(settings, name, open_topic, progress) for name in names]
+    histories = {name: None if full else history_file(settings, name).read_if_valid() for name in names}
+    audits = [
+        audit_dataset(settings, name, open_topic, progress, partial(audit_scope, histories[name])) for name in names
+    ]
     return [*audits, *(derived_audit(settings, name, *recompute(settings, name, progress)) for name in derived)]
 
 
@@ -50,9 +60,13 @@ def audited_datasets(settings: Settings, only: str | None) -> list[str]:
 
 
 def audit_dataset(
-    settings: Settings, name: str, open_topic: TopicOpener, progress: Progress = lambda _: None
+    settings: Settings,
+    name: str,
+    open_topic: TopicOpener,
+    progress: Progress = lambda _: None,
+    scope: Scope = lambda *_: EVERYTHING,
 ) -> DatasetAudit:
-    """Audit one dataset against its current publication.
+    """Audit one dataset against its current publication; `scope` finds what is read.
 
     Raises AuditUnavailable when no broker answers. A damaged file, a missing topic or a missing snapshot of the
     release is a finding. A gold table whose declaration DuckDB cannot evaluate is listed in `unchecked`.
@@ -69,7 +83,9 @@ def audit_dataset(
     decided = decided_records(settings, name).items()
     fixes = {place: record.payload for place, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
-    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress)
+    progress(f"{name}: what came since the last audit")
+    scope_of = scope(publication, tables, topic)
+    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress, scope_of)
 
 
 def _missing_topic(name: str) -> Topic:

@@ -8,7 +8,6 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,12 +37,14 @@ from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unre
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_records import Topic
 from include.audit.silver_findings import (
+    ALL_SILVER,
     layer_counts,
     orphan_findings,
     register_fixes,
     repeated_findings,
     split_findings,
 )
+from include.audit.verified_history import AuditScope
 from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import REFRESH_KEY, RefreshState, read_refresh_state
 from include.catalog.payload_format import JSON
@@ -58,14 +59,16 @@ from include.schemas.writer_schemas import WriterSchemas
 Progress = Callable[[str], None]
 MEMORY = "3GB"
 LAYERS = ("bronze", "silver", "rejected")
+EVERYTHING = AuditScope()
 
 
 @dataclass(frozen=True)
 class PartitionBalance:
     """Records of one partition in each layer, up to the published end offset.
 
-    `kafka`: records that Kafka still has; `expired`: rows of bronze whose records Kafka has deleted, so that only the
-    offset ranges can be checked; `later`: offsets in Kafka after the published end.
+    `kafka`: records that Kafka still has, or had when an audit before verified them; `expired`: rows of bronze whose
+    records Kafka has deleted, so that only the offset ranges can be checked; `later`: offsets in Kafka after the
+    published end.
     """
 
     partition: int
@@ -103,6 +106,8 @@ class DatasetAudit:
     kept_from: Mapping[str, int] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     """Of a derived dataset: the tables that its run used, with their batches."""
+    scope: AuditScope = EVERYTHING
+    """What was compared; `partitions` also count the records that were verified before."""
 
     @property
     def balanced(self) -> bool:
@@ -121,13 +126,14 @@ def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
 class _KafkaCounts:
     """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
 
-    `aged`: what has expired from the tables.
+    `aged`: what has expired from the tables. `layers`: rows of the tables, per partition.
     """
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
     lost: list[CommittedRange] = field(default_factory=list)
     aged: ExpiredBatches = ExpiredBatches()
+    layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
@@ -145,35 +151,40 @@ def dataset_audit(
     fixes: Mapping[tuple[int, int], bytes],
     schemas: WriterSchemas,
     progress: Progress = lambda _: None,
+    scope: AuditScope = EVERYTHING,
 ) -> DatasetAudit:
     """Audit one dataset: `tables` are those of its publication, `topic` is Kafka's side.
 
     `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'. `progress`
-    receives the name of each step. Raises AuditUnavailable when Kafka cannot be read to the end.
+    receives the name of each step. Records that `scope` has as verified are not compared again; gold is computed from
+    all of silver. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
-    name, counted, audited = dataset.name, _KafkaCounts(), _AuditedTables(tables)
+    name, counted, audited = dataset.name, _KafkaCounts(), _AuditedTables(tables, scope)
     for table in tables.tables:
         progress(f"{name}: files of {table}")
         audited.check_files(table)
     layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in LAYERS]
-    with _database(audited, layers) as database:
+    with _database(audited, layers, scope.batch) as database:
         register_fixes(database, fixes)
         define_payload_text(database, schemas, dataset.contract.format != JSON)
         progress(f"{name}: bronze against Kafka and its commits")
-        audited.check(bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted))
+        audited.check(
+            bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted, scope)
+        )
         progress(f"{name}: silver and rejected against bronze")
         first = counted.aged.complete
         audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
         audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
-        audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline))
+        audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline, scope.batch))
         kept = counted.aged.of("silver")
         members = {column.name: column.member for column in dataset.contract.columns}
         audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline, kept, members))
+        readable = [table for table in layers if table not in audited.damaged]
+        counted.layers = _rows_by_partition(layer_counts(database, readable))
         for gold in dataset.pipeline.gold:
             progress(f"{name}: gold.{gold.name} against silver")
             _check_gold(audited, database, silver, gold, kept)
-        readable = [table for table in layers if table not in audited.damaged]
-        balances = _balances(layer_counts(database, readable), publication, topic, counted)
+    balances = _balances(publication, topic, counted, scope)
     return DatasetAudit(
         name,
         publication.release,
@@ -185,6 +196,7 @@ def dataset_audit(
         tuple(counted.lost),
         tuple(audited.files),
         kept_from=counted.aged.kept if counted.aged.complete else {},
+        scope=scope,
     )
 
 
@@ -193,6 +205,7 @@ class _AuditedTables:
     """The result so far. `damaged`: tables that cannot be read; what needs them is not checked, all else is."""
 
     tables: PinnedTables
+    scope: AuditScope
     findings: list[Finding] = field(default_factory=list)
     gold: list[GoldCheck] = field(default_factory=list)
     unchecked: dict[str, UncheckedTable] = field(default_factory=dict)
@@ -202,7 +215,7 @@ class _AuditedTables:
     def check_files(self, name: str) -> None:
         """Verify a table's files; a table whose log cannot be read is damaged."""
         try:
-            counted, wrong = file_check(self.tables.table(name))
+            counted, wrong = file_check(self.tables.table(name), self.scope.unchanged(name))
         except READ_ERRORS as error:
             self.damaged.add(name)
             self.findings.append(unreadable_table(self.tables.table(name), error))
@@ -230,32 +243,45 @@ class _AuditedTables:
         self.findings += [finding for finding in found if finding.table not in named]
 
 
-def _database(audited: _AuditedTables, layers: Sequence[str]) -> Any:
+def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any:
+    """Open a database with a view of each layer: the rows of batches > `after`; and one of all rows of silver."""
     database = memory_database(MEMORY)
     for table in layers:
+        layer = table.partition(".")[0]
         if table not in audited.damaged:
-            database.register(table.partition(".")[0], audited.tables.arrow(table))
+            rows = audited.tables.arrow(table)
+            database.register(layer, rows if after < 0 else rows.filter(pc.field("_batch_id") > after))
+            if layer == "silver":
+                database.register(ALL_SILVER, rows)
     return database
 
 
 def _bronze_findings(
-    database: Any, publication: Publication, tables: PinnedTables, topic: Topic, counted: _KafkaCounts
+    database: Any,
+    publication: Publication,
+    tables: PinnedTables,
+    topic: Topic,
+    counted: _KafkaCounts,
+    scope: AuditScope,
 ) -> Iterator[Finding]:
     table = f"bronze.{publication.dataset}"
-    metadata = bronze_commits(tables.table(table))
+    metadata = bronze_commits(tables.table(table), scope.bronze_version)
     ranges = batch_ranges(metadata)
     counted.lost = lost_ranges(metadata)
-    yield from range_findings([*ranges, *counted.lost], publication.offsets, table)
+    before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
+    yield from range_findings([*before, *ranges, *counted.lost], publication.offsets, table)
     layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in LAYERS}
     counted.aged = aged = expired_batches(layers, ranges)
-    yield from expiry_findings(layers, aged, ranges) if aged.complete else ()
+    if aged.complete and scope.verified is None:
+        yield from expiry_findings(layers, aged, ranges)
     yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated
     for partition, end in sorted(publication.offsets.items()):
         if not recreated:
             counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
-            yield from _kafka_findings(tables, table, topic, partition, end, counted)
+            first = max(scope.end(partition), aged.ends.get(partition, 0), topic.starts.get(partition, 0))
+            yield from _kafka_findings(tables, table, topic, partition, first, end, counted)
 
 
 def _rows_before(database: Any, partition: int, offset: int) -> int:
@@ -264,10 +290,10 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 
 
 def _kafka_findings(
-    tables: PinnedTables, table: str, topic: Topic, partition: int, end: int, counted: _KafkaCounts
+    tables: PinnedTables, table: str, topic: Topic, partition: int, start: int, end: int, counted: _KafkaCounts
 ) -> Iterator[Finding]:
-    """Compare Kafka's records of a partition below the published end with bronze, chunk by chunk."""
-    rows, start = tables.arrow(table), max(topic.starts.get(partition, 0), counted.aged.ends.get(partition, 0))
+    """Compare Kafka's records of a partition from `start` to the published end with bronze, chunk by chunk."""
+    rows = tables.arrow(table)
     log_end = topic.ends.get(partition, 0)
     if log_end < end:
         detail = f"published up to {end}, but Kafka's log ends at {log_end}"
@@ -290,8 +316,8 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         database.execute("drop view if exists published")
         database.register("published", audited.tables.arrow(name))
         refreshed = _refresh_state(audited.tables, name)
-        with _refreshed_silver(database, audited.tables.arrow(silver), gold, refreshed):
-            check, wrong = gold_check(database, gold, refreshed, first)
+        _register_refreshed(database, audited.tables.arrow(silver), gold, refreshed)
+        check, wrong = gold_check(database, gold, refreshed, first)
         if isinstance(check, GoldCheck):
             behind = refresh_interval(gold) is not None and refreshed.batch < audited.tables.table(silver).batch
             audited.gold.append(replace(check, batch=refreshed.batch if behind else None))
@@ -314,29 +340,27 @@ def _refresh_state(tables: PinnedTables, name: str) -> RefreshState:
     return read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
 
 
-@contextmanager
-def _refreshed_silver(database: Any, silver: Any, gold: Gold, refreshed: RefreshState) -> Iterator[None]:
-    """Limit the view `silver` to the batches up to the last refresh of a table with an interval."""
-    if refresh_interval(gold) is None:
-        yield
-        return
-    database.register("silver", silver.filter(pc.field("_batch_id") <= refreshed.batch))
-    try:
-        yield
-    finally:
-        database.register("silver", silver)
+def _register_refreshed(database: Any, silver: Any, gold: Gold, refreshed: RefreshState) -> None:
+    """Make `silver` the view of all its rows, or of those up to the last refresh of a table with an interval."""
+    rows = silver if refresh_interval(gold) is None else silver.filter(pc.field("_batch_id") <= refreshed.batch)
+    database.register("silver", rows)
+
+
+def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:
+    return {row["partition"]: row for row in counts.iter_rows(named=True)}
 
 
 def _balances(
-    counts: pl.DataFrame, publication: Publication, topic: Topic, counted: _KafkaCounts
+    publication: Publication, topic: Topic, counted: _KafkaCounts, scope: AuditScope
 ) -> tuple[PartitionBalance, ...]:
-    layers: Mapping[int, Any] = {row["partition"]: row for row in counts.iter_rows(named=True)}
+    """Return the records of each partition: those that were compared, and those that `scope` has as verified."""
     found = []
-    for p in sorted(set(layers) | set(publication.offsets) | set(topic.ends)):
-        end, row = publication.offsets.get(p, 0), layers.get(p, {})
+    for p in sorted(set(counted.layers) | set(publication.offsets) | set(topic.ends)):
+        end, compared = publication.offsets.get(p, 0), {**counted.layers.get(p, {}), "kafka": counted.kafka.get(p, 0)}
+        kafka, bronze, silver, rejected = (
+            int(compared.get(layer, 0)) + scope.records(p, layer) for layer in ("kafka", *LAYERS)
+        )
         later = max(0, topic.ends.get(p, 0) - max(end, topic.starts.get(p, 0)))
-        bronze, silver, rejected = (int(row.get(layer, 0)) for layer in LAYERS)
-        kafka, expired = counted.kafka.get(p, 0), counted.expired.get(p, 0)
-        removed = counted.aged.rows.get(p, 0)
+        expired, removed = counted.expired.get(p, 0), counted.aged.rows.get(p, 0)
         found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later, removed))
     return tuple(found)

@@ -64,9 +64,9 @@ def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select("offset", "timestamp", pl.col("timestamp_type").cast(pl.Int32), "key", "value", headers)
 
 
-def bronze_commits(table: PublishedTable) -> list[Mapping[str, Any]]:
-    """Return the metadata of bronze's commits up to the published version, in order."""
-    known = takewhile(lambda commit: commit.version <= table.version, commits(table.path))
+def bronze_commits(table: PublishedTable, after: int = -1) -> list[Mapping[str, Any]]:
+    """Return the metadata of bronze's commits of versions > `after` up to the published one, in order."""
+    known = takewhile(lambda commit: commit.version <= table.version, commits(table.path, after))
     return [commit.metadata for commit in known if commit.metadata is not None and "offsets" in commit.metadata]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,15 @@ AT_A_TIME = 2
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The files of one table: `files` verified by checksum; `unverifiable`: written by a version without checksums."""
+    """The files of one table: `files` verified by checksum; `unverifiable`: written by a version without checksums.
+
+    `earlier`: files that an audit before verified, and that have not been touched since.
+    """
 
     table: str
     files: int
     unverifiable: int
+    earlier: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,18 @@ class _File:
     rows: int
 
 
-def file_check(table: PublishedTable) -> tuple[FileCheck, list[Finding]]:
-    """Compare the files of a table with its log: presence, size, checksum. Raises PublishedVersionGone."""
-    files = _files(table)
+def file_check(table: PublishedTable, unchanged: Container[str] = frozenset()) -> tuple[FileCheck, list[Finding]]:
+    """Compare the files of a table with its log: presence, size, checksum. Raises PublishedVersionGone.
+
+    `unchanged`: the paths of files that are not read again.
+    """
+    listed = _files(table)
+    files = [file for file in listed if file.path not in unchanged]
     with ThreadPoolExecutor(AT_A_TIME, "checksum") as pool:
         wrong = pool.map(lambda file: _damage(table.path, file), files)
         findings = [_finding(table, file, why) for file, why in zip(files, wrong, strict=True) if why]
     unverifiable = sum(named_checksum(file.path) is None for file in files)
-    return FileCheck(table.name, len(files) - unverifiable, unverifiable), findings
+    return FileCheck(table.name, len(files) - unverifiable, unverifiable, len(listed) - len(files)), findings
 
 
 def unreadable_files(table: PublishedTable) -> list[Finding]:

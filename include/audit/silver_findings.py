@@ -1,12 +1,14 @@
 """I3 and I4: each record of bronze is once in silver or rejected, and silver has each identity once.
 
-All functions query a DuckDB connection with the views `bronze`, `silver` and `rejected` (all their columns), and
-`fixes` (partition, offset, value): the corrected payloads of rejected records.
+All functions query a DuckDB connection with the views `bronze`, `silver` and `rejected` (all their columns) of the
+batches that are compared, `all_silver` with all batches, and `fixes` (partition, offset, value): the corrected payloads
+of rejected records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +17,8 @@ import polars as pl
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
+
+ALL_SILVER = "all_silver"
 
 
 def split_findings(database: Any, dataset: str, batch: int, first: int = 0) -> Iterator[Finding]:
@@ -49,16 +53,26 @@ def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame
         yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
 
 
-def repeated_findings(database: Any, dataset: str, pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield identities that are twice in silver within the horizon."""
+def repeated_findings(database: Any, dataset: str, pipeline: Pipeline, after: int = -1) -> Iterator[Finding]:
+    """Yield identities that are twice in silver within the horizon, the later one in a batch > `after`."""
     identity = ", ".join(sql_identifier(column) for column in pipeline.identity)
     same = " and ".join(
         f"earlier.{sql_identifier(column)} = later.{sql_identifier(column)}" for column in pipeline.identity
     )
     event_time = sql_identifier(pipeline.event_time)
-    sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time)
+    near = _near_silver(database, pipeline) if after >= 0 else "true"
+    sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time, near=near, after=after)
     repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
     yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
+
+
+def _near_silver(database: Any, pipeline: Pipeline) -> str:
+    """Return the condition of all rows of silver that are within the horizon of a row of the view `silver`."""
+    time, horizon = sql_identifier(pipeline.event_time), pipeline.horizon // timedelta(microseconds=1)
+    low, high = database.sql(f"select epoch_us(min({time})), epoch_us(max({time})) from silver").fetchall()[0]
+    if low is None:
+        return "false"
+    return f"{time} between make_timestamptz({low - horizon}) and make_timestamptz({high + horizon})"
 
 
 def orphan_findings(
@@ -148,12 +162,12 @@ order by all
 """
 REPEATED_IDENTITIES = """
 with repeated as (
-    select {identity} from silver group by all having count(*) > 1
+    select {identity} from all_silver where {near} group by all having count(*) > 1 and max(_batch_id) > {after}
 ),
 candidates as (
     select {identity}, epoch({event_time}) as _moment, _batch_id, _partition, _offset
-    from silver
-    where ({identity}) in (select ({identity}) from repeated)
+    from all_silver
+    where {near} and ({identity}) in (select ({identity}) from repeated)
 )
 select later._partition as partition, later._offset as "offset"
 from candidates as later
@@ -162,6 +176,7 @@ on
     {same}
     and (earlier._batch_id, earlier._partition, earlier._offset) < (later._batch_id, later._partition, later._offset)
     and abs(earlier._moment - later._moment) <= ?
+where later._batch_id > {after}
 order by all
 """
 ORPHANED_DUPLICATES = """
@@ -179,7 +194,7 @@ named as (
 )
 select d.partition, d."offset"
 from named as d
-anti join silver as s
+anti join all_silver as s
 on {same} and (s._batch_id, s._partition, s._offset) < (d._batch_id, d.partition, d."offset")
 order by all
 """

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from include.audit.audit_outcome import record_outcomes
 from include.audit.audit_run import requested_audits
-from include.audit.balance import DatasetAudit, Progress, with_deep_audit
+from include.audit.balance import EVERYTHING, DatasetAudit, Progress, with_deep_audit
 from include.audit.deep_findings import deep_audit
 from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
@@ -27,6 +27,7 @@ from include.errors import HeadraceError
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.derived_recomputation import recompute_derived
 from include.process_control.job_process import refuse_running
+from include.reading.plain_values import iso_time
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.run_files import read_run_file
@@ -41,6 +42,10 @@ def audit(
         bool,
         typer.Option("--deep", help="Also recompute all tables from bronze and compare every row, in a job."),
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Also what the last balanced audit verified, and is unchanged; --deep implies it."),
+    ] = False,
 ) -> None:
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
 
@@ -53,6 +58,7 @@ def audit(
             lambda topic: open_topic(_bootstrap(settings), topic),
             recompute_derived,
             shown.update,
+            full=full or deep,
         )
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
@@ -102,8 +108,14 @@ def _bootstrap(settings: Settings) -> str:
 
 
 def _values(audits: list[DatasetAudit]) -> dict[str, Any]:
-    datasets = [{**asdict(each), "balanced": each.balanced} for each in audits]
+    datasets = [_dataset_values(each) for each in audits]
     return {"balanced": all(each.balanced for each in audits), "datasets": datasets}
+
+
+def _dataset_values(audit: DatasetAudit) -> dict[str, Any]:
+    verified = audit.scope.verified
+    scope = {"compared_after_batch": None if verified is None else verified.batch, "why_all": audit.scope.why_all}
+    return {**asdict(replace(audit, scope=EVERYTHING)), "scope": scope, "balanced": audit.balanced}
 
 
 def print_audits(audits: list[DatasetAudit]) -> None:
@@ -126,10 +138,14 @@ def print_audits(audits: list[DatasetAudit]) -> None:
             expression = f" (in {skipped.expression!r})" if skipped.expression else ""
             text = f"  {skipped.table}: not checked, {skipped.reason}{expression}"
             console.print(text, style="yellow", highlight=False, markup=False)
+        if each.partitions and each.batch is not None:
+            console.print(f"  {_scope_line(each)}", highlight=False)
         if each.files:
+            earlier = sum(files.earlier for files in each.files)
             verified, rest = sum(files.files for files in each.files), sum(files.unverifiable for files in each.files)
             without = f"; {rest:,} not verifiable (written without a checksum)" if rest else ""
-            console.print(f"  files: {verified:,} verified by checksum{without}", highlight=False)
+            unchanged = f"; {earlier:,} unchanged since" if earlier else ""
+            console.print(f"  files: {verified:,} verified by checksum{without}{unchanged}", highlight=False)
         if each.deep is not None:
             rows, records = sum(each.deep.rows.values()), each.deep.records
             text = (
@@ -160,6 +176,18 @@ def print_findings(console: Console, audit: DatasetAudit) -> None:
         console.print(f"  {finding.sentence()} ({finding.rows:,})", style="red", highlight=False, markup=False)
     if len(audit.findings) > SHOWN_FINDINGS:
         console.print(f"  and {len(audit.findings) - SHOWN_FINDINGS:,} more: headrace audit --json")
+
+
+def _scope_line(audit: DatasetAudit) -> str:
+    """Return what was compared: all records, or those after the ones that an audit before verified."""
+    verified = audit.scope.verified
+    if verified is None:
+        return f"all records were compared ({audit.scope.why_all})"
+    records = sum(layers.get("bronze", 0) for layers in verified.records.values())
+    return (
+        f"compared are the records after batch {verified.batch:,}; the {records:,} before were balanced at "
+        f"{iso_time(verified.at)} and are unchanged (all again: --full)"
+    )
 
 
 def _without_topic(audit: DatasetAudit) -> str:

@@ -34,7 +34,8 @@ class Audit(BaseOperator):
 
         settings = load_settings()
         with airflow_errors():
-            audits = self._audits(settings, validated_params(AuditParameters, run_params(context)).datasets)
+            requested = validated_params(AuditParameters, run_params(context))
+            audits = self._audits(settings, requested.datasets, full=requested.full)
             record_outcomes(settings, audits, datetime.now(UTC))
         for audit in audits:
             self.log.info("%s: %s", audit.dataset, counts(audit) if audit.balanced else "NOT balanced")
@@ -47,7 +48,7 @@ class Audit(BaseOperator):
                     raise unchecked_error(audit.dataset, audit.unchecked[0])
         return {audit.dataset: counts(audit) for audit in audits}
 
-    def _audits(self, settings: Settings, requested: Sequence[str]) -> list[DatasetAudit]:
+    def _audits(self, settings: Settings, requested: Sequence[str], *, full: bool) -> list[DatasetAudit]:
         """Audit these datasets, or all that are published; derived ones by a job for each."""
         from include.audit.audit_run import requested_audits
         from include.audit.kafka_records import open_topic
@@ -60,6 +61,7 @@ class Audit(BaseOperator):
             lambda topic: open_topic(bootstrap_servers(settings), topic),
             recompute_derived,
             self.log.info,
+            full=full,
         )
 
 
@@ -67,5 +69,6 @@ def counts(audit: DatasetAudit) -> dict[str, int]:
     """Return the records of each layer, summed over partitions; of a derived dataset the rows of each table."""
     if audit.sources:
         return {check.table: check.rows for check in audit.gold}
-    layers = ("kafka", "bronze", "silver", "rejected")
-    return {layer: sum(getattr(partition, layer) for partition in audit.partitions) for layer in layers}
+    from include.audit.audit_outcome import total_records
+
+    return total_records(audit)

@@ -116,11 +116,17 @@ def rollback_form() -> Form:
 
 
 def audit_form(datasets: list[str]) -> Form:
-    """Return the field of an audit: the datasets."""
+    """Return the fields of an audit: the datasets, and whether everything is compared again."""
     return {
         "datasets": Param(
             [], type="array", items={"type": "string"}, examples=datasets, title="Datasets", description="Empty: all."
-        )
+        ),
+        "full": Param(
+            False,
+            type="boolean",
+            title="All records again",
+            description="Otherwise those after the last balanced audit, as long as the older ones are unchanged.",
+        ),
     }
 
 

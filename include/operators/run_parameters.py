@@ -64,9 +64,10 @@ class RollbackParameters(Parameters):
 
 
 class AuditParameters(Parameters):
-    """`datasets`: the ones to audit; none named: all."""
+    """`datasets`: the ones to audit; none named: all. `full`: also what an audit before verified."""
 
     datasets: Sequence[str]
+    full: bool
 
 
 Model = TypeVar("Model", bound=Parameters)

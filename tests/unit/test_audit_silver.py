@@ -14,6 +14,7 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 
 from include.audit.audit_findings import Finding, merge_findings
 from include.audit.silver_findings import (
+    ALL_SILVER,
     layer_counts,
     orphan_findings,
     register_fixes,
@@ -37,6 +38,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def fill(database: duckdb.DuckDBPyConnection, bronze: Rows, silver: Rows, rejected: Rows) -> None:
     layers = [("bronze", bronze, BRONZE), ("silver", silver, SILVER), ("rejected", rejected, REJECTED)]
+    layers.append((ALL_SILVER, silver, SILVER))
     for name, rows, schema in layers:
         database.register(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema))
 

@@ -12,7 +12,7 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 
 from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.audit.silver_findings import orphan_findings, register_fixes, repeated_findings
+from include.audit.silver_findings import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.catalog.measures import Measure
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold
 from include.catalog.windows import Window, parsed_size
@@ -40,7 +40,8 @@ def silver_with(database: duckdb.DuckDBPyConnection, names: list[str]) -> None:
     """Register silver with one row and one string column for each name after its usual columns."""
     schema = pa.schema([*SILVER, *((name, pa.string()) for name in names)])
     row = silver_row(0, "a", sold_at=at(1)) | dict.fromkeys(names, "x")
-    database.register("silver", pa.Table.from_pylist([row], schema=schema))
+    for view in ("silver", ALL_SILVER):
+        database.register(view, pa.Table.from_pylist([row], schema=schema))
 
 
 def published(database: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> None:

@@ -1,0 +1,201 @@
+"""What the last balanced audit verified, so that the next one reads only what came since (docs/architecture.md §8).
+
+Reads / Writes: `audits/<dataset>.verified.json` in the state folder.
+Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified.
+A file that has its size and time of change is taken as unchanged; of any other the rows are read and digested, so that
+files which compaction replaced by others with the same rows stay verified.
+After a crash: the file of the last balanced audit is there, or none, and the next audit is a full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+
+from include.audit.file_findings import READ_ERRORS
+from include.audit.kafka_records import Topic
+from include.clients.table_files import add_actions
+from include.paths import verified_history_path
+from include.reading.memory_database import memory_database
+from include.reading.publication import Publication
+from include.reading.published_tables import PinnedTables, open_table
+from include.settings import Settings
+from include.sql_quoting import sql_literal
+from include.state.json_file import JsonFile
+
+LAYERS = ("bronze", "silver", "rejected")
+MEMORY = "1GB"
+
+
+@dataclass(frozen=True)
+class VerifiedFile:
+    """A data file: bytes, time of its last change, and its rows with their digest (0 for a table of gold)."""
+
+    size: int
+    modified_ns: int
+    rows: int = 0
+    digest: int = 0
+
+
+VerifiedFiles = Mapping[str, VerifiedFile]
+"""By path below the table's folder."""
+
+
+@dataclass(frozen=True)
+class VerifiedHistory:
+    """A publication that was balanced: its batch, the end offsets by partition, the files by table, when it was found.
+
+    `records` by partition and layer are those of all batches up to it; `bronze_version` is the last commit that was
+    read. A digest is the sum of DuckDB's hashes of the rows modulo 2^64; digests of one DuckDB version are comparable.
+    """
+
+    release: str
+    batch: int
+    at: datetime
+    topic_id: str
+    bronze_version: int
+    offsets: Mapping[str, int]
+    files: Mapping[str, VerifiedFiles]
+    records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    duckdb: str = duckdb.__version__
+
+
+@dataclass(frozen=True)
+class AuditScope:
+    """What an audit reads: what came after `verified`, or everything, because of `why_all`.
+
+    `reached`: what is verified once the audit finds it balanced; None when a file cannot be read.
+    """
+
+    verified: VerifiedHistory | None = None
+    why_all: str = "requested"
+    reached: VerifiedHistory | None = None
+
+    @property
+    def batch(self) -> int:
+        """The last batch that is verified, -1 for none."""
+        return -1 if self.verified is None else self.verified.batch
+
+    @property
+    def bronze_version(self) -> int:
+        """The last version of bronze whose commits are verified, -1 for none."""
+        return -1 if self.verified is None else self.verified.bronze_version
+
+    @property
+    def ends(self) -> Mapping[str, int]:
+        """The offsets up to which partitions are verified."""
+        return {} if self.verified is None else self.verified.offsets
+
+    def records(self, partition: int, layer: str) -> int:
+        """Return the verified records of a partition in a layer, or in `kafka`."""
+        return 0 if self.verified is None else self.verified.records.get(str(partition), {}).get(layer, 0)
+
+    def end(self, partition: int) -> int:
+        """Return the offset up to which a partition is verified."""
+        return self.ends.get(str(partition), 0)
+
+    def unchanged(self, table: str) -> frozenset[str]:
+        """Return the files of a table that were verified and have not been touched."""
+        if self.verified is None or self.reached is None:
+            return frozenset()
+        before, now = self.verified.files.get(table, {}), self.reached.files.get(table, {})
+        return frozenset(path for path, file in now.items() if before.get(path) == file)
+
+
+def history_file(settings: Settings, dataset: str) -> JsonFile[VerifiedHistory]:
+    """Return the file of what was verified of a dataset."""
+    return JsonFile(verified_history_path(settings, dataset), VerifiedHistory, durable=False)
+
+
+def audit_scope(
+    history: VerifiedHistory | None, publication: Publication, tables: PinnedTables, topic: Topic
+) -> AuditScope:
+    """Return what an audit of `publication`, whose tables these are, has to read after what was verified before."""
+    known = history.files if history else {}
+    batch = -1 if history is None else history.batch
+    layers = [f"{layer}.{publication.dataset}" for layer in LAYERS]
+    try:
+        files = {name: _current_files(tables, name, known.get(name, {})) for name in tables.tables}
+        changed = [name for name in layers if not _digest_new(tables, name, files[name], known.get(name, {}), batch)]
+    except READ_ERRORS:
+        return AuditScope(None, "a file cannot be read")
+    reached = VerifiedHistory(
+        publication.release,
+        publication.batch,
+        publication.published_at,
+        topic.topic_id,
+        tables.table(layers[0]).version,
+        {str(partition): end for partition, end in publication.offsets.items()},
+        files,
+    )
+    why = _why_all(history, reached, changed)
+    return AuditScope(None if why else history, why, reached)
+
+
+def _why_all(history: VerifiedHistory | None, reached: VerifiedHistory, changed: list[str]) -> str:
+    """Return why nothing of the history can be taken as verified, "" if it can."""
+    if history is None:
+        return "no balanced audit before"
+    if history.release != reached.release:
+        return f"release {history.release} was audited before"
+    if history.duckdb != reached.duckdb:
+        return f"audited before with DuckDB {history.duckdb}"
+    if history.topic_id != reached.topic_id:
+        return "another topic was audited before"
+    ends = history.offsets.items()
+    if history.batch > reached.batch or any(end > reached.offsets.get(partition, 0) for partition, end in ends):
+        return f"batch {history.batch} was audited before"
+    if changed:
+        return f"rows of batches up to {history.batch} have changed in {', '.join(changed)}"
+    return ""
+
+
+def _current_files(tables: PinnedTables, name: str, known: VerifiedFiles) -> dict[str, VerifiedFile]:
+    """Return a table's files; those that are as `known` with their digest, the others with none."""
+    table = tables.table(name)
+    found = {}
+    for path in map(unquote, add_actions(open_table(table))["path"].to_pylist()):
+        stat = (table.path / path).stat()
+        file, before = VerifiedFile(stat.st_size, stat.st_mtime_ns), known.get(path)
+        same = before is not None and (before.size, before.modified_ns) == (file.size, file.modified_ns)
+        found[path] = before if before is not None and same else file
+    return found
+
+
+def _digest_new(
+    tables: PinnedTables, name: str, files: dict[str, VerifiedFile], known: VerifiedFiles, batch: int
+) -> bool:
+    """Add the digests of files that are new; return whether the rows up to `batch` are those of the known files."""
+    new = [path for path, file in files.items() if known.get(path) != file]
+    gone = [file for path, file in known.items() if files.get(path) != file]
+    old_rows = old_digest = 0
+    for path, (rows, digest, *older) in _digests(tables.table(name).path, new, batch).items():
+        files[path] = replace(files[path], rows=rows, digest=digest)
+        old_rows, old_digest = old_rows + older[0], (old_digest + older[1]) % 2**64
+    return (old_rows, old_digest) == (sum(file.rows for file in gone), sum(file.digest for file in gone) % 2**64)
+
+
+def _digests(folder: Path, paths: list[str], batch: int) -> dict[str, tuple[int, int, int, int]]:
+    """Return by path the rows of a file and their digest, of all of them and of those of batches up to `batch`."""
+    if not paths:
+        return {}
+    names = ", ".join(sql_literal(str(folder / path)) for path in paths)
+    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true, filename = true)"
+    database: Any = memory_database(MEMORY)
+    columns = sorted(
+        name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "filename"
+    )
+    listed = ", ".join(f'"{column}"' for column in columns)
+    sql = f"select filename, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
+    found = database.execute(
+        f"select filename, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
+        f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by filename"
+    ).fetchall()
+    digests = {name: (rows, digest, old_rows, old_digest) for name, rows, digest, old_rows, old_digest in found}
+    return {path: digests.get(str(folder / path), (0, 0, 0, 0)) for path in paths}

@@ -1,0 +1,222 @@
+"""Audits after a balanced one: what came since is compared, and everything as soon as an older row may have changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
+from test_audit_balance import PIPELINE, SALES_CONTRACT, VALUES, SmallKafka, found, gold_row, write_sales
+
+from include.audit.audit_outcome import last_outcome, record_outcomes
+from include.audit.audit_run import requested_audits
+from include.audit.balance import DatasetAudit
+from include.audit.kafka_records import Chunk
+from include.audit.verified_history import history_file
+from include.settings import Settings
+
+LATER = datetime(2026, 3, 2, tzinfo=UTC)
+NEW = {(0, 4): b'{"event_id":"c"}', (1, 1): b'{"event_id":"a"}'}
+
+
+class WatchedKafka(SmallKafka):
+    """Remembers which ranges were read."""
+
+    read: list[tuple[int, int, int]]
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[Chunk]:
+        self.read.append((partition, start, end))
+        return super().records(partition, start, end)
+
+
+@pytest.fixture
+def kafka() -> WatchedKafka:
+    made = WatchedKafka(VALUES | NEW, {0: 5, 1: 2})
+    made.read = []
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    folder = tmp_path / "the datasets" / "sales"
+    folder.mkdir(parents=True)
+    (folder / "contract.yaml").write_text(SALES_CONTRACT)
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    return Settings(state=tmp_path / "a state", datasets=folder.parent)
+
+
+@pytest.fixture
+def warehouse(settings: Settings, kafka: WatchedKafka) -> SmallWarehouse:
+    """Return tables whose two batches were audited."""
+    made = write_sales(settings)
+    assert audit(settings, kafka).balanced
+    kafka.read = []
+    return made
+
+
+def audit(settings: Settings, kafka: SmallKafka, *, full: bool = False) -> DatasetAudit:
+    audits = requested_audits(settings, ["sales"], kafka.open_topic, lambda *_: ({}, ""), full=full)
+    record_outcomes(settings, audits, LATER)
+    return audits[0]
+
+
+def add_batch(warehouse: SmallWarehouse, identity: str = "c") -> None:
+    """Publish batch 2: a new event, and a duplicate of one that is verified."""
+    rows = [bronze_row(4, NEW[0, 4], batch=2), bronze_row(1, NEW[1, 1], partition=1, batch=2)]
+    warehouse.write("bronze", rows, bronze_metadata(2, {0: (4, 5), 1: (1, 2)}))
+    warehouse.write("silver", [silver_row(4, identity, batch=2, shop="south")])
+    warehouse.write("rejected", [rejected_row(1, "duplicate", partition=1, batch=2)])
+    warehouse.write("gold", [gold_row(shop="south", sales=1, turnover=Decimal("1.50"))])
+    warehouse.move(batch=2, offsets={0: 5, 1: 2})
+
+
+def rewrite(warehouse: SmallWarehouse, table: str, change: pl.Expr | None = None) -> None:
+    """Replace all files of a table by one, as compaction does, with a changed column if requested."""
+    path = warehouse.names[table]
+    rows = pl.DataFrame(pl.from_arrow(DeltaTable(path).to_pyarrow_table()))
+    rows = rows if change is None else rows.with_columns(change)
+    if change is None:
+        assert DeltaTable(path).optimize.compact()["numFilesRemoved"] >= 2
+    else:
+        schema = DeltaTable(path).to_pyarrow_table().schema
+        rows.to_arrow().cast(schema)
+        from deltalake import write_deltalake
+
+        write_deltalake(path, pa.table(rows.to_arrow().cast(schema)), mode="overwrite")
+    warehouse.move(batch=1, offsets={0: 4, 1: 1})
+
+
+def test_only_records_after_the_balanced_audit_are_read(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    add_batch(warehouse)
+    second = audit(settings, kafka)
+    assert second.balanced, second
+    assert kafka.read == [(0, 4, 5), (1, 1, 2)]
+    assert [(p.kafka, p.bronze, p.silver, p.rejected, p.published_end) for p in second.partitions] == [
+        (4, 4, 2, 2, 5),
+        (2, 2, 1, 1, 2),
+    ]
+    assert [(each.table, each.earlier) for each in second.files] == [
+        ("bronze.sales", 2),
+        ("silver.sales", 1),
+        ("rejected.sales", 1),
+        ("gold.shop_days", 1),
+    ]
+    outcome = last_outcome(settings, "sales")
+    assert outcome is not None
+    assert outcome.records == {"kafka": 6, "bronze": 6, "silver": 3, "rejected": 3}
+    kafka.read = []
+    third = audit(settings, kafka)
+    assert (third.balanced, kafka.read) == (True, [(0, 5, 5), (1, 2, 2)])
+    assert sum(each.files for each in third.files) == 0
+
+
+def test_full_audit_reads_everything_and_says_the_same(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    add_batch(warehouse)
+    everything = audit(settings, kafka, full=True)
+    assert (everything.balanced, kafka.read) == (True, [(0, 0, 5), (1, 0, 2)])
+    outcome = last_outcome(settings, "sales")
+    assert outcome is not None
+    assert outcome.records == {"kafka": 6, "bronze": 6, "silver": 3, "rejected": 3}
+
+
+def test_loss_in_a_new_batch_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka) -> None:
+    warehouse.write("bronze", [bronze_row(4, b"other", batch=2)], bronze_metadata(2, {0: (4, 5), 1: (1, 2)}))
+    warehouse.move(batch=2, offsets={0: 5, 1: 2})
+    assert found(audit(settings, kafka)) == [
+        ("different", "bronze.sales", 0, 4, 5),
+        ("gap", "bronze.sales", 1, 1, 2),
+        ("gap", "bronze.sales", 1, 1, 2),
+        ("missing", "silver.sales", 0, 4, 5),
+    ]
+    assert history_file(settings, "sales").read() is None
+
+
+def test_offsets_between_the_verified_ones_and_the_new_batch_are_missed(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    warehouse.write("bronze", [], bronze_metadata(2, {0: (4, 4), 1: (2, 2)}))
+    warehouse.move(batch=2, offsets={0: 4, 1: 2})
+    assert ("gap", "bronze.sales", 1, 1, 2) in found(audit(settings, kafka))
+
+
+def test_new_row_with_the_identity_of_a_verified_one_is_found(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    add_batch(warehouse, identity="a")
+    assert found(audit(settings, kafka)) == [("overlap", "silver.sales", 0, 4, 5)]
+
+
+def test_compacted_files_keep_their_rows_verified(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    rewrite(warehouse, "bronze.sales")
+    add_batch(warehouse)
+    after = audit(settings, kafka)
+    assert (after.balanced, kafka.read) == (True, [(0, 4, 5), (1, 1, 2)])
+    assert after.scope.verified is not None
+    assert after.files[0].files == 0, "files of this table carry no checksum"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("bronze.sales", pl.lit(b"{}").alias("value")),
+        ("silver.sales", pl.lit("south").alias("shop")),
+        ("rejected.sales", pl.lit("2.0.0").alias("contract_version")),
+    ],
+)
+def test_changed_row_of_a_verified_batch_makes_the_audit_full(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka, table: str, change: pl.Expr
+) -> None:
+    rewrite(warehouse, table, change)
+    after = audit(settings, kafka)
+    assert after.scope.verified is None
+    assert after.scope.why_all == f"rows of batches up to 1 have changed in {table}"
+    assert kafka.read == [(0, 0, 4), (1, 0, 1)]
+    assert after.balanced is (table == "rejected.sales")
+
+
+def test_file_that_was_touched_is_read_again(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    file = next(warehouse.names["silver.sales"].rglob("*.parquet"))
+    os.utime(file, ns=(1, 1))
+    touched = audit(settings, kafka)
+    assert (touched.balanced, [each.earlier for each in touched.files]) == (True, [2, 0, 1, 1])
+    file.write_bytes(file.read_bytes()[:-20])
+    damaged = audit(settings, kafka)
+    assert damaged.scope.why_all == "a file cannot be read"
+    assert [finding.kind.value for finding in damaged.findings] == ["damaged"]
+    assert history_file(settings, "sales").read() is None
+
+
+def test_other_release_topic_or_earlier_batch_makes_the_audit_full(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    file = history_file(settings, "sales")
+    verified = file.read()
+    assert verified is not None
+    assert verified.at == LATER != NOON
+    for other, why in (
+        (replace(verified, release="r0"), "release r0 was audited before"),
+        (replace(verified, duckdb="0.1"), "audited before with DuckDB 0.1"),
+        (replace(verified, topic_id="T0"), "another topic was audited before"),
+        (replace(verified, batch=2), "batch 2 was audited before"),
+        (replace(verified, offsets={"0": 4, "1": 2}), "batch 1 was audited before"),
+    ):
+        file.write(other)
+        again = audit(settings, kafka)
+        assert (again.scope.why_all, again.balanced) == (why, True)
+    assert audit(settings, kafka).scope.why_all == ""
