@@ -183,14 +183,14 @@ EMPTY_TABLES = TemporaryDirectory(prefix="empty tables ")
 def small_release(spark: SparkSession, settings: Settings, dataset: str, folder: Path | None = None) -> SmallRelease:
     """Open a release of a dataset of the project's, or of one whose folder is given.
 
-    The project's first release validates the code and creates tables; the next ones copy them, which saves 5 seconds.
+    The first one of a content validates the code and creates tables; the next ones copy them, which saves 5 seconds.
     """
     declared = load_dataset(dataset, folder) if folder else declared_dataset(settings, dataset)
     empty, tables = Path(EMPTY_TABLES.name, declared.release), warehouse(settings)
-    is_new = folder is None and not tables.exists()
+    is_new = not (tables / dataset).exists()
     if is_new and empty.exists():
-        shutil.copytree(empty, tables)
+        shutil.copytree(empty, tables / dataset)
     release = SmallRelease(spark, settings, declared)
     if is_new and not empty.exists():
-        shutil.copytree(tables, empty)
+        shutil.copytree(tables / dataset, empty)
     return release

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import polars as pl
 import pytest
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_events import departed, observation
@@ -122,7 +123,7 @@ def expected(flights: pl.DataFrame, weather: pl.DataFrame) -> list[dict[str, Any
 
 @pytest.fixture
 def site(spark: SparkSession, settings: Settings) -> Site:
-    flights = small_release(spark, settings, "flights")
+    flights = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
     weather = small_release(spark, settings, "weather")
     return Site(spark, settings, flights, weather, opened(spark, settings))
 

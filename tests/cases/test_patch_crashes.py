@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
@@ -33,7 +34,9 @@ STEPS = [step for step in Step if step.value.startswith("patch.")]
 
 @pytest.fixture
 def patcher(spark: SparkSession, tmp_path: Path) -> SlicePatcher:
-    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    dataset = flights_with_gold("carrier_hours", "flight_status")
+    settings = Settings(state=tmp_path / "production", datasets=dataset.parent)
+    release = small_release(spark, settings, "flights", dataset)
     snapshot_dataset(release.settings, "flights")
     for records in BATCHES:
         release.take(records)

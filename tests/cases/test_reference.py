@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_events import departed, escaped
@@ -40,7 +41,8 @@ def write_new_airlines(folder: Path) -> Path:
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
     """Return a release with two batches before the new airlines and two after, the last one not yet refined."""
     folder = tmp_path_factory.mktemp("reference")
-    release = small_release(spark, Settings(state=folder / "production"), "flights")
+    settings = Settings(state=folder / "production")
+    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
     first = flight("AS", 1)
     release.take([first, flight("ZZ", 2), flight("AS", 3, tailnum="N10156", dest="BQN")])
     release.take([flight("AS", 4, partition=1)])
@@ -70,7 +72,7 @@ def test_batch_is_joined_with_versions_of_its_commit(patcher: SlicePatcher) -> N
 
 def test_one_run_joins_batches_of_two_versions(patcher: SlicePatcher) -> None:
     settings = Settings(state=patcher.folder / "other")
-    other = small_release(patcher.production.spark, settings, "flights")
+    other = small_release(patcher.production.spark, settings, "flights", flights_with_gold("carrier_hours"))
     other.ingest([flight("AS", 1), flight("ZZ", 2), escaped(flight("AS", 3))])
     other.ingest([flight("AS", 4, partition=1)])
     load_reference(settings, other.dataset, "airlines", write_new_airlines(patcher.folder))

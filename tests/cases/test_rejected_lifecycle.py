@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher, copy_release
@@ -41,7 +42,8 @@ WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 @pytest.fixture(scope="module")
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
-    release = small_release(spark, Settings(state=tmp_path_factory.mktemp("life") / "production"), "flights")
+    settings = Settings(state=tmp_path_factory.mktemp("life") / "production")
+    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
     for records in BATCHES:
         release.take(records)
     return release
@@ -108,7 +110,9 @@ def test_fix_is_validated_and_bronze_stays_unchanged(patcher: SlicePatcher) -> N
 def test_new_release_is_built_with_decisions(patcher: SlicePatcher, spark: SparkSession) -> None:
     decide(patcher, FIX, BROKEN, value(departed(8, 3)))
     decide(patcher, DISCARD, WINNER)
-    other = small_release(spark, Settings(state=patcher.folder / "other"), "flights")
+    other = small_release(
+        spark, Settings(state=patcher.folder / "other"), "flights", flights_with_gold("carrier_hours")
+    )
     for record in decided_records(patcher.production.settings, "flights").values():
         append_decisions(other.settings, "flights", record.decisions)
     for records in BATCHES:
@@ -179,7 +183,8 @@ def test_decision_between_silver_and_rejected_commit_waits_for_next_validation(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A run dies between both commits and the record is fixed meanwhile: every record is still in one table."""
-    release = small_release(spark, Settings(state=tmp_path / "production"), "flights")
+    settings = Settings(state=tmp_path / "production")
+    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
     patcher = SlicePatcher(release, tmp_path)
     with pytest.raises(Died), dying_at(Step.SILVER_COMMITTED):
         release.take(BATCHES[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from slice_patcher import edited_dataset
 from small_events import departed, escaped, flight_event
@@ -19,9 +20,7 @@ from include.ledger.project_commits import project_dataset
 from include.ledger.rule_counts import RuleWarnings, RunCounts
 from include.quality.quality_pages import report_page
 from include.quality.quality_report import quality_report
-from include.settings import CLONE, Settings
-
-FLIGHTS = CLONE / "include" / "datasets" / "flights"
+from include.settings import Settings
 
 
 def warn_twice(folder: Path) -> None:
@@ -56,7 +55,9 @@ BATCHES = [
 def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[RunCounts]:
     folder = tmp_path_factory.mktemp("counts")
     settings = Settings(state=folder / "state")
-    release = small_release(spark, settings, "flights", edited_dataset(folder, warn_twice, FLIGHTS))
+    release = small_release(
+        spark, settings, "flights", edited_dataset(folder, warn_twice, flights_with_gold("carrier_hours"))
+    )
     for records in BATCHES:
         release.take(records)
     project_dataset(open_writer(settings), settings, "flights")
@@ -72,7 +73,7 @@ def test_each_run_counts_reasons_and_warnings(runs: list[RunCounts]) -> None:
 
 
 def test_report_marks_rules_over_their_threshold(runs: list[RunCounts], tmp_path: Path) -> None:
-    contract = load_contract(edited_dataset(tmp_path, warn_twice, FLIGHTS))
+    contract = load_contract(edited_dataset(tmp_path, warn_twice, flights_with_gold("carrier_hours")))
     found = quality_report("flights", contract, runs, None, None)
     lines = {line.rule: line for line in found.lines}
     assert (lines["short"].validated, lines["short"].violations, lines["short"].passed) == (4, 2, True)

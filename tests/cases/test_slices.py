@@ -9,22 +9,21 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from slice_patcher import Edit, SlicePatcher, edited_dataset
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
 from include.catalog.history_slice import BRONZE, Slice, Span
-from include.settings import CLONE, Settings
+from include.settings import Settings
 from include.state.release_files import PatchDirection
 from spark_jobs.engine.apply_patch import PatchOutdated
 from spark_jobs.engine.rebuild_slice import FEW_SPANS, in_spans
 from spark_jobs.storage.duckdb_session import duckdb_session
 
-FLIGHTS = CLONE / "include" / "datasets" / "flights"
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
-GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
-TABLES = ("silver.flights", "rejected.flights", *(f"gold.{name}" for name in GOLD))
+ONE_OF_EACH_KIND = ("carrier_hours", "flight_status", "worst_delays")
 
 Visible = dict[str, list[tuple[object, ...]]]
 
@@ -60,7 +59,7 @@ def silver(accepted: DataFrame, **reference: DataFrame) -> DataFrame:
 
 def visible(release: SmallRelease) -> Visible:
     """Return the rows of every published table, sorted, without revisions, sketches and contract version."""
-    return {name: sorted(comparable_columns(release.read(name)).rows(), key=repr) for name in TABLES}
+    return {name: sorted(comparable_columns(release.read(name)).rows(), key=repr) for name in release.versions()}
 
 
 def comparable_columns(table: pl.DataFrame) -> pl.DataFrame:
@@ -72,7 +71,8 @@ def comparable_columns(table: pl.DataFrame) -> pl.DataFrame:
 def patcher(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SlicePatcher:
     """Return a patcher on one release; every test but the last restores its rows."""
     folder = tmp_path_factory.mktemp("slices")
-    release = small_release(spark, Settings(state=folder / "production"), "flights")
+    settings = Settings(state=folder / "production")
+    release = small_release(spark, settings, "flights", flights_with_gold(*ONE_OF_EACH_KIND))
     for records in BATCHES:
         release.take(records)
     return SlicePatcher(release, folder)
@@ -81,9 +81,8 @@ def patcher(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sl
 def from_scratch(patcher: SlicePatcher, edit: Edit, batches: Sequence[Sequence[Record]]) -> Visible:
     """Return the rows of a new release that refined all batches with the edited code."""
     settings = Settings(state=patcher.folder / f"scratch {edit.__name__} {len(batches)}")
-    release = small_release(
-        patcher.production.spark, settings, "flights", edited_dataset(patcher.folder, edit, FLIGHTS)
-    )
+    edited = edited_dataset(patcher.folder, edit, patcher.production.dataset.folder)
+    release = small_release(patcher.production.spark, settings, "flights", edited)
     for records in batches:
         release.ingest(records)
     release.refine(0, len(batches) - 1)
@@ -112,7 +111,7 @@ def test_rebuild_with_same_code_gives_same_rows(patcher: SlicePatcher) -> None:
     for selection, core in ((WHOLE_HISTORY, 11), (Slice(WHOLE_HISTORY.spans, *window), 2)):
         _, rebuilt, differing = patcher.rebuild(selection)
         assert (rebuilt.core, rebuilt.closure) == (core, 0)
-        assert differing == dict.fromkeys(TABLES, 0), selection
+        assert differing == dict.fromkeys(before, 0), selection
     assert patcher.production.versions() == before
 
 
