@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, DecimalType, IntegerType, StringType, TimestampType
 
 from include.catalog.contract import Column, Contract
 from include.catalog.contract_rules import REJECT
@@ -15,7 +16,12 @@ from spark_jobs.contract.plain_form import is_proven_by_plain_form
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
-SPARK_TYPES = {"string": "string", "integer": "int", "timestamp": "timestamp", "boolean": "boolean"}
+SPARK_TYPES = {
+    "string": StringType(),
+    "integer": IntegerType(),
+    "timestamp": TimestampType(),
+    "boolean": BooleanType(),
+}
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
@@ -33,9 +39,14 @@ class FieldRule:
     """The plain form implies it."""
 
 
-def spark_type(column: Column) -> str:
+def column_type(column: Column) -> DataType:
     """Return the Spark type of a contract column."""
-    return SPARK_TYPES.get(column.type) or f"decimal({column.precision},{column.scale})"
+    return SPARK_TYPES.get(column.type) or DecimalType(column.precision, column.scale)
+
+
+def spark_type(column: Column) -> str:
+    """Return the name of the Spark type of a contract column."""
+    return column_type(column).simpleString()
 
 
 def typed_value(column: Column, text: Expression) -> Expression:

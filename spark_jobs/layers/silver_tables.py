@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
@@ -17,10 +17,8 @@ from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
 from include.record_coordinates import COORDINATES, PLACE
 from include.settings import Settings
-from spark_jobs.contract.payload_texts import PayloadTexts
-from spark_jobs.contract.validator import Validator, compiled_validator
+from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
-from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.payload_schemas import PayloadSchemas
@@ -34,7 +32,6 @@ from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
-REASON = StructType().add("rule", StringType()).add("column", StringType()).add("detail", StringType())
 REJECTED = (
     StructType()
     .add("_topic", StringType())
@@ -42,7 +39,7 @@ REJECTED = (
     .add("_offset", LongType())
     .add("_batch_id", LongType())
     .add("disposition", StringType())
-    .add("reasons", ArrayType(REASON))
+    .add("reasons", REASONS)
     .add("contract_version", StringType())
     .add("first_seen", TimestampType())
     .add(MONTH, StringType())
@@ -141,8 +138,7 @@ def silver_of_nothing(
 
 def validated_nothing(spark: SparkSession, dataset: Dataset) -> DataFrame:
     """Return no records, validated: an empty frame with the columns of `Validator.validated`."""
-    texts = PayloadTexts(dataset.contract).of(no_rows(spark, BRONZE))
-    return compiled_validator(dataset.contract).validated(texts)
+    return no_rows(spark, validated_schema(dataset.contract))
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:

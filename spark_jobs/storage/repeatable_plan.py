@@ -8,6 +8,7 @@ their input again may stand above a scan.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -27,25 +28,34 @@ STATELESS = frozenset(
 """Operators that keep nothing of their input."""
 
 
+class Rows(Enum):
+    """What an operator returns when its plan is executed again."""
+
+    CONSTANT = auto()
+    """The same rows, whatever the files have."""
+    FRESH = auto()
+    """The rows of the files as they are."""
+    KEPT = auto()
+    """Perhaps the rows of the first execution."""
+
+
 def is_repeatable(query: DataFrame) -> bool:
     """Whether another execution of a frame's physical plan reads its files again, and no operator returns kept rows."""
     plan = query._jdf.queryExecution().executedPlan()
-    return plan.subqueriesAll().size() == 0 and _is_repeatable(plan)
+    return plan.subqueriesAll().size() == 0 and _rows(plan) is not Rows.KEPT
 
 
-def _is_repeatable(node: Any) -> bool:
-    if _is_constant(node):
-        return True
-    return _name(node) in STATELESS and all(_is_repeatable(child) for child in _children(node))
+def _rows(node: Any) -> Rows:
+    """Return what an operator returns. Each is visited once: a visit is several calls into the JVM."""
+    name = _name(node)
+    below = [_rows(child) for child in _children(node, name)]
+    if all(rows is Rows.CONSTANT for rows in below) and (below or name in CONSTANTS):
+        return Rows.CONSTANT
+    return Rows.FRESH if name in STATELESS and Rows.KEPT not in below else Rows.KEPT
 
 
-def _is_constant(node: Any) -> bool:
-    children = list(_children(node))
-    return all(_is_constant(child) for child in children) if children else _name(node) in CONSTANTS
-
-
-def _children(node: Any) -> Iterator[Any]:
-    if _name(node) == "ReusedExchangeExec":
+def _children(node: Any, name: str) -> Iterator[Any]:
+    if name == "ReusedExchangeExec":
         yield node.child()
         return
     children = node.children()
