@@ -61,9 +61,9 @@ class DriverLoop:
         self.supervisor.ingest.pacing = self.pacing
         self.compaction = declared_compaction(self.settings)
 
-    def run(self, bootstrap: str) -> None:
+    def run(self) -> None:
         """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
-        self.supervisor.start(bootstrap)
+        self.reporter.report("running")
         while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():

@@ -51,7 +51,6 @@ class IngestSupervisor:
         """Start the query."""
         self.query = self.ingest.start(bootstrap)
         self.has_ended = False
-        self.reporter.report("running")
 
     def restart_ended(self) -> None:
         """Start an ended query again, once its pause is over and the broker answers with the topic that bronze has.
@@ -63,6 +62,7 @@ class IngestSupervisor:
             self._note_end()
         if self.has_ended and time.monotonic() >= self.restart_at and self._topic_answers():
             self.start(bootstrap_servers(self.ingest.settings))
+            self.reporter.report("running")
 
     def drain(self) -> None:
         """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""

@@ -18,7 +18,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
@@ -104,14 +105,16 @@ def prepare(
     find_java(os.environ)
     if name in derived_names(settings):
         return open_derived_loop(settings, name, lease, reporter, stop).run
-    loop, bootstrap = prepare_stream(settings, name, lease, reporter, stop)
-    return lambda: loop.run(bootstrap)
+    return prepare_stream(settings, name, lease, reporter, stop).run
 
 
 def prepare_stream(
     settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event
-) -> tuple[DriverLoop, str]:
-    """Preflight (step 2), then open session and tables; return the loop, ready to run, and the broker's address."""
+) -> DriverLoop:
+    """Preflight (step 2), then start ingest and open the releases' tables; return the loop, ready to run.
+
+    Bronze is independent of releases, so the first batch is read while they are opened, which takes seconds.
+    """
     status = reporter.status
     dataset = current_dataset(settings, name)
     status.release = dataset.release
@@ -132,22 +135,35 @@ def prepare_stream(
         mismatch = error
     pass_step(Step.PREFLIGHT_PASSED)
     spark = open_session(settings, f"headrace {name}")
-    active = open_active_releases(spark, settings, dataset, bronze)
-    status.shadows = [shadow.name for shadow in active.shadows]
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    rolled_back = republish(settings, active.published.release)
-    if mismatch is not None:
-        follow_tables(settings, mismatch, recovered or rolled_back)
-    lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
-    status.event = "; ".join(filter(None, [recovered, rolled_back, lost])) or None
-    if status.event:
-        log_line(f"{name}: {status.event}")
-    reporter.refresh = lambda: refresh_progress(reporter, ingest, active)
-    reporter.ingest_idle = lambda: time.monotonic() - ingest.progress
     supervisor = IngestSupervisor(ingest, reporter)
-    return DriverLoop(settings, name, lease, active, supervisor, ledger, reporter, stop), bootstrap
+    supervisor.start(bootstrap)
+    with drained_on_error(supervisor):
+        active = open_active_releases(spark, settings, dataset, bronze)
+        status.shadows = [shadow.name for shadow in active.shadows]
+        rolled_back = republish(settings, active.published.release)
+        if mismatch is not None:
+            follow_tables(settings, mismatch, recovered or rolled_back)
+        lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
+        status.event = "; ".join(filter(None, [recovered, rolled_back, lost])) or None
+        if status.event:
+            log_line(f"{name}: {status.event}")
+        reporter.refresh = lambda: refresh_progress(reporter, ingest, active)
+        reporter.ingest_idle = lambda: time.monotonic() - ingest.progress
+        return DriverLoop(settings, name, lease, active, supervisor, ledger, reporter, stop)
+
+
+@contextmanager
+def drained_on_error(supervisor: IngestSupervisor) -> Iterator[None]:
+    """End ingest at a batch boundary when the driver cannot go on; what it committed stays."""
+    try:
+        yield
+    except BaseException:
+        supervisor.ingest.stop.set()
+        supervisor.drain()
+        raise
 
 
 def follow_tables(settings: Settings, mismatch: LedgerMismatch, event: str | None) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -208,23 +207,38 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
         yield _at(pipeline, (*place, "session", "column"), error)
         return
     rows = windowed(window, silver)
-    found = []
-    for key, expression in _expressions(gold):
-        if error := _analysis_error(partial(_selected, rows, expression)):
-            found.append(_at(pipeline, (*place, *key), error))
-        elif differs_each_time(_selected(rows, expression)):
-            found.append(_at(pipeline, (*place, *key), DIFFERS))
-    if not found and isinstance(gold, QueryGold):
-        found = list(_query_problems(pipeline, gold, silver))
-    elif not found and (error := _analysis_error(lambda: gold_rows(gold, silver, 0))):
-        found = [_at(pipeline, place, error)]
-    elif not found and isinstance(gold, AdditiveGold):
-        found = [*_inexact_sums(pipeline, gold, gold_rows(gold, silver, 0)), *_not_numbers(pipeline, gold, rows)]
-    if not found and (
-        error := _analysis_error(lambda: gold_rows(gold, silver, 0).select(F.expr(partition_expression(gold))))
-    ):
-        found = [_at(pipeline, (*place, "partition"), error)]
+    found = list(_expression_problems(pipeline, gold, rows))
+    if found:
+        yield from found
+        return
+    computed = _analysed(lambda: gold_rows(gold, silver, 0))
+    if isinstance(gold, QueryGold):
+        found = list(_query_problems(pipeline, gold, computed))
+    elif isinstance(computed, AnalysisException):
+        found = [_at(pipeline, place, _first_line(computed))]
+    elif isinstance(gold, AdditiveGold):
+        found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
+    if not found and isinstance(computed, DataFrame) and (why := _problem(computed, [partition_expression(gold)])):
+        found = [_at(pipeline, (*place, "partition"), why)]
     yield from found
+
+
+def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
+    """Yield what is wrong with expressions over silver's rows: each alone only if not all together are right."""
+    named = list(_expressions(gold))
+    if not _problem(rows, [expression for _, expression in named]):
+        return
+    for key, expression in named:
+        if why := _problem(rows, [expression]):
+            yield _at(pipeline, ("gold", gold.name, *key), why)
+
+
+def _problem(rows: DataFrame, expressions: Sequence[str]) -> str:
+    """Return what is wrong with one of the expressions, "" for nothing."""
+    selected = _analysed(lambda: rows.select(*map(F.expr, expressions)))
+    if isinstance(selected, AnalysisException):
+        return _first_line(selected)
+    return DIFFERS if differs_each_time(selected) else ""
 
 
 def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
@@ -263,14 +277,12 @@ def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
     yield ("touched_by" if isinstance(gold, QueryGold) else "where",), row_condition(gold)
 
 
-def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> Iterator[Problem]:
+def _query_problems(pipeline: Document, gold: QueryGold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
     """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
     file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
-    try:
-        found = gold_rows(gold, silver, 0)
-    except AnalysisException as error:
-        line = LINE_IN_SQL.search(str(error))
-        yield Problem(file, int(line[1]) if line else 1, "", _first_line(error))
+    if isinstance(found, AnalysisException):
+        line = LINE_IN_SQL.search(str(found))
+        yield Problem(file, int(line[1]) if line else 1, "", _first_line(found))
         return
     if differs_each_time(found):
         yield Problem(file, 1, "", DIFFERS)
@@ -280,21 +292,24 @@ def _query_problems(pipeline: Document, gold: QueryGold, silver: DataFrame) -> I
         yield Problem(file, 1, "", why)
 
 
-def _selected(rows: DataFrame, expression: str) -> DataFrame:
-    return rows.select(F.expr(expression))
-
-
 def _at(pipeline: Document, key: Key, why: str) -> Problem:
     return Problem(pipeline.path, pipeline.line(key), spelled(key), why)
 
 
 def _analysis_error(query: Callable[[], DataFrame]) -> str:
     """Return what Spark says against a query; empty when it can be analysed."""
+    analysed = _analysed(query)
+    return _first_line(analysed) if isinstance(analysed, AnalysisException) else ""
+
+
+def _analysed(query: Callable[[], DataFrame]) -> DataFrame | AnalysisException:
+    """Return a query's frame, or what Spark says against it."""
     try:
-        _ = query().schema
+        rows = query()
+        _ = rows.schema
     except AnalysisException as error:
-        return _first_line(error)
-    return ""
+        return error
+    return rows
 
 
 def _first_line(error: AnalysisException) -> str:

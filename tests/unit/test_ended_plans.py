@@ -298,7 +298,7 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
     supervisor.restart_ended.side_effect = [None, None, None]
     loop.removal.next_look = 0
     with pytest.raises(StopIteration):
-        loop.run("")
+        loop.run()
     assert not release_path(settings, "flights", "bbb").exists()
     assert list(removed_tables_path(settings, "flights").glob("*")) == []
 
