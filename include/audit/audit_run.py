@@ -10,7 +10,7 @@ from include.audit.audit_findings import Finding, FindingKind
 from include.audit.balance import EVERYTHING, DatasetAudit, Progress, dataset_audit, unpublished_audit
 from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.kafka_records import AuditUnavailable, Topic
-from include.audit.verified_history import AuditScope, audit_scope, history_file
+from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
 from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.kafka import BrokerUnreachable, TopicMissing
@@ -44,10 +44,11 @@ def requested_audits(
     derived = [name for name in derived_publications(settings) if name in requested or not requested]
     others = [audited_datasets(settings, name)[0] for name in requested if name not in derived]
     names = others if requested else audited_datasets(settings, None)
-    histories = {name: None if full else history_file(settings, name).read_if_valid() for name in names}
-    audits = [
-        audit_dataset(settings, name, open_topic, progress, partial(audit_scope, histories[name])) for name in names
-    ]
+
+    def scope_of(name: str) -> Scope:
+        return full_scope if full else partial(audit_scope, history_file(settings, name).read_if_valid())
+
+    audits = [audit_dataset(settings, name, open_topic, progress, scope_of(name)) for name in names]
     return [*audits, *(derived_audit(settings, name, *recompute(settings, name, progress)) for name in derived)]
 
 

@@ -8,7 +8,9 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -59,6 +61,8 @@ from include.schemas.writer_schemas import WriterSchemas
 Progress = Callable[[str], None]
 MEMORY = "3GB"
 LAYERS = ("bronze", "silver", "rejected")
+PARTITIONS_AT_A_TIME = 2
+"""Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
 EVERYTHING = AuditScope()
 
 
@@ -277,11 +281,15 @@ def _bronze_findings(
     yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated
-    for partition, end in sorted(publication.offsets.items()):
-        if not recreated:
-            counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
-            first = max(scope.end(partition), aged.ends.get(partition, 0), topic.starts.get(partition, 0))
-            yield from _kafka_findings(tables, table, topic, partition, first, end, counted)
+    for partition, end in () if recreated else publication.offsets.items():
+        counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
+
+    def of_partition(partition: int) -> list[Finding]:
+        first = max(scope.end(partition), aged.ends.get(partition, 0), topic.starts.get(partition, 0))
+        return list(_kafka_findings(tables, table, topic, partition, first, publication.offsets[partition], counted))
+
+    with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
+        yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
 
 
 def _rows_before(database: Any, partition: int, offset: int) -> int:

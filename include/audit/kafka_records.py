@@ -19,7 +19,7 @@ from include.clients.kafka import QUIET, log_end_offsets, log_start_offsets, top
 from include.errors import Transient
 from include.kafka_address import client_options
 
-CHUNK_RECORDS = 100_000
+CHUNK_RECORDS = 400_000
 CHUNK_BYTES = 128 * 1024 * 1024
 MESSAGES_AT_A_TIME = 10_000
 BYTES_AT_A_TIME = 16 * 1024 * 1024
@@ -142,8 +142,9 @@ def _batch_size(records: int, size: int) -> int:
 
 def _records_below(batch: list[Message], position: int, end: int) -> tuple[list[Message], int]:
     """Return the records below `end`, and the offset up to which the partition is read."""
-    records = [message for message in batch if message.error() is None]
-    if len(records) < len(batch):
+    records = batch
+    if any(map(Message.error, batch)):
+        records = [message for message in batch if message.error() is None]
         ends = [_offset(message) for message in batch if _is_end(message)]
         position = max(position, min(max(ends, default=position), end))
     if records:
@@ -170,20 +171,22 @@ def _offset(message: Message) -> int:
 
 def record_frame(messages: list[Message]) -> pl.DataFrame:
     """Return messages as a frame with the columns of RECORD; a record without headers has null there."""
-    stamps = [message.timestamp() for message in messages]
+    # `map` over the class's methods: a comprehension takes twice as long, and this is most of the audit's time.
+    kinds, stamps = zip(*map(Message.timestamp, messages), strict=True) if messages else ((), ())
     columns: dict[str, Any] = {
-        "offset": [message.offset() for message in messages],
-        "timestamp": [stamp for _, stamp in stamps],
-        "timestamp_type": [kind - 1 for kind, _ in stamps],
-        "key": [message.key() for message in messages],
-        "value": [message.value() for message in messages],
+        "offset": list(map(Message.offset, messages)),
+        "timestamp": stamps,
+        "timestamp_type": kinds,
+        "key": list(map(Message.key, messages)),
+        "value": list(map(Message.value, messages)),
         "headers": _headers(messages),
     }
-    return pl.DataFrame({name: pl.Series(name, data, RECORD[name]) for name, data in columns.items()})
+    frame = pl.DataFrame({name: pl.Series(name, data, RECORD[name]) for name, data in columns.items()})
+    return frame.with_columns(pl.col("timestamp_type") - 1)
 
 
 def _headers(messages: list[Message]) -> list[Any]:
-    found = [message.headers() for message in messages]
+    found = list(map(Message.headers, messages))
     if not any(found):
         return [None] * len(found)
     return [[{"key": pair[0], "value": pair[1]} for pair in headers] if headers else None for headers in found]

@@ -31,6 +31,7 @@ from include.state.json_file import JsonFile
 
 LAYERS = ("bronze", "silver", "rejected")
 MEMORY = "1GB"
+REQUESTED = "requested"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class AuditScope:
     """
 
     verified: VerifiedHistory | None = None
-    why_all: str = "requested"
+    why_all: str = REQUESTED
     reached: VerifiedHistory | None = None
 
     @property
@@ -111,6 +112,11 @@ class AuditScope:
 def history_file(settings: Settings, dataset: str) -> JsonFile[VerifiedHistory]:
     """Return the file of what was verified of a dataset."""
     return JsonFile(verified_history_path(settings, dataset), VerifiedHistory, durable=False)
+
+
+def full_scope(publication: Publication, tables: PinnedTables, topic: Topic) -> AuditScope:
+    """Return the scope of an audit that reads everything, whatever was verified before."""
+    return replace(audit_scope(None, publication, tables, topic), why_all=REQUESTED)
 
 
 def audit_scope(

@@ -20,6 +20,7 @@ from include.audit.balance import EVERYTHING, DatasetAudit, Progress, with_deep_
 from include.audit.deep_findings import deep_audit
 from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
+from include.audit.verified_history import REQUESTED
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.query_command import wide_console
@@ -138,8 +139,8 @@ def print_audits(audits: list[DatasetAudit]) -> None:
             expression = f" (in {skipped.expression!r})" if skipped.expression else ""
             text = f"  {skipped.table}: not checked, {skipped.reason}{expression}"
             console.print(text, style="yellow", highlight=False, markup=False)
-        if each.partitions and each.batch is not None:
-            console.print(f"  {_scope_line(each)}", highlight=False)
+        if scope := _scope_line(each):
+            console.print(f"  {scope}", highlight=False)
         if each.files:
             earlier = sum(files.earlier for files in each.files)
             verified, rest = sum(files.files for files in each.files), sum(files.unverifiable for files in each.files)
@@ -179,8 +180,10 @@ def print_findings(console: Console, audit: DatasetAudit) -> None:
 
 
 def _scope_line(audit: DatasetAudit) -> str:
-    """Return what was compared: all records, or those after the ones that an audit before verified."""
+    """Return what was compared: the records after those that an audit before verified, or why all; "" if requested."""
     verified = audit.scope.verified
+    if audit.scope.why_all == REQUESTED:
+        return ""
     if verified is None:
         return f"all records were compared ({audit.scope.why_all})"
     records = sum(layers.get("bronze", 0) for layers in verified.records.values())
