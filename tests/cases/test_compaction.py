@@ -25,12 +25,15 @@ from polars.testing import assert_frame_equal
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
+from include.audit.kafka_records import Topic
+from include.audit.verified_history import audit_scope
 from include.catalog.dataset import load_dataset
 from include.clients.delta_log import commits
 from include.ledger.ledger_rebuild import rebuild
 from include.planning.published_history import PublishedHistory
-from include.reading.publication import read_publication
+from include.reading.publication import Publication, read_publication
 from include.reading.publication import tables_of as tables_of_publication
+from include.reading.published_tables import PinnedTables
 from spark_jobs.engine import automatic_compaction
 from spark_jobs.engine import compact_tables as compact_tables_module
 from spark_jobs.engine.active_releases import refuse_incomplete
@@ -61,9 +64,17 @@ def double_litres(folder: Path) -> None:
     )
 
 
+def audited(release: SmallRelease) -> tuple[Publication, PinnedTables, Topic]:
+    """Return what an audit is about: a publication, its tables, and a topic that is never read."""
+    published = read_publication(release.settings, "meter")
+    tables = PinnedTables(tables_of_publication(release.settings, published))
+    return published, tables, Topic("meter", "meter-id", {}, {}, lambda *_: iter(()))
+
+
 def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
     release = patcher.production
-    before = published_rows(release)
+    before, verified = published_rows(release), audit_scope(None, *audited(release)).reached
+    assert verified is not None
     done = compact_tables(release.settings, [release.release], 600, EARLY)
     assert {facts["left"] for facts in done.values()} == {0}
     fewer = {table for table, facts in done.items() if facts["now"] < facts["files"]}
@@ -78,12 +89,16 @@ def test_compaction_keeps_rows_in_fewer_files(patcher: SlicePatcher) -> None:
     release.restart()
     release.take([reading(40, 5), reading(41, "five")])
     assert release.silver().height == before["silver.meter"].height + 1
+    scope = audit_scope(verified, *audited(release))
+    assert scope.why_all == "", "other files have the same rows"
+    assert scope.unchanged("silver.meter") < set(verified.files["silver.meter"])
     twice = compact_tables(release.settings, [release.release], 600, EARLY)
     assert all(twice[table]["files"] <= done[table]["now"] + 1 for table in fewer)
     assert not any(patcher.rebuild(WHOLE_HISTORY)[2].values()), "the rebuild must give the same rows"
     patch, _, differing = patcher.rebuild(WHOLE_HISTORY, double_litres)
     patcher.apply(patch)
     assert differing["silver.meter"] > 0
+    assert "have changed in silver.meter" in audit_scope(verified, *audited(release)).why_all
     assert release.silver()["litres"].sum() == 2 * (before["silver.meter"]["litres"].sum() + 5)
     rebuild(release.settings)
 
