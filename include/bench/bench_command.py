@@ -70,7 +70,7 @@ def run(
 
     cold: from the driver's start to its first publication. drain: events/s and CPU of a warm driver. latency: from
     Kafka timestamp to publication in an open loop. sustained: the highest rate at which the lag stays flat. rebuild: a
-    release over all records while the stream runs. audit: records/s of the audit.
+    release over all records while the stream runs. audit: records/s of the audit, and seconds of one right after it.
 
     Exit code 0: measured, whether or not a goal was met; 1: a figure is invalid, because rows are missing, surplus or
     wrong; 2: nothing was measured; 130: Ctrl-C, everything is removed.
