@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from include.audit.balance import DatasetAudit
+from include.audit.balance import COUNTS, DatasetAudit
 from include.audit.verified_history import history_file
 from include.paths import audit_path
 from include.settings import Settings
@@ -49,15 +49,19 @@ def record_outcomes(settings: Settings, audits: Iterable[DatasetAudit], now: dat
         if audit.batch is not None:
             # What was found is reported in any case, also on a full disk.
             with suppress(OSError):
-                outcome_file(settings, audit.dataset).write(outcome_of(audit, now))
                 _record_verified(settings, audit, now)
+            with suppress(OSError):
+                outcome_file(settings, audit.dataset).write(outcome_of(audit, now))
 
 
 def _record_verified(settings: Settings, audit: DatasetAudit, now: datetime) -> None:
-    reached = audit.scope.reached
+    reached, before = audit.scope.reached, audit.scope.verified
     if audit.balanced and reached is not None:
-        records = {str(part.partition): {layer: getattr(part, layer) for layer in LAYERS} for part in audit.partitions}
-        history_file(settings, audit.dataset).write(replace(reached, at=now.astimezone(UTC), records=records))
+        # Another audit that ended meanwhile may have found what this one took as verified.
+        if before is None or history_file(settings, audit.dataset).read_if_valid() == before:
+            records = {str(part.partition): {name: getattr(part, name) for name in COUNTS} for part in audit.partitions}
+            verified = replace(reached, at=now.astimezone(UTC), records=records, lost=audit.lost)
+            history_file(settings, audit.dataset).write(verified)
     elif audit.findings:
         history_file(settings, audit.dataset).remove()
 

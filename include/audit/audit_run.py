@@ -85,8 +85,8 @@ def audit_dataset(
     fixes = {place: record.payload for place, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
     progress(f"{name}: what came since the last audit")
-    scope_of = scope(publication, tables, topic)
-    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress, scope_of)
+    found = scope(publication, tables, topic)
+    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress, found)
 
 
 def _missing_topic(name: str) -> Topic:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from threading import Event
 from typing import Any
 
 import polars as pl
@@ -46,7 +47,7 @@ from include.audit.silver_findings import (
     repeated_findings,
     split_findings,
 )
-from include.audit.verified_history import AuditScope
+from include.audit.verified_history import LAYERS, AuditScope
 from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import REFRESH_KEY, RefreshState, read_refresh_state
 from include.catalog.payload_format import JSON
@@ -60,7 +61,9 @@ from include.schemas.writer_schemas import WriterSchemas
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"
-LAYERS = ("bronze", "silver", "rejected")
+COUNTS = ("kafka", *LAYERS, "expired", "removed")
+COMPARED_AGAIN = 1_000
+"""Offsets before the verified end that each audit compares with Kafka again."""
 PARTITIONS_AT_A_TIME = 2
 """Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
 EVERYTHING = AuditScope()
@@ -254,7 +257,9 @@ def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any
         layer = table.partition(".")[0]
         if table not in audited.damaged:
             rows = audited.tables.arrow(table)
-            database.register(layer, rows if after < 0 else rows.filter(pc.field("_batch_id") > after))
+            # A row without a batch is never verified.
+            new = (pc.field("_batch_id") > after) | pc.field("_batch_id").is_null()
+            database.register(layer, rows if after < 0 else rows.filter(new))
             if layer == "silver":
                 database.register(ALL_SILVER, rows)
     return database
@@ -271,9 +276,9 @@ def _bronze_findings(
     table = f"bronze.{publication.dataset}"
     metadata = bronze_commits(tables.table(table), scope.bronze_version)
     ranges = batch_ranges(metadata)
-    counted.lost = lost_ranges(metadata)
+    counted.lost = [*scope.lost, *lost_ranges(metadata)]
     before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
-    yield from range_findings([*before, *ranges, *counted.lost], publication.offsets, table)
+    yield from range_findings([*before, *ranges, *lost_ranges(metadata)], publication.offsets, table)
     layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in LAYERS}
     counted.aged = aged = expired_batches(layers, ranges)
     if aged.complete and scope.verified is None:
@@ -285,11 +290,18 @@ def _bronze_findings(
         counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
 
     def of_partition(partition: int) -> list[Finding]:
-        first = max(scope.end(partition), aged.ends.get(partition, 0), topic.starts.get(partition, 0))
-        return list(_kafka_findings(tables, table, topic, partition, first, publication.offsets[partition], counted))
+        end = publication.offsets[partition]
+        # A broker that lost its newest records and used their offsets again has others before the verified end.
+        first = max(scope.end(partition) - COMPARED_AGAIN, aged.ends.get(partition, 0), topic.starts.get(partition, 0))
+        return list(_kafka_findings(tables, table, topic, partition, first, end, scope.end(partition), counted, ended))
 
+    ended = Event()
     with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
-        yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
+        try:
+            yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
+        except BaseException:
+            ended.set()
+            raise
 
 
 def _rows_before(database: Any, partition: int, offset: int) -> int:
@@ -298,9 +310,20 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 
 
 def _kafka_findings(
-    tables: PinnedTables, table: str, topic: Topic, partition: int, start: int, end: int, counted: _KafkaCounts
+    tables: PinnedTables,
+    table: str,
+    topic: Topic,
+    partition: int,
+    start: int,
+    end: int,
+    verified: int,
+    counted: _KafkaCounts,
+    ended: Event,
 ) -> Iterator[Finding]:
-    """Compare Kafka's records of a partition from `start` to the published end with bronze, chunk by chunk."""
+    """Compare Kafka's records of a partition from `start` to the published `end` with bronze, chunk by chunk.
+
+    Those before offset `verified` are counted already. Stops once the audit has `ended`.
+    """
     rows = tables.arrow(table)
     log_end = topic.ends.get(partition, 0)
     if log_end < end:
@@ -308,7 +331,9 @@ def _kafka_findings(
         yield Finding(FindingKind.surplus, table, end - log_end, detail, partition, log_end, end)
     counted.kafka[partition] = 0
     for chunk in topic.records(partition, start, min(end, log_end)):
-        counted.kafka[partition] += chunk.records.height
+        if ended.is_set():
+            return
+        counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
         yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
 
 
@@ -364,11 +389,10 @@ def _balances(
     """Return the records of each partition: those that were compared, and those that `scope` has as verified."""
     found = []
     for p in sorted(set(counted.layers) | set(publication.offsets) | set(topic.ends)):
-        end, compared = publication.offsets.get(p, 0), {**counted.layers.get(p, {}), "kafka": counted.kafka.get(p, 0)}
-        kafka, bronze, silver, rejected = (
-            int(compared.get(layer, 0)) + scope.records(p, layer) for layer in ("kafka", *LAYERS)
-        )
+        end, of_kafka = publication.offsets.get(p, 0), {"kafka": counted.kafka.get(p, 0)}
+        gone = {"expired": counted.expired.get(p, 0), "removed": counted.aged.rows.get(p, 0)}
+        compared = {**counted.layers.get(p, {}), **of_kafka, **gone}
+        counts = {name: int(compared.get(name, 0)) + scope.records(p, name) for name in COUNTS}
         later = max(0, topic.ends.get(p, 0) - max(end, topic.starts.get(p, 0)))
-        expired, removed = counted.expired.get(p, 0), counted.aged.rows.get(p, 0)
-        found.append(PartitionBalance(p, end, kafka, expired, bronze, silver, rejected, later, removed))
+        found.append(PartitionBalance(p, end, later=later, **counts))
     return tuple(found)

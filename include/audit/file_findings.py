@@ -39,7 +39,7 @@ AT_A_TIME = 2
 class FileCheck:
     """The files of one table: `files` verified by checksum; `unverifiable`: written by a version without checksums.
 
-    `earlier`: files that an audit before verified, and that have not been touched since.
+    `earlier`: files that were there at the last balanced audit and have not been touched since; they are not read.
     """
 
     table: str
@@ -78,7 +78,7 @@ def unreadable_files(table: PublishedTable) -> list[Finding]:
                 for _ in pq.ParquetFile(table.path / file.path).iter_batches():
                     pass
             except (pa.ArrowException, OSError) as error:
-                found.append(_finding(table, file, _first_line(error)))
+                found.append(_finding(table, file, first_line(error)))
     except READ_ERRORS as error:
         return [unreadable_table(table, error)]
     return found
@@ -86,7 +86,7 @@ def unreadable_files(table: PublishedTable) -> list[Finding]:
 
 def unreadable_table(table: PublishedTable, error: Exception) -> Finding:
     """Return a finding for a table that cannot be read as a whole."""
-    return Finding(FindingKind.damaged, table.name, 0, f"cannot be read: {_first_line(error)}; next: {_remedy(table)}")
+    return Finding(FindingKind.damaged, table.name, 0, f"cannot be read: {first_line(error)}; next: {_remedy(table)}")
 
 
 def _files(table: PublishedTable) -> list[_File]:
@@ -105,7 +105,7 @@ def _damage(folder: Path, file: _File) -> str | None:
         if committed is not None and (found := file_checksum(path)) != committed:
             return f"has checksum {found}, {committed} was committed"
     except OSError as error:
-        return _first_line(error)
+        return first_line(error)
     return None
 
 
@@ -120,5 +120,6 @@ def _remedy(table: PublishedTable) -> str:
     return restore if table.name.startswith("bronze.") else rebuild
 
 
-def _first_line(error: Any) -> str:
+def first_line(error: Any) -> str:
+    """Return the first line of what an error says."""
     return str(getattr(error, "what", error)).partition("\n")[0]

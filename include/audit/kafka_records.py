@@ -19,7 +19,7 @@ from include.clients.kafka import QUIET, log_end_offsets, log_start_offsets, top
 from include.errors import Transient
 from include.kafka_address import client_options
 
-CHUNK_RECORDS = 400_000
+CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 128 * 1024 * 1024
 MESSAGES_AT_A_TIME = 10_000
 BYTES_AT_A_TIME = 16 * 1024 * 1024
@@ -82,7 +82,10 @@ def open_topic(bootstrap: str, name: str) -> Topic:
 
 
 def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int) -> Iterator[Chunk]:
-    """Yield the partition's records in [start, end), about 100,000 or 128 MB a chunk. Raises AuditUnavailable."""
+    """Yield the partition's records in [start, end), a chunk of about 200,000 or 128 MB after the other.
+
+    Raises AuditUnavailable.
+    """
     if start >= end:
         return
     consumer = _consumer(bootstrap)

@@ -1,4 +1,4 @@
-"""What the last balanced audit verified, so that the next one reads only what came since (docs/architecture.md §8).
+"""What the last balanced audit verified, so that the next one reads only what came since (docs/architecture.md §4).
 
 Reads / Writes: `audits/<dataset>.verified.json` in the state folder.
 Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified.
@@ -18,7 +18,8 @@ from urllib.parse import unquote
 
 import duckdb
 
-from include.audit.file_findings import READ_ERRORS
+from include.audit.bronze_findings import CommittedRange
+from include.audit.file_findings import READ_ERRORS, first_line
 from include.audit.kafka_records import Topic
 from include.clients.table_files import add_actions
 from include.paths import verified_history_path
@@ -26,7 +27,7 @@ from include.reading.memory_database import memory_database
 from include.reading.publication import Publication
 from include.reading.published_tables import PinnedTables, open_table
 from include.settings import Settings
-from include.sql_quoting import sql_literal
+from include.sql_quoting import sql_identifier, sql_literal
 from include.state.json_file import JsonFile
 
 LAYERS = ("bronze", "silver", "rejected")
@@ -52,8 +53,9 @@ VerifiedFiles = Mapping[str, VerifiedFile]
 class VerifiedHistory:
     """A publication that was balanced: its batch, the end offsets by partition, the files by table, when it was found.
 
-    `records` by partition and layer are those of all batches up to it; `bronze_version` is the last commit that was
-    read. A digest is the sum of DuckDB's hashes of the rows modulo 2^64; digests of one DuckDB version are comparable.
+    `records` by partition: the counts of PartitionBalance, of all batches up to it. `lost`: ranges whose loss was
+    accepted. `bronze_version` is the last commit that was read. A digest is the sum of DuckDB's hashes of the rows
+    modulo 2^64; digests of one DuckDB version are comparable.
     """
 
     release: str
@@ -64,6 +66,7 @@ class VerifiedHistory:
     offsets: Mapping[str, int]
     files: Mapping[str, VerifiedFiles]
     records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lost: tuple[CommittedRange, ...] = ()
     duckdb: str = duckdb.__version__
 
 
@@ -93,9 +96,14 @@ class AuditScope:
         """The offsets up to which partitions are verified."""
         return {} if self.verified is None else self.verified.offsets
 
-    def records(self, partition: int, layer: str) -> int:
-        """Return the verified records of a partition in a layer, or in `kafka`."""
-        return 0 if self.verified is None else self.verified.records.get(str(partition), {}).get(layer, 0)
+    def records(self, partition: int, count: str) -> int:
+        """Return a count of PartitionBalance (`kafka`, `bronze`, …) of what is verified."""
+        return 0 if self.verified is None else self.verified.records.get(str(partition), {}).get(count, 0)
+
+    @property
+    def lost(self) -> tuple[CommittedRange, ...]:
+        """The accepted losses among what is verified."""
+        return () if self.verified is None else self.verified.lost
 
     def end(self, partition: int) -> int:
         """Return the offset up to which a partition is verified."""
@@ -129,8 +137,8 @@ def audit_scope(
     try:
         files = {name: _current_files(tables, name, known.get(name, {})) for name in tables.tables}
         changed = [name for name in layers if not _digest_new(tables, name, files[name], known.get(name, {}), batch)]
-    except READ_ERRORS:
-        return AuditScope(None, "a file cannot be read")
+    except READ_ERRORS as error:
+        return AuditScope(None, f"a file cannot be read: {first_line(error)}")
     reached = VerifiedHistory(
         publication.release,
         publication.batch,
@@ -192,16 +200,16 @@ def _digests(folder: Path, paths: list[str], batch: int) -> dict[str, tuple[int,
     if not paths:
         return {}
     names = ", ".join(sql_literal(str(folder / path)) for path in paths)
-    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true, filename = true)"
+    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true, filename = '_file')"
     database: Any = memory_database(MEMORY)
     columns = sorted(
-        name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "filename"
+        name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "_file"
     )
-    listed = ", ".join(f'"{column}"' for column in columns)
-    sql = f"select filename, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
+    listed = ", ".join(map(sql_identifier, columns))
+    sql = f"select _file, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
     found = database.execute(
-        f"select filename, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
-        f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by filename"
+        f"select _file, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
+        f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by _file"
     ).fetchall()
     digests = {name: (rows, digest, old_rows, old_digest) for name, rows, digest, old_rows, old_digest in found}
     return {path: digests.get(str(folder / path), (0, 0, 0, 0)) for path in paths}

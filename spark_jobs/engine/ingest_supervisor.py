@@ -78,7 +78,8 @@ class IngestSupervisor:
         self.query.stop()
         error = self.query.exception()
         # Without a broker the last batch stays planned, like one that the drain interrupts.
-        if error is not None and DRAINED not in str(error) and not isinstance(self.ingest.failure, Transient):
+        expected = isinstance(self.ingest.failure, (Transient, BatchLimitChanged))
+        if error is not None and DRAINED not in str(error) and not expected:
             raise error
 
     def _note_end(self) -> None:

@@ -68,7 +68,7 @@ class TablesDisagree(Terminal):
     def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
         super().__init__(
             f"{dataset}: {why}; nothing was read",
-            remedy or f"headrace audit --dataset {dataset} names what is missing; restore it from a backup",
+            remedy or f"headrace audit --full --dataset {dataset} names what is missing; restore it from a backup",
         )
         self.why = why
 
@@ -98,8 +98,8 @@ class RecordsReplaced(Terminal):
             f"{dataset}: Kafka lost records that bronze has and used their offsets again: at partition {partition},"
             f" offset {bronze.offset}, bronze has the record of {_written(bronze)}, Kafka has {other}; nothing was"
             " read, because the new records below bronze's end would be skipped",
-            f"headrace audit --dataset {dataset} lists the records that differ; HEADRACE_STATE=NEW_FOLDER headrace up"
-            f" {dataset} reads what Kafka has into new tables",
+            f"headrace audit --full --dataset {dataset} lists the records that differ; HEADRACE_STATE=NEW_FOLDER"
+            f" headrace up {dataset} reads what Kafka has into new tables",
         )
         self.dataset, self.partition, self.bronze, self.kafka = dataset, partition, bronze, kafka
 
@@ -229,8 +229,8 @@ def refuse_lost_records(dataset: str, head: BronzeHead | None, log_ends: Mapping
     for partition, end in (head.ends if head else {}).items():
         if log_ends.get(partition, -1) < end:
             why = f"bronze has partition {partition} up to {end}, Kafka only up to {log_ends.get(partition, 'nothing')}"
-            remedy = f"headrace audit --dataset {dataset} names what Kafka lost; HEADRACE_STATE=NEW_FOLDER headrace up"
-            raise TablesDisagree(dataset, why, f"{remedy} {dataset} reads what Kafka has into new tables")
+            remedy = f"headrace audit --full --dataset {dataset} names what Kafka lost; HEADRACE_STATE=NEW_FOLDER"
+            raise TablesDisagree(dataset, why, f"{remedy} headrace up {dataset} reads what Kafka has into new tables")
 
 
 def refuse_replaced_records(dataset: Dataset, bronze: Table, head: BronzeHead, bootstrap: str) -> None:

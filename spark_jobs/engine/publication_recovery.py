@@ -65,8 +65,10 @@ class PublishedTablesLost(Terminal):
         self.dataset, self.release, self.published = dataset, release, published
 
 
-def republish(settings: Settings, release: Release) -> str | None:
+def republish(settings: Settings, release: Release, bronze_version: int | None = None) -> str | None:
     """Publish the last batch that all tables have; return a sentence when they lost what was published.
+
+    `bronze_version`: bronze's version when this process started, if it has committed to it since.
 
     A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
     synced: the tables have lost their last commits. Raises TablesApart, PublishedTablesLost.
@@ -75,7 +77,7 @@ def republish(settings: Settings, release: Release) -> str | None:
     published = find_publication(settings, name)
     event = None
     if published is not None and published.release == release.dataset.release:
-        event = _loss(release, published, done)
+        event = _loss(release, published, done, bronze_version)
     if event is not None:
         # It is not synced either, and is derived again.
         index_file(identities_path(settings, name, release.dataset.release)).remove()
@@ -100,7 +102,7 @@ def _is_behind(settings: Settings, release: Release, published: Publication | No
     return any(current[name] != published.tables.get(name) for name in names)
 
 
-def _loss(release: Release, published: Publication, done: int) -> str | None:
+def _loss(release: Release, published: Publication, done: int, bronze_version: int | None) -> str | None:
     """Return which published commits the tables, which have batch `done`, have lost; None for none."""
     if published.batch > done:
         if done < 0:
@@ -112,6 +114,8 @@ def _loss(release: Release, published: Publication, done: int) -> str | None:
     writer = release.writer
     tables = [writer.bronze, writer.silver, writer.rejected, *(target.table for target in release.gold)]
     heads = {table.spec.name: table.version for table in tables}
+    if bronze_version is not None:
+        heads[writer.bronze.spec.name] = bronze_version
     lost = [name for name, table in published.tables.items() if table.version > heads.get(name, table.version)]
     if not lost:
         return None

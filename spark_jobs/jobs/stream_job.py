@@ -33,6 +33,7 @@ from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import checkpoint_path, lease_path, status_path
 from include.reading.publication import find_publication
+from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import stream_name
@@ -57,7 +58,7 @@ from spark_jobs.storage.lease import Lease, take_lease
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the driver of one dataset; return DONE drained, FAILED, or REFUSED before anything was read."""
+    """Run the driver of one dataset; return DONE drained, FAILED, or REFUSED before its loop began."""
     (name,) = arguments
     use_utc()
     stop = threading.Event()
@@ -138,12 +139,14 @@ def prepare_stream(
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
         ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
-    supervisor = IngestSupervisor(ingest, reporter)
+    supervisor, found_version = IngestSupervisor(ingest, reporter), bronze.version
+    # The first batch's commit names the versions of the reference tables.
+    create_reference_tables(settings, dataset)
     supervisor.start(bootstrap)
     with drained_on_error(supervisor):
         active = open_active_releases(spark, settings, dataset, bronze)
         status.shadows = [shadow.name for shadow in active.shadows]
-        rolled_back = republish(settings, active.published.release)
+        rolled_back = republish(settings, active.published.release, found_version)
         if mismatch is not None:
             follow_tables(settings, mismatch, recovered or rolled_back)
         lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
@@ -162,7 +165,10 @@ def drained_on_error(supervisor: IngestSupervisor) -> Iterator[None]:
         yield
     except BaseException:
         supervisor.ingest.stop.set()
-        supervisor.drain()
+        try:
+            supervisor.drain()
+        except Exception as error:  # noqa: BLE001  (what ended the driver is more than how ingest ended)
+            log_line(f"ingest ended with an error meanwhile: {error_reason(error)}", error)
         raise
 
 

@@ -235,7 +235,8 @@ def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Ite
 
 def _problem(rows: DataFrame, expressions: Sequence[str]) -> str:
     """Return what is wrong with one of the expressions, "" for nothing."""
-    selected = _analysed(lambda: rows.select(*map(F.expr, expressions)))
+    # Without names of their own, one expression could use the alias of another.
+    selected = _analysed(lambda: rows.select(*(F.expr(sql).alias(f"_{n}") for n, sql in enumerate(expressions))))
     if isinstance(selected, AnalysisException):
         return _first_line(selected)
     return DIFFERS if differs_each_time(selected) else ""

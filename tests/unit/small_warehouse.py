@@ -110,7 +110,7 @@ def bronze_row(offset: int, value: bytes | None, *, partition: int = 0, batch: i
     return row | other
 
 
-def silver_row(offset: int, event_id: str, *, partition: int = 0, batch: int = 0, **other: Any) -> dict[str, Any]:
+def silver_row(offset: int, event_id: str, *, partition: int = 0, batch: Any = 0, **other: Any) -> dict[str, Any]:
     row = {"event_id": event_id, "kind": "sold", "sold_at": at(1), "shop": "north", "amount": Decimal("1.50")}
     row |= {"_topic": "sales", "_partition": partition, "_offset": offset, "_timestamp": NOON, "_batch_id": batch}
     return row | {"_month": "2026-03"} | other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,6 +19,7 @@ from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
 from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.jobs.stream_job import drained_on_error
 
 
 class EndedQuery:
@@ -121,3 +123,37 @@ def test_outage_is_waited_for(restarts: Restarts) -> None:
     while restarts.errors:
         assert restarts.restart() == 0
     assert restarts.restart() == 1
+
+
+class FailedQuery(EndedQuery):
+    """A streaming query that has ended with Spark's wrapper of an error."""
+
+    def exception(self) -> None:
+        return RuntimeError("the query ended with an exception")  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_expected"), [(BatchLimitChanged(5), True), (BrokerUnreachable("b:1"), True), (ValueError(), False)]
+)
+def test_drain_after_an_expected_end_of_the_query_is_no_error(
+    restarts: Restarts, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_expected: bool
+) -> None:
+    restarts.end(failure)
+    restarts.supervisor.query = FailedQuery()  # type: ignore[assignment]
+    monkeypatch.setattr(restarts.supervisor.ingest, "mute", lambda: None)
+    with nullcontext() if is_expected else pytest.raises(RuntimeError):
+        restarts.supervisor.drain()
+
+
+def test_error_while_the_releases_are_opened_ends_ingest_and_is_not_replaced_by_its_own(
+    restarts: Restarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts.end(ValueError())
+    restarts.supervisor.query = FailedQuery()  # type: ignore[assignment]
+    monkeypatch.setattr(restarts.supervisor.ingest, "mute", lambda: None)
+    with pytest.raises(TablesDisagree), drained_on_error(restarts.supervisor):
+        raise TablesDisagree("flights", "silver is gone")
+    assert restarts.supervisor.ingest.stop.is_set()

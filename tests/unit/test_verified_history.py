@@ -12,13 +12,15 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from test_audit_balance import PIPELINE, SALES_CONTRACT, VALUES, SmallKafka, found, gold_row, write_sales
 
+from include.audit import balance
 from include.audit.audit_outcome import last_outcome, record_outcomes
 from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
+from include.audit.bronze_findings import CommittedRange
 from include.audit.kafka_records import Chunk
 from include.audit.verified_history import history_file
 from include.settings import Settings
@@ -35,6 +37,11 @@ class WatchedKafka(SmallKafka):
     def records(self, partition: int, start: int, end: int) -> Iterator[Chunk]:
         self.read.append((partition, start, end))
         return super().records(partition, start, end)
+
+
+@pytest.fixture(autouse=True)
+def few_offsets_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "COMPARED_AGAIN", 3)
 
 
 @pytest.fixture
@@ -87,9 +94,6 @@ def rewrite(warehouse: SmallWarehouse, table: str, change: pl.Expr | None = None
         assert DeltaTable(path).optimize.compact()["numFilesRemoved"] >= 2
     else:
         schema = DeltaTable(path).to_pyarrow_table().schema
-        rows.to_arrow().cast(schema)
-        from deltalake import write_deltalake
-
         write_deltalake(path, pa.table(rows.to_arrow().cast(schema)), mode="overwrite")
     warehouse.move(batch=1, offsets={0: 4, 1: 1})
 
@@ -100,7 +104,7 @@ def test_only_records_after_the_balanced_audit_are_read(
     add_batch(warehouse)
     second = audit(settings, kafka)
     assert second.balanced, second
-    assert sorted(kafka.read) == [(0, 4, 5), (1, 1, 2)]
+    assert sorted(kafka.read) == [(0, 1, 5), (1, 0, 2)], "the last three offsets before the verified end are read again"
     assert [(p.kafka, p.bronze, p.silver, p.rejected, p.published_end) for p in second.partitions] == [
         (4, 4, 2, 2, 5),
         (2, 2, 1, 1, 2),
@@ -116,7 +120,7 @@ def test_only_records_after_the_balanced_audit_are_read(
     assert outcome.records == {"kafka": 6, "bronze": 6, "silver": 3, "rejected": 3}
     kafka.read = []
     third = audit(settings, kafka)
-    assert (third.balanced, sorted(kafka.read)) == (True, [(0, 5, 5), (1, 2, 2)])
+    assert (third.balanced, sorted(kafka.read)) == (True, [(0, 2, 5), (1, 0, 2)])
     assert sum(each.files for each in third.files) == 0
 
 
@@ -159,13 +163,52 @@ def test_new_row_with_the_identity_of_a_verified_one_is_found(
     assert found(audit(settings, kafka)) == [("overlap", "silver.sales", 0, 4, 5)]
 
 
+def test_records_that_kafka_replaced_before_the_verified_end_are_found(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    kafka.values[0, 3] = b"sent again after a loss"
+    assert found(audit(settings, kafka)) == [("different", "bronze.sales", 0, 3, 4)]
+
+
+def test_new_row_without_a_batch_is_found(settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka) -> None:
+    warehouse.write("silver", [silver_row(0, "a", batch=None, shop="south")])
+    warehouse.write("gold", [gold_row(shop="south", sales=1, turnover=Decimal("1.50"))])
+    warehouse.move(batch=1, offsets={0: 4, 1: 1})
+    assert ("surplus", "silver.sales", 0, 0, 1) in found(audit(settings, kafka))
+
+
+def test_accepted_loss_and_records_deleted_in_kafka_are_still_shown(settings: Settings, kafka: WatchedKafka) -> None:
+    made = write_sales(settings)
+    made.write("bronze", [], bronze_metadata(2, {0: (5, 5), 1: (1, 1)}) | {"lost": {"0": [4, 5]}})
+    made.move(batch=2, offsets={0: 5, 1: 1})
+    kafka.starts = {0: 2, 1: 0}
+    del kafka.values[0, 4]
+    shown = [audit(settings, kafka) for _ in range(2)]
+    assert [each.balanced for each in shown] == [True, True], shown
+    assert [each.lost for each in shown] == [(CommittedRange(2, 0, 4, 5, 0),)] * 2
+    assert [(p.kafka, p.expired, p.bronze) for each in shown for p in each.partitions if p.partition == 0] == [
+        (1, 2, 3),
+        (1, 2, 3),
+    ]
+
+
+def test_audit_that_ends_after_another_found_damage_verifies_nothing(
+    settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
+) -> None:
+    begun = requested_audits(settings, ["sales"], kafka.open_topic, lambda *_: ({}, ""))
+    history_file(settings, "sales").remove()
+    record_outcomes(settings, begun, LATER)
+    assert begun[0].balanced
+    assert history_file(settings, "sales").read() is None
+
+
 def test_compacted_files_keep_their_rows_verified(
     settings: Settings, warehouse: SmallWarehouse, kafka: WatchedKafka
 ) -> None:
     rewrite(warehouse, "bronze.sales")
     add_batch(warehouse)
     after = audit(settings, kafka)
-    assert (after.balanced, sorted(kafka.read)) == (True, [(0, 4, 5), (1, 1, 2)])
+    assert (after.balanced, sorted(kafka.read)) == (True, [(0, 1, 5), (1, 0, 2)])
     assert after.scope.verified is not None
     assert after.files[0].files == 0, "files of this table carry no checksum"
 
@@ -198,7 +241,7 @@ def test_file_that_was_touched_is_read_again(
     assert (touched.balanced, [each.earlier for each in touched.files]) == (True, [2, 0, 1, 1])
     file.write_bytes(file.read_bytes()[:-20])
     damaged = audit(settings, kafka)
-    assert damaged.scope.why_all == "a file cannot be read"
+    assert damaged.scope.why_all.startswith("a file cannot be read: ")
     assert [finding.kind.value for finding in damaged.findings] == ["damaged"]
     assert history_file(settings, "sales").read() is None
 
