@@ -78,6 +78,11 @@ def kafka() -> SmallKafka:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
+    return sales_settings(tmp_path)
+
+
+def sales_settings(tmp_path: Path) -> Settings:
+    """Return settings with the dataset's folder and an empty state."""
     folder = tmp_path / "the datasets" / "sales"
     folder.mkdir(parents=True)
     (folder / "contract.yaml").write_text(SALES_CONTRACT)

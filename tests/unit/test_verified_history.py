@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
-from test_audit_balance import PIPELINE, SALES_CONTRACT, VALUES, SmallKafka, found, gold_row, write_sales
+from test_audit_balance import VALUES, SmallKafka, found, gold_row, sales_settings, write_sales
 
 from include.audit import balance
 from include.audit.audit_outcome import last_outcome, record_outcomes
@@ -53,11 +53,7 @@ def kafka() -> WatchedKafka:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    folder = tmp_path / "the datasets" / "sales"
-    folder.mkdir(parents=True)
-    (folder / "contract.yaml").write_text(SALES_CONTRACT)
-    (folder / "pipeline.yaml").write_text(PIPELINE)
-    return Settings(state=tmp_path / "a state", datasets=folder.parent)
+    return sales_settings(tmp_path)
 
 
 @pytest.fixture
