@@ -59,7 +59,7 @@ class AutomaticCompaction(AutomaticStep):
 
     @cached_property
     def _writer(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "compaction", initializer=_lower_priority)
+        return ThreadPoolExecutor(1, "compaction", initializer=lower_priority)
 
     def note_run(self) -> None:
         """Take note that a run has written files."""
@@ -148,5 +148,8 @@ def _is_current(table: Table, group: Sequence[DataFile], tables: Iterable[Compac
     return all(file.path in current for file in group)
 
 
-def _lower_priority() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+def lower_priority() -> None:
+    """Give this thread a lower priority than runs have, unless its process has one already: only root may raise it."""
+    thread = threading.get_native_id()
+    if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:
+        os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
