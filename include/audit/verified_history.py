@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import duckdb
@@ -189,27 +188,27 @@ def _digest_new(
     new = [path for path, file in files.items() if known.get(path) != file]
     gone = [file for path, file in known.items() if files.get(path) != file]
     old_rows = old_digest = 0
-    for path, (rows, digest, *older) in _digests(tables.table(name).path, new, batch).items():
+    for path, (rows, digest, *older) in row_digests(tables.table(name).path, new, batch).items():
         files[path] = replace(files[path], rows=rows, digest=digest)
         old_rows, old_digest = old_rows + older[0], (old_digest + older[1]) % 2**64
     return (old_rows, old_digest) == (sum(file.rows for file in gone), sum(file.digest for file in gone) % 2**64)
 
 
-def _digests(folder: Path, paths: list[str], batch: int) -> dict[str, tuple[int, int, int, int]]:
+def row_digests(folder: Path, paths: list[str], batch: int) -> dict[str, tuple[int, int, int, int]]:
     """Return by path the rows of a file and their digest, of all of them and of those of batches up to `batch`."""
     if not paths:
         return {}
     names = ", ".join(sql_literal(str(folder / path)) for path in paths)
     rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true, filename = '_file')"
-    database: Any = memory_database(MEMORY)
-    columns = sorted(
-        name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "_file"
-    )
-    listed = ", ".join(map(sql_identifier, columns))
-    sql = f"select _file, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
-    found = database.execute(
-        f"select _file, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
-        f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by _file"
-    ).fetchall()
+    with memory_database(MEMORY) as database:
+        columns = sorted(
+            name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "_file"
+        )
+        listed = ", ".join(map(sql_identifier, columns))
+        sql = f"select _file, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
+        found = database.execute(
+            f"select _file, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
+            f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by _file"
+        ).fetchall()
     digests = {name: (rows, digest, old_rows, old_digest) for name, rows, digest, old_rows, old_digest in found}
     return {path: digests.get(str(folder / path), (0, 0, 0, 0)) for path in paths}

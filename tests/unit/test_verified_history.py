@@ -22,7 +22,7 @@ from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
 from include.audit.bronze_findings import CommittedRange
 from include.audit.kafka_records import Chunk
-from include.audit.verified_history import history_file
+from include.audit.verified_history import history_file, row_digests
 from include.settings import Settings
 
 LATER = datetime(2026, 3, 2, tzinfo=UTC)
@@ -260,3 +260,16 @@ def test_other_release_topic_or_earlier_batch_makes_the_audit_full(
         again = audit(settings, kafka)
         assert (again.scope.why_all, again.balanced) == (why, True)
     assert audit(settings, kafka).scope.why_all == ""
+
+
+def test_digest_does_not_depend_on_which_file_has_a_row_nor_on_the_names_of_columns(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"FileName": ["a", "b", "c"], 'with "quotes"': [1, 2, None], "_batch_id": [0, 1, 2]})
+    rows.write_parquet(tmp_path / "all.parquet")
+    rows[:1].write_parquet(tmp_path / "first.parquet")
+    rows[1:].reverse().write_parquet(tmp_path / "rest.parquet")
+    found = row_digests(tmp_path, ["all.parquet", "first.parquet", "rest.parquet"], 1)
+    whole, first, rest = (found[f"{name}.parquet"] for name in ("all", "first", "rest"))
+    assert (whole[0], whole[2]) == (3, 2), "rows, and those of batches up to 1"
+    assert [one + other for one, other in zip(first[::2], rest[::2], strict=True)] == list(whole[::2])
+    assert [(one + other) % 2**64 for one, other in zip(first[1::2], rest[1::2], strict=True)] == list(whole[1::2])
+    assert whole[1] != whole[3]
