@@ -77,6 +77,15 @@ def finish(release: SmallRelease) -> None:
         begun = unfinished_run(release.release)
 
 
+def test_commit_of_bronze_lost_before_ingest_went_on_is_reported(release: SmallRelease) -> None:
+    """A new commit has taken the version of the lost one, so the version when the driver started counts."""
+    bronze = release.release.writer.bronze.version
+    assert republish(release.settings, release.release, bronze) is None
+    event = republish(release.settings, release.release, bronze - 1)
+    assert event is not None
+    assert event.startswith("bronze.flights lost the last patch of a plan")
+
+
 def test_publication_ahead_of_all_tables_is_rolled_back(whole: SmallRelease, release: SmallRelease) -> None:
     for path in tables(release):
         lose(path, 2)
