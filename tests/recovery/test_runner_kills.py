@@ -164,7 +164,7 @@ def test_second_runner_is_refused_and_names_the_first(runner_site: Site) -> None
         check=False,
     )
     assert second.returncode == REFUSED
-    assert f"pid {first.pid} since" in second.stdout
+    assert f"pid {first.pid} on {first.host} since" in second.stdout
     assert run_path(runner_site.settings, RUNNER).read_bytes() == before
     assert is_alive(first)
 
