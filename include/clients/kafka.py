@@ -21,6 +21,9 @@ from include.kafka_address import client_options
 TIMEOUT = 10.0
 # librdkafka logs a line a second about an unreachable broker; our error reports it once.
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
+# An admin client asks the broker that the metadata names as controller. When that one is gone, it learns of another by
+# the next periodic refresh only, every five minutes unless told otherwise.
+ADMIN: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 2000, "socket.connection.setup.timeout.ms": 5000}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 SETTLING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -86,7 +89,7 @@ class KafkaRefused(Terminal):
 @lru_cache(maxsize=8)
 def admin(bootstrap: str) -> AdminClient:
     """Return the admin client for a broker, one per process: each costs a thread and a connection."""
-    options: dict[str, Any] = {**client_options(bootstrap), "socket.connection.setup.timeout.ms": 5000, **QUIET}
+    options: dict[str, Any] = {**client_options(bootstrap), **ADMIN, **QUIET}
     options["error_cb"] = lambda error: _note_refusal(bootstrap, error)
     return AdminClient(options)
 

@@ -13,7 +13,6 @@ import secrets
 import string
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +27,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from include.host.java_runtime import find_java
-from include.host.ports import LOOPBACK, free_ports, is_open
+from include.host.ports import LOOPBACK, free_ports
 from include.settings import Settings, load_settings
+from infra.kafka.broker_process import PROPERTIES, await_open, format_storage, start_broker
 
 HERE = Path(__file__).parent
 USER, MECHANISM = "headrace", "SCRAM-SHA-512"
-READY_WITHIN = 60.0
 # Kafka's id of a cluster: 22 characters of base64.
 CLUSTER = "aGVhZHJhY2Vfc2VjdXJlZA"
 RIGHTS = (
@@ -72,27 +71,22 @@ def start_secured_broker(folder: Path, settings: Settings, topics: Sequence[str]
     """Start a broker with its files in `folder`; grant the user RIGHTS on `topics`."""
     folder.mkdir(parents=True)
     java = find_java(os.environ).path
-    java_command = [str(java), f"-Xmx{settings.broker_memory}", "-cp", f"{settings.jars / 'broker'}/*"]
     port, controller_port = free_ports(2)
     admin_password, password = secrets.token_urlsafe(12), secrets.token_urlsafe(12)
     template = string.Template((HERE / "secured.properties").read_text())
     text = template.substitute(port=port, controller_port=controller_port, password=admin_password)
-    (folder / "server.properties").write_text(text)
+    (folder / PROPERTIES).write_text(text)
     _create_certificate(folder, java.with_name("keytool"), admin_password)
     users = [
         f"{MECHANISM}=[name={name},password={each}]" for name, each in (("admin", admin_password), (USER, password))
     ]
     scram = [part for user in users for part in ("--add-scram", user)]
-    tool = ("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", "server.properties")
-    subprocess.run([*java_command, *tool, *scram], cwd=folder, check=True, capture_output=True, timeout=120)
-    with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            [*java_command, "kafka.Kafka", "server.properties"], cwd=folder, stdout=log, stderr=log
-        )
+    format_storage(folder, settings, CLUSTER, *scram)
+    process = start_broker(folder, settings)
     (folder / "password").write_text(password)
     (folder / "password").chmod(0o600)
     broker = SecuredBroker(process, f"{LOOPBACK}:{port}", folder / "password", folder / "ca.pem")
-    _await_open(broker, port)
+    await_open(process, folder, [(LOOPBACK, port)])
     _grant(broker, admin_password, topics)
     return broker
 
@@ -104,14 +98,6 @@ def _create_certificate(folder: Path, keytool: Path, password: str) -> None:
     subprocess.run(made, cwd=folder, check=True, capture_output=True, timeout=60)
     exported = [str(keytool), "-exportcert", "-rfc", "-file", "ca.pem", *store]
     subprocess.run(exported, cwd=folder, check=True, capture_output=True, timeout=60)
-
-
-def _await_open(broker: SecuredBroker, port: int) -> None:
-    end = time.monotonic() + READY_WITHIN
-    while not is_open(port):
-        if broker.process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the broker did not start: {(broker.ca_file.parent / 'log.txt').read_text()[-2000:]}")
-        time.sleep(0.1)
 
 
 def _grant(broker: SecuredBroker, admin_password: str, topics: Sequence[str]) -> None:

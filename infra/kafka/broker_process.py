@@ -1,0 +1,46 @@
+"""A broker of the tools in this folder as a process: format its storage, start it, wait until it listens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from include.host.java_runtime import find_java
+from include.host.ports import is_open
+from include.settings import Settings
+
+READY_WITHIN = 60.0
+PROPERTIES = "server.properties"
+# Tools for trying Kafka out, several on one machine: a small collector, no optimising compiler.
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+def java_command(settings: Settings) -> list[str]:
+    """Return Java with the class path of a broker, without a main class. Raises JavaMissing."""
+    java = find_java(os.environ).path
+    return [str(java), f"-Xmx{settings.broker_memory}", *JVM, "-cp", f"{settings.jars / 'broker'}/*"]
+
+
+def format_storage(folder: Path, settings: Settings, cluster: str, *more: str) -> None:
+    """Format the storage that the properties in `folder` name, for the cluster of this id."""
+    tool = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", PROPERTIES, *more)
+    subprocess.run([*java_command(settings), *tool], cwd=folder, check=True, capture_output=True, timeout=120)
+
+
+def start_broker(folder: Path, settings: Settings) -> subprocess.Popen[bytes]:
+    """Start the broker whose properties and storage are in `folder`; it listens later."""
+    with (folder / "log.txt").open("ab") as log:
+        command = [*java_command(settings), "kafka.Kafka", PROPERTIES]
+        return subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def await_open(process: subprocess.Popen[bytes], folder: Path, addresses: Sequence[tuple[str, int]]) -> None:
+    """Wait until the broker listens. Raises RuntimeError with its log."""
+    end = time.monotonic() + READY_WITHIN
+    while not all(is_open(port, host=host) for host, port in addresses):
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"the broker did not start: {(folder / 'log.txt').read_text()[-2000:]}")
+        time.sleep(0.1)
