@@ -5,14 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
-    """Replace a small file so that a reader sees the old or the new content; when `durable`, also after a power cut."""
+def write_atomically(
+    path: Path, content: str | bytes, *, durable: bool = True, before_replacing: Callable[[], None] = lambda: None
+) -> None:
+    """Replace a small file so that a reader sees the old or the new content; when `durable`, also after a power cut.
+
+    When `before_replacing` raises, or somebody calls `discard_unfinished` after it, nothing is replaced.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{unique_suffix()}.part")
     with part.open("wb") as file:
@@ -20,9 +25,16 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         file.flush()
         if durable:
             os.fsync(file.fileno())
+    before_replacing()
     os.replace(part, path)
     if durable:
         sync_path(path.parent)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Remove what others have written to replace the file and have not put in its place: they fail instead."""
+    for part in path.parent.glob(f"{path.name}.*.part"):
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

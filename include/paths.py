@@ -175,6 +175,16 @@ def lease_path(settings: Settings, dataset: str) -> Path:
     return settings.state / "leases" / f"{dataset}.lock"
 
 
+def lease_domain_path(settings: Settings) -> Path:
+    """The random name under which leases of this state folder are kept in a database."""
+    return settings.state / "leases" / "domain"
+
+
+def runner_lock_path(settings: Settings) -> Path:
+    """The file whose OS lock makes a process the runner of the state folder."""
+    return settings.state / "run" / "runner.lock"
+
+
 def alerts_path(settings: Settings) -> Path:
     """States of the alerts that `headrace alerts` evaluates."""
     return settings.state / "alerts.json"
@@ -273,6 +283,11 @@ def airflow_path(settings: Settings) -> Path:
 def ledger_url(settings: Settings) -> str:
     """SQLAlchemy URL of the ledger. Raises PasswordUnreadable."""
     return database_url(settings, settings.ledger_url) or f"sqlite:///{settings.state / 'ledger.sqlite'}"
+
+
+def lease_url(settings: Settings) -> str:
+    """URL of the leases' database, for PostgreSQL's own client. Raises PasswordUnreadable."""
+    return database_url(settings, settings.lease_url.replace("+psycopg", "", 1))
 
 
 def database_url(settings: Settings, url: str) -> str:

@@ -65,6 +65,17 @@ class Settings(BaseSettings):
         "own", description="who starts and ends the runner: `headrace up` and `down`, or a service such as a container"
     )
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
+    lease_url: str = Field(
+        "",
+        pattern=r"^(postgresql(\+psycopg)?://\S+)?$",
+        description="PostgreSQL that keeps the leases of several hosts; empty: OS locks, for one host",
+    )
+    lease_seconds: float = Field(
+        30.0,
+        ge=5,
+        le=600,
+        description="seconds for which a lease in PostgreSQL lasts without a renewal; then another host takes over",
+    )
     database_password_file: Path | None = Field(
         None, description="file whose first line is the password of the databases whose URLs have none"
     )
@@ -254,6 +265,11 @@ class Settings(BaseSettings):
         if self.spark_master and self.is_power_safe:
             raise InvalidSetting(
                 "HEADRACE_DURABILITY", "power is not kept with HEADRACE_SPARK_MASTER: other hosts write the files"
+            )
+        if self.lease_url and not (self.kafka_bootstrap and self.runner == "service"):
+            raise InvalidSetting(
+                "HEADRACE_LEASE_URL",
+                "needs HEADRACE_RUNNER=service and HEADRACE_KAFKA_BOOTSTRAP: what `up` starts ends with its host",
             )
         if self.spark_master and self.executor_cores > self.spark_cores:
             raise InvalidSetting(

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
+from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import open_reader
 from include.reading.plain_values import iso_time
 from include.settings import Settings, load_settings
@@ -76,6 +77,7 @@ def progress_json(progress: Progress) -> dict[str, Any]:
         "processes": [process_json(process) for process in progress.processes],
         "datasets": {dataset.dataset: dataset_json(dataset) for dataset in progress.datasets},
         "derived": {derived.dataset: derived_json(derived) for derived in progress.derived},
+        "leases": [lease_json(lease) for lease in progress.leases],
         "notes": list(progress.notes),
     }
 
@@ -94,6 +96,20 @@ def process_json(process: ProcessStatus) -> dict[str, Any]:
         "last_error": process.last_error or None,
         "next_try": iso_time(process.next_try) if process.next_try else None,
         **process.facts,
+    }
+
+
+def lease_json(lease: LeaseRow) -> dict[str, Any]:
+    """Return a lease in PostgreSQL as JSON values: who holds it, on which host, and when it expires unless renewed."""
+    return {
+        "name": lease.name,
+        "role": lease.role,
+        "host": lease.host,
+        "pid": lease.pid,
+        "epoch": lease.epoch,
+        "since": iso_time(lease.since),
+        "expires_in_seconds": round(lease.seconds_left, 1),
+        "revoked": lease.is_revoked,
     }
 
 
@@ -139,8 +155,16 @@ def progress_table(progress: Progress) -> Group:
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
     events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
     derived = [derived_table(progress)] if progress.derived else []
+    leases = [lease_lines(progress)] if progress.leases else []
     return Group(
-        process_table(progress), dataset_table(progress), *derived, rows, *changed_lines(progress), *events, *notes
+        process_table(progress),
+        *leases,
+        dataset_table(progress),
+        *derived,
+        rows,
+        *changed_lines(progress),
+        *events,
+        *notes,
     )
 
 
@@ -162,6 +186,15 @@ def process_table(progress: Progress) -> Table:
         shown = f"[{COLOURS.get(state, 'yellow')}]{state}[/]"
         pid, restarts = str(process.pid or "-"), str(process.restarts or "-")
         table.add_row(process.name, shown, pid, restarts, escape(detail_text(process)))
+    return table
+
+
+def lease_lines(progress: Progress) -> Table:
+    """Return who holds which lease, on which host."""
+    table = Table("lease", "held by", "epoch", "expires", box=SIMPLE_HEAD)
+    for lease in progress.leases:
+        expires = "not renewed any more" if lease.is_revoked else f"in {lease.seconds_left:.0f} s unless renewed"
+        table.add_row(lease.name, f"{lease.role}, pid {lease.pid} on {lease.host}", str(lease.epoch), expires)
     return table
 
 

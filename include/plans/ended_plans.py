@@ -21,6 +21,7 @@ from pathlib import Path
 
 from include.catalog.derived_dataset import release_retention
 from include.catalog.pipeline import Retention
+from include.leases.lease import is_lease_free
 from include.ledger.ledger_rows import delete_release
 from include.ledger.ledger_writer import open_writer
 from include.paths import (
@@ -39,7 +40,6 @@ from include.plans.plan_lookup import plan_of, plans_of_data
 from include.plans.stage_results import Retired, Stage
 from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.file_locks import is_free
 from include.state.release_files import active_releases_file
 
 
@@ -140,7 +140,7 @@ def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> lis
     found = []
     for name, ended in sorted(releases.items()):
         path = release_path(settings, dataset, name)
-        unused = name not in kept and is_free(release_lease_path(settings, dataset, name))
+        unused = name not in kept and is_lease_free(settings, release_lease_path(settings, dataset, name))
         if unused and now - ended > retention.releases and path.is_dir():
             found.append(_ended(settings, "releases", path, ended, name))
     removed = {each.release for each in found}

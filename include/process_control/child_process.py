@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -82,6 +83,21 @@ def exit_code(run: RunFile) -> int | None:
     with suppress(ProcessLookupError):
         os.killpg(run.pid, signal.SIGKILL)
     return _children.pop(run.pid).wait()
+
+
+def end_children(within: float) -> None:
+    """End the processes that this one started: SIGTERM, after `within` seconds SIGKILL. No run file is touched."""
+    for child in _children.values():
+        child.terminate()
+    end = time.monotonic() + within
+    for pid, child in list(_children.items()):
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, end - time.monotonic()))
+        # The rest of its session, such as a driver's JVM; a child that is not waited for keeps its number.
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        child.wait()
+        del _children[pid]
 
 
 @contextmanager

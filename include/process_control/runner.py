@@ -17,16 +17,16 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TextIO
 
 from include.errors import HeadraceError, Terminal
-from include.host.process_place import boot_of, process_label, this_boot
+from include.leases.lease import is_lease_free
+from include.leases.lease_errors import LeaseServerUnavailable
 from include.paths import lease_path, run_path
-from include.process_control.child_process import exit_code
+from include.process_control.child_process import end_children, exit_code
 from include.process_control.console_process import start_console, start_metrics
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
@@ -44,11 +44,11 @@ from include.process_control.reconcile import (
     Start,
     reconcile,
 )
+from include.process_control.runner_lease import sole_runner, stand_by, take_over
 from include.secret_masking import MASK
 from include.settings import Settings, list_settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
 from include.state.driver_status import DriverStatus, read_reported_status
-from include.state.file_locks import LockHeld, is_free, is_held, take_lock
 from include.state.heartbeats import beat
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
@@ -68,8 +68,6 @@ from include.state.process_states import (
 from include.state.run_files import (
     RunFile,
     identity_of,
-    is_alive,
-    is_elsewhere,
     read_run_file,
     remove_run_file,
     send,
@@ -83,45 +81,10 @@ from include.status.process_status import stalled_seconds, started_datasets, uns
 STEP_SECONDS, UNSETTLED_STEP_SECONDS = 1.0, 0.2
 FIRST_TRIM, TRIM_EVERY = 60.0, 3600.0
 BROKER_STOP_WITHIN = 30.0
+# Without a lease they commit nothing any more.
+DRIVERS_END_WITHIN = 5.0
 REFUSED = 2
 Reporter = Callable[[str], None]
-
-
-class RunnerAlreadyRunning(Terminal):
-    """Another runner supervises this state folder; `holder` is what it wrote into the lock."""
-
-    def __init__(self, settings: Settings, holder: str) -> None:
-        super().__init__(f"{settings.state} has another runner, {holder}; nothing was done", "headrace status")
-        self.holder = holder
-
-
-@contextmanager
-def sole_runner(settings: Settings) -> Iterator[TextIO]:
-    """Hold the runner lock of a state folder. Raises RunnerAlreadyRunning."""
-    try:
-        lock = take_lock(settings.state / "run" / "runner.lock", f"{process_label()} since {datetime.now(UTC):%FT%TZ}")
-    except LockHeld as error:
-        raise RunnerAlreadyRunning(settings, error.holder) from error
-    with lock:
-        yield lock
-
-
-def refuse_other_host(settings: Settings) -> None:
-    """Raise RunnerAlreadyRunning while a runner of another machine gives signs of life: its locks may not reach us."""
-    with suppress(StateFileUnreadable):
-        run = read_run_file(settings, RUNNER)
-        if run is not None and is_elsewhere(run) and boot_of(run.place) != this_boot() and is_alive(run):
-            raise RunnerAlreadyRunning(settings, f"pid {run.pid} on {run.host}")
-
-
-def forget_other_places(settings: Settings) -> None:
-    """Remove the records that an earlier runner in another container left: they ended with it, and its lock is ours."""
-    for name in (BROKER, CONSOLE, METRICS, OPENLINEAGE, *map(stream_name, started_datasets(settings))):
-        with suppress(StateFileUnreadable):
-            run = read_run_file(settings, name)
-            if run is not None and is_elsewhere(run):
-                log_line(f"{name}: forgotten, it was pid {run.pid} on {run.host}")
-                remove_run_file(settings, name)
 
 
 def optional_processes(settings: Settings) -> dict[str, bool]:
@@ -200,9 +163,14 @@ class Runner:
         )
         refused = "" if settled else start_blocker(self.settings, dataset)
         # A plan's job or a repair may hold the lease for a while: the stream has not failed.
-        free = status.pid is not None or is_free(lease_path(self.settings, dataset))
+        free = status.pid is not None or self._is_lease_free(dataset)
         ready = free and broker.state is ProcessState.RUNNING
         return self._observe(status, desired_since, refused=refused, ready=ready)
+
+    def _is_lease_free(self, dataset: str) -> bool:
+        with suppress(LeaseServerUnavailable):
+            return is_lease_free(self.settings, lease_path(self.settings, dataset))
+        return False
 
     def _observe(
         self, status: ProcessStatus, desired_since: datetime | None, *, refused: str = "", ready: bool = True
@@ -318,11 +286,17 @@ def process_record(tries: Attempts, now: float, at: datetime) -> ProcessRecord:
     return ProcessRecord(tries.desired_since, tries.restarts, tries.failures, tries.error, next_try, tries.given_up)
 
 
-def supervise(runner: Runner, lock: TextIO, stop: threading.Event) -> None:
-    """Run steps until `stop` is set and every process has exited; trim the logs every hour."""
+def supervise(runner: Runner, holds: Callable[[], bool], stop: threading.Event) -> None:
+    """Run steps until `stop` is set and every process has exited; trim the logs every hour.
+
+    Without the lock, it stops too. Without the lease, another host supervises the state folder: our children end.
+    """
     next_trim = time.monotonic() + FIRST_TRIM
     while True:
-        runner.stopping = runner.stopping or stop.is_set() or not is_held(lock)
+        if runner.settings.lease_url and not holds():
+            end_children(DRIVERS_END_WITHIN)
+            return
+        runner.stopping = runner.stopping or stop.is_set() or not holds()
         beat(run_path(runner.settings, RUNNER))
         try:
             settled = runner.step(time.monotonic())
@@ -366,25 +340,35 @@ def log_line(line: str) -> None:
         print(f"{datetime.now(UTC):%FT%TZ} {line}", flush=True)
 
 
+def serve(settings: Settings, stop: threading.Event) -> None:
+    """Supervise the state folder until `stop` is set, or its lease is lost. Raises RunnerAlreadyRunning."""
+    with sole_runner(settings) as holds:
+        for line in migrate_state(settings):
+            log_line(f"state folder of an earlier version: {line}")
+        settings.state.chmod(0o700)
+        take_over(settings, log_line)
+        extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
+        write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
+        log_line(f"supervises {settings.state}, pid {os.getpid()}")
+        supervise(Runner(settings, restart_policy(settings), log_line), holds, stop)
+        if settings.lease_url and not holds():
+            log_line("the lease is lost, drivers of this host have ended; another host may supervise")
+            return
+        remove_run_file(settings, RUNNER)
+        log_line("all processes have exited")
+
+
 def main() -> int:
-    """Supervise until SIGTERM; return 0 after a clean stop, 2 if another runner exists."""
+    """Supervise until SIGTERM; return 0 after a clean stop, 2 if another runner exists and there are no leases."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
         settings = load_settings()
-        with sole_runner(settings) as lock:
-            for line in migrate_state(settings):
-                log_line(f"state folder of an earlier version: {line}")
-            settings.state.chmod(0o700)
-            refuse_other_host(settings)
-            forget_other_places(settings)
-            extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
-            write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
-            log_line(f"supervises {settings.state}, pid {os.getpid()}")
-            supervise(Runner(settings, restart_policy(settings), log_line), lock, stop)
-            remove_run_file(settings, RUNNER)
-            log_line("all processes have exited")
+        if settings.lease_url:
+            stand_by(settings, lambda: serve(settings, stop), stop, log_line)
+        else:
+            serve(settings, stop)
     except HeadraceError as error:
         log_line(f"headrace: {error}")
         return REFUSED

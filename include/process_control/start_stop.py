@@ -31,8 +31,8 @@ from include.process_control.runner import (
     environment_settings,
     restart_policy,
     settings_fingerprints,
-    sole_runner,
 )
+from include.process_control.runner_lease import sole_runner
 from include.settings import CLONE, Settings
 from include.state.desired_streams import desired_stream, recorded_datasets, release_stream, request_stream
 from include.state.driver_status import read_reported_status

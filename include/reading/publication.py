@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.durable_files import write_atomically
+from include.commit_guard import require_ownership
+from include.durable_files import discard_unfinished, write_atomically
 from include.errors import Terminal
 from include.paths import publication_path, shadow_publication_path, warehouse
 from include.reading.published_analyses import analysis_tables
@@ -204,7 +205,13 @@ def publish(settings: Settings, publication: Publication) -> None:
 def replace_publication(settings: Settings, publication: Publication) -> None:
     """Do what `publish` does, also back to an earlier batch: only for tables that lost the published one."""
     text = json.dumps(publication_json(publication), indent=1)
-    write_atomically(publication_path(settings, publication.dataset), text + "\n")
+    path = publication_path(settings, publication.dataset)
+    write_atomically(path, text + "\n", before_replacing=require_ownership)
+
+
+def fence_publication(settings: Settings, dataset: str) -> None:
+    """Have an earlier owner fail that checked its lease and has not put its publication in place yet."""
+    discard_unfinished(publication_path(settings, dataset))
 
 
 def publication_json(publication: Publication) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from include.clients.delta_log import LogDamaged, refuse_lost_commits
 from include.clients.kafka import TopicMissing, log_end_offsets, log_start_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
+from include.leases.database_lease import held_leases
+from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
 from include.reading.publication import Publication, batches_behind, find_publication, published_tables, tables_of
 from include.settings import Settings
@@ -112,6 +114,8 @@ class Progress:
     datasets: tuple[DatasetProgress, ...]
     notes: tuple[str, ...]
     derived: tuple[DerivedProgress, ...] = ()
+    leases: tuple[LeaseRow, ...] = ()
+    """With HEADRACE_LEASE_URL: who holds what, on which host."""
 
 
 def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> Progress:
@@ -132,7 +136,8 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
         for name in names
     )
     derived = observe_derived(settings, {name: by_name[stream_name(name)] for name in known}, notes)
-    return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)), tuple(derived))
+    leases = tuple(value_or_note(notes, lambda: held_leases(settings)) or ())
+    return Progress(datetime.now(UTC), processes, datasets, tuple(dict.fromkeys(notes)), tuple(derived), leases)
 
 
 def value_or_note(notes: list[str], question: Callable[[], Answer]) -> Answer | None:

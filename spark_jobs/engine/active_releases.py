@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from include.catalog.dataset import Dataset, released_dataset
 from include.errors import HeadraceError, Terminal
+from include.leases.lease import Lease, take_lease
 from include.paths import release_lease_path
 from include.reading.publication import publish
 from include.settings import Settings
@@ -31,10 +32,10 @@ from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progr
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.expired_rows import complete_from
-from spark_jobs.layers.release_tables import Release, open_release
+from spark_jobs.layers.release_tables import Release, open_release, release_paths
 from spark_jobs.storage.batch_rows import count_rows
+from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.lease import Lease, take_lease
 
 SHADOW_RETRY_SECONDS = 30.0
 LOOK_SECONDS = 0.2
@@ -268,11 +269,14 @@ def refuse_incomplete(release: Release, last: int) -> None:
 def open_active_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveRelease:
     """Take the release's lease and open its tables. Raises LeaseHeld when another process owns them."""
     lease = take_lease(
+        settings,
         release_lease_path(settings, dataset.name, dataset.release),
         f"release {dataset.release} of {dataset.name}",
         datetime.now(UTC),
     )
     try:
+        if settings.lease_url:
+            claim_tables(release_paths(settings, dataset), lease.epoch)
         release = open_release(spark, settings, dataset, bronze)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.

@@ -1,7 +1,7 @@
 """What all automatic steps of an owner share: an error of theirs never ends the runs, and they pause between attempts.
 
 Reads / Writes / After a crash: nothing of its own.
-Guarantee: only OwnershipLost leaves a guarded step; every other error is a line in the log, and runs continue.
+Guarantee: only LeaseLost and OwnershipLost leave a guarded step; any other error is a line in the log, runs continue.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from include.leases.lease_errors import LeaseLost
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.storage.delta_table import OwnershipLost
 
@@ -37,13 +38,13 @@ class AutomaticStep:
         self.next_look = self.clock() + seconds
 
     def guarded(self, work: Callable[[], bool], failure: str) -> bool:
-        """Return what `work` returns: whether there is more to do. Raises OwnershipLost.
+        """Return what `work` returns: whether there is more to do. Raises LeaseLost, OwnershipLost.
 
         After any other error, log `failure` and return what `after_failure` returns.
         """
         try:
             return work()
-        except OwnershipLost:
+        except (LeaseLost, OwnershipLost):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
             log_line(f"{failure}; runs continue", error)

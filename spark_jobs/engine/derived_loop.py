@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from include.catalog.derived_dataset import released_derived, snapshot_derived
+from include.leases.lease import Lease
+from include.leases.lease_errors import LeaseLost
 from include.reading.publication import PublicationAhead, find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
@@ -26,7 +28,6 @@ from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
-from spark_jobs.storage.lease import Lease, LeaseLost
 
 POLL_SECONDS = 0.1
 """Between two reads of the sources' publications."""
@@ -55,7 +56,7 @@ class DerivedLoop:
         while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():
-                raise LeaseLost(self.release.derived.name, self.lease.path)
+                raise LeaseLost(self.release.derived.name, self.lease.place)
             self._execute_request()
             worked = self._advance()
             if not self.upkeep.step(self.release, self.reporter.status.refined_batch) and not worked:
@@ -84,7 +85,7 @@ class DerivedLoop:
         self.reporter.waiting_for = None
         try:
             worked = self._execute_next()
-        except (OwnershipLost, PublicationAhead):
+        except (LeaseLost, OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, readers keep the last publication)
             self._halt(error)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from include.catalog.derived_dataset import DerivedDataset
 from include.clients.file_changes import FileChanges
 from include.errors import Transient
-from include.paths import derived_run_path, release_path, warehouse
+from include.paths import derived_run_path, gold_path, release_path, warehouse
 from include.reading.publication import (
     Publication,
     PublishedTable,
@@ -36,6 +36,7 @@ from include.settings import Settings
 from include.state.json_file import JsonFile
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_source, source_version
+from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.failpoints import Step, pass_step
 
 
@@ -215,7 +216,10 @@ class DerivedRelease:
         return {name: open_source(table) for name, table in pinned.items()}
 
     def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
-        declared = self.derived.pipeline.gold
+        declared, derived = self.derived.pipeline.gold, self.derived
+        if self.settings.lease_url:
+            paths = (gold_path(self.settings, derived.name, derived.release, gold.name) for gold in declared)
+            claim_tables(paths, self.epoch)
         return tuple(open_derived_table(self.spark, self.settings, self.derived, gold, sources) for gold in declared)
 
     def _facts(self, run: DerivedRun) -> dict[str, Any]:

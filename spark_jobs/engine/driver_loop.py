@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass, field
 
 from include.errors import HeadraceError
+from include.leases.lease import Lease
+from include.leases.lease_errors import LeaseLost
 from include.ledger.ledger_writer import LedgerWriter
 from include.ledger.project_commits import project_dataset
 from include.reading.publication import PublicationAhead
@@ -34,7 +36,6 @@ from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.storage.delta_table import OwnershipLost
-from spark_jobs.storage.lease import Lease, LeaseLost
 
 
 @dataclass
@@ -67,7 +68,7 @@ class DriverLoop:
         while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():
-                raise LeaseLost(self.dataset, self.lease.path)
+                raise LeaseLost(self.dataset, self.lease.place)
             self.supervisor.restart_ended()
             self._execute_request()
             worked = self._refine_next() or self._refresh() or self._advance_shadow()
@@ -89,7 +90,7 @@ class DriverLoop:
             last = self.supervisor.ingest.last_batch
             self.pacing.begin_run(last)
             run = self.active.published.refine_next(self.settings, last, publishing=True)
-        except (OwnershipLost, PublicationAhead):
+        except (LeaseLost, OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)
@@ -107,7 +108,7 @@ class DriverLoop:
             return False
         try:
             refreshed = self.active.published.refresh(self.settings, publishing=True)
-        except (OwnershipLost, PublicationAhead):
+        except (LeaseLost, OwnershipLost, PublicationAhead):
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)

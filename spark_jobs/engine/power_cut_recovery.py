@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from include.catalog.dataset import Dataset
 from include.clients.delta_log import LOG
 from include.clients.kafka import log_end_offsets, topic_id
+from include.leases.lease import take_lease
 from include.paths import bronze_path, checkpoint_path, release_lease_path, removed_commits_path
 from include.settings import Settings
 from spark_jobs.engine.log_lines import log_line
@@ -33,7 +34,6 @@ from spark_jobs.engine.table_rollback import planned_rollback, release_names, ta
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, write_generation
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.lease import take_lease
 from spark_jobs.storage.log_history import oldest_version
 from spark_jobs.storage.log_tail import CHECKED
 from spark_jobs.storage.offset_log import OffsetLogDamaged
@@ -66,7 +66,8 @@ def roll_back_tables(settings: Settings, dataset: Dataset, bootstrap: str, now: 
     folder = removed_commits_path(settings, name) / now.strftime("%Y%m%dT%H%M%SZ")
     with ExitStack() as leases:
         for release in release_names(settings, name):
-            lease = take_lease(release_lease_path(settings, name, release), f"release {release} of {name}", now)
+            path = release_lease_path(settings, name, release)
+            lease = take_lease(settings, path, f"release {release} of {name}", now)
             leases.callback(lease.release)
         rollback.execute(folder)
     tables = ", ".join(rollback.files)

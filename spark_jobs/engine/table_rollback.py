@@ -20,12 +20,13 @@ from urllib.parse import unquote
 from include.catalog.dataset import released_dataset
 from include.clients.delta_log import LOG, LogDamaged, commits_descending, read_commit
 from include.errors import Terminal
-from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
+from include.paths import bronze_path, identities_path, warehouse
 from include.reading.publication import find_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import recorded_releases
 from spark_jobs.engine.next_run import are_one_run_apart
 from spark_jobs.engine.publication_recovery import last_active_release
+from spark_jobs.layers.release_tables import release_paths
 from spark_jobs.storage.identity_index import index_file
 from spark_jobs.storage.log_tail import CHECKED, LogTail, log_tail, move_files, obsolete_files
 from spark_jobs.storage.table_commits import last_run
@@ -113,7 +114,9 @@ def planned_rollback(
         bronze = replace(bronze, run=last_run(path, bronze_version), keep=bronze_version)
     ends, releases = [bronze], release_names(settings, dataset)
     for release in releases:
-        own = [table_end(path, checked) for path in release_paths(settings, dataset, release)]
+        own = [
+            table_end(path, checked) for path in release_paths(settings, released_dataset(settings, dataset, release))
+        ]
         ends += _rolled_back(own, bronze.run[1])
     root = warehouse(settings)
     files = {str(end.tail.table.relative_to(root)): obsolete_files(end.tail, end.keep) for end in ends}
@@ -138,13 +141,6 @@ def release_names(settings: Settings, dataset: str) -> list[str]:
     publication = find_publication(settings, dataset)
     published = publication.release if publication else last_active_release(settings, dataset)
     return list(dict.fromkeys([*filter(None, [published]), *recorded_releases(settings, dataset)]))
-
-
-def release_paths(settings: Settings, dataset: str, release: str) -> list[Path]:
-    """Return the paths of a release's tables, silver first."""
-    gold = released_dataset(settings, dataset, release).pipeline.gold
-    own = [silver_path(settings, dataset, release), rejected_path(settings, dataset, release)]
-    return own + [gold_path(settings, dataset, release, table.name) for table in gold]
 
 
 def _refuse_patches(path: Path, keep: int, last: int) -> None:

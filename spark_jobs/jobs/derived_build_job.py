@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.catalog.derived_dataset import released_derived
+from include.leases.lease import take_lease
 from include.paths import reading_lock_path, release_lease_path
 from include.reading.publication import publication_json, read_publication
 from include.settings import Settings
@@ -22,12 +23,11 @@ from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.storage.lease import take_lease
 
 
 def build(settings: Settings, dataset: str, release: str) -> None:
     """Build the release and report it. Raises LeaseHeld, SourcesGone, GoldBroken."""
-    lease = take_lease(release_lease_path(settings, dataset, release), dataset, datetime.now(UTC))
+    lease = take_lease(settings, release_lease_path(settings, dataset, release), dataset, datetime.now(UTC))
     published = read_publication(settings, dataset)
     spark = open_session(settings, f"headrace shadow {dataset}")
     shadow = DerivedRelease(

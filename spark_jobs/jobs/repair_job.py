@@ -19,6 +19,7 @@ from pathlib import Path
 
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
 from include.errors import HeadraceError
+from include.leases.lease import take_lease
 from include.ledger.ledger_rebuild import rebuild
 from include.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.reading.publication import find_publication
@@ -37,7 +38,6 @@ from spark_jobs.engine.table_rollback import planned_rollback, release_names
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, write_generation
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.lease import take_lease
 
 REPAIRED, REFUSED, DECLINED = 0, 2, 1
 
@@ -119,9 +119,9 @@ def repair(
 
 
 def _take_leases(leases: ExitStack, settings: Settings, name: str, now: datetime) -> None:
-    leases.callback(take_lease(lease_path(settings, name), name, now).release)
+    leases.callback(take_lease(settings, lease_path(settings, name), name, now).release)
     for release in release_names(settings, name):
-        lease = take_lease(release_lease_path(settings, name, release), f"release {release} of {name}", now)
+        lease = take_lease(settings, release_lease_path(settings, name, release), f"release {release} of {name}", now)
         leases.callback(lease.release)
 
 

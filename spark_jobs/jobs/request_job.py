@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import derived_names, released_derived
+from include.leases.lease import take_lease
 from include.paths import lease_path
 from include.reading.publication import read_publication
 from include.settings import Settings
@@ -24,19 +25,20 @@ from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.execute_request import execute
+from spark_jobs.engine.fence_owner import fence_earlier_owner
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.lease import take_lease
 
 
 def execute_pending(settings: Settings, dataset: str) -> bool:
     """Execute the pending request, if there is one, and respond. Raises LeaseHeld when a stream runs."""
-    lease = take_lease(lease_path(settings, dataset), dataset, datetime.now(UTC))
+    lease = take_lease(settings, lease_path(settings, dataset), dataset, datetime.now(UTC))
     request = pending_request(settings, dataset)
     if request is None:
         return True
+    fence_earlier_owner(settings, dataset, lease.epoch)
     if dataset in derived_names(settings):
         _execute_derived(settings, dataset, request, lease.epoch)
         return True

@@ -27,6 +27,8 @@ from include.catalog.derived_dataset import derived_names
 from include.clients.kafka import ensure_topic, topic_concerns
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
+from include.leases.database_lease import LeaseRole
+from include.leases.lease import Lease, take_lease
 from include.ledger.ledger_errors import LedgerMismatch
 from include.ledger.ledger_rebuild import rebuild
 from include.ledger.ledger_writer import open_writer
@@ -41,6 +43,7 @@ from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.derived_loop import open_derived_loop
 from spark_jobs.engine.driver_loop import DriverLoop
 from spark_jobs.engine.driver_progress import refresh_progress
+from spark_jobs.engine.fence_owner import fence_earlier_owner
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
 from spark_jobs.engine.log_lines import error_reason, log_line
@@ -54,7 +57,6 @@ from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.checkpoint_generation import Generation, ensure_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import INGEST_STEPS, Step, pass_step, step_listeners
-from spark_jobs.storage.lease import Lease, take_lease
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = load_settings()
-        lease = take_lease(lease_path(settings, name), name, datetime.now(UTC))
+        lease = take_lease(settings, lease_path(settings, name), name, datetime.now(UTC), LeaseRole.STREAM)
     except HeadraceError as error:
         log_line(str(error))
         return REFUSED
@@ -104,6 +106,7 @@ def prepare(
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     find_java(os.environ)
+    fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
         return open_derived_loop(settings, name, lease, reporter, stop).run
     return prepare_stream(settings, name, lease, reporter, stop).run

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
-from include.paths import silver_path
+from include.paths import gold_path, rejected_path, silver_path
 from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
@@ -46,6 +47,13 @@ def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
             yield target.table
         yield release.writer.silver
     yield releases[0].writer.bronze
+
+
+def release_paths(settings: Settings, dataset: Dataset) -> list[Path]:
+    """Return the paths of a release's tables, silver first."""
+    name, release = dataset.name, dataset.release
+    own = [silver_path(settings, name, release), rejected_path(settings, name, release)]
+    return own + [gold_path(settings, name, release, table.name) for table in dataset.pipeline.gold]
 
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:

@@ -1,1 +1,1 @@
-"""Delta tables, data files, leases, checkpoints and DuckDB sessions, independent of layers and datasets."""
+"""Delta tables, data files, checkpoints and DuckDB sessions, independent of layers and datasets."""

@@ -26,6 +26,7 @@ from pyspark.sql.types import AtomicType, DataType, StructField, StructType
 
 from include.clients.delta_log import LOG, checkpoint_file, commit_name, refuse_lost_commits
 from include.clients.file_checksum import name_by_checksum
+from include.commit_guard import require_ownership
 from include.durable_files import sync_files
 from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
@@ -286,6 +287,7 @@ class Table:
             self._files.add(file)
 
     def _create(self, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
+        require_ownership()
         self._delta.create_write_transaction(
             actions,
             "append",

@@ -16,15 +16,16 @@ GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
     "include.record_coordinates",
-    *("include.app_ids", "include.process_folder"),
+    *("include.app_ids", "include.commit_guard", "include.process_folder"),
 )
-LOW = (*GROUND, "include.host", "include.state")
+LOW = (*GROUND, "include.host", "include.state", "include.leases")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 READERS = (*TABLES, "include.plans")
 # Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.process_folder": ((), "folders of temporary files of one process; knows no file in them"),
     "include.app_ids": ((), "names transactions of Delta logs; knows no table"),
+    "include.commit_guard": ((), "what a process must still own to commit; knows no lease"),
     "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
     "include.errors": ((), "the two ways to fail; knows nothing"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
@@ -44,6 +45,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
     "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
+    "include.leases": (
+        (*GROUND, "include.host", "include.state"),
+        "who owns tables and supervision; knows neither a table nor a process's work",
+    ),
     "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),
     "include.clients": (GROUND, "the outside behind small functions; knows no dataset and no table of ours"),
     "include.rendering": ((), "renders templates as HTML and Markdown; knows no dataset"),
@@ -164,7 +169,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
             *("include.clients.commit_history", "include.clients.file_checksum", "include.clients.table_files"),
             "include.state.json_file",
         ),
-        "tables and leases; knows no layer or dataset",
+        "tables and checkpoints; knows no layer or dataset",
     ),
     "spark_jobs.contract": (
         ("include.catalog", "include.clients.schema_registry", "include.schemas"),
@@ -205,6 +210,7 @@ OUTSIDE = {
         ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),
         "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
     ),
+    "psycopg": (("include.leases",), "the other database is the ledger's; use include.ledger.ledger_reader"),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
     "openlineage": (("include.lineage_events", "include.cli"), "events are made and sent in one place"),
     "prometheus_client": (("include.metrics", "include.cli"), "figures are collected in one place"),

@@ -18,6 +18,7 @@ from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNER_ONLY, Visible, from_scratch, lower_distance, visible
 
 from include.catalog.dataset import snapshot_dataset
+from include.leases.lease import Lease, take_lease
 from include.paths import patch_in_progress_path
 from include.reading.decision_log import DISCARD, Decision, append_decisions
 from include.settings import Settings
@@ -27,7 +28,6 @@ from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.apply_patch import Patch
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.storage.failpoints import Step
-from spark_jobs.storage.lease import Lease, take_lease
 
 STEPS = [step for step in Step if step.value.startswith("patch.")]
 

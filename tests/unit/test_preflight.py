@@ -16,6 +16,8 @@ import pytest
 from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 
 from include.errors import Terminal
+from include.leases.file_lease import take_file_lease
+from include.leases.lease_errors import LeaseHeld
 from include.paths import bronze_path, lease_path, silver_path
 from include.settings import Settings
 from spark_jobs.engine.ingest import Ingest
@@ -30,7 +32,6 @@ from spark_jobs.engine.preflight import (
 )
 from spark_jobs.storage.checkpoint_generation import GenerationDamaged, write_generation
 from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.lease import LeaseHeld, take_lease
 from spark_jobs.storage.offset_log import OffsetLogDamaged
 
 
@@ -256,24 +257,24 @@ def test_new_partition_begins_at_its_start(scene: Scene) -> None:
 
 def test_repair_needs_the_lease(scene: Scene) -> None:
     shutil.rmtree(scene.folder)
-    held = take_lease(lease_path(scene.settings, "flights"), "flights", NOW)
+    held = take_file_lease(lease_path(scene.settings, "flights"), "flights", NOW)
     with pytest.raises(LeaseHeld):
         scene.repair()
     held.release()
     assert scene.repair()[0]
-    take_lease(lease_path(scene.settings, "flights"), "flights", NOW)
+    take_file_lease(lease_path(scene.settings, "flights"), "flights", NOW)
 
 
 def test_lease_removed_under_its_holder(scene: Scene) -> None:
     path = lease_path(scene.settings, "flights")
-    first = take_lease(path, "flights", NOW).with_minimum_epoch(7)
+    first = take_file_lease(path, "flights", NOW).with_minimum_epoch(7)
     assert (first.is_held(), first.epoch) == (True, 7)
     path.unlink()
     assert not first.is_held()
-    second = take_lease(path, "flights", NOW)
+    second = take_file_lease(path, "flights", NOW)
     assert (second.is_held(), first.is_held()) == (True, False)
     second.release()
-    assert take_lease(path, "flights", NOW).epoch == second.epoch + 1
+    assert take_file_lease(path, "flights", NOW).epoch == second.epoch + 1
 
 
 def test_stale_owner_is_refused_by_the_table(scene: Scene) -> None:
@@ -290,7 +291,7 @@ def test_lease_is_taken_although_a_runner_tests_it_at_that_moment(settings: Sett
     path.parent.mkdir(parents=True)
     with path.open("a+") as file, ThreadPoolExecutor(1) as pool:
         fcntl.flock(file, fcntl.LOCK_EX)
-        taken = pool.submit(take_lease, path, "flights", NOW)
+        taken = pool.submit(take_file_lease, path, "flights", NOW)
         time.sleep(0.02)
         fcntl.flock(file, fcntl.LOCK_UN)
         assert taken.result(5).epoch == 1

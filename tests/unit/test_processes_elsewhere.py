@@ -19,7 +19,7 @@ from include.host.process_place import host_name, this_boot, this_place
 from include.paths import run_path
 from include.process_control import job_process
 from include.process_control.job_process import JobRunning, end_job, refuse_running
-from include.process_control.runner import RunnerAlreadyRunning, forget_other_places, refuse_other_host
+from include.process_control.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
 from include.process_control.start_stop import NoRunner, down, up_runner
 from include.settings import Settings
 from include.state.broker_address import NoBroker, bootstrap_servers
@@ -194,7 +194,7 @@ def test_new_runner_forgets_what_its_predecessor_in_another_container_ran(settin
     record(settings, name)
     record(settings, RUNNER)
     refuse_other_host(settings)
-    forget_other_places(settings)
+    forget_other_places(settings, print)
     assert read_run_file(settings, name) is None
 
 

@@ -16,13 +16,14 @@ import pytest
 from stand_ins import StandIns, report_progress
 
 from include.host.ports import PortInUse
-from include.paths import desired_path, run_path, status_path
+from include.paths import desired_path, run_path, runner_lock_path, status_path
 from include.process_control import driver_process, runner
 from include.process_control.driver_process import start_blocker
-from include.process_control.runner import Runner, RunnerAlreadyRunning, restart_policy, sole_runner, supervise
+from include.process_control.runner import Runner, restart_policy, supervise
+from include.process_control.runner_lease import RunnerAlreadyRunning, sole_runner
 from include.settings import CLONE, Settings
 from include.state.desired_streams import release_stream, request_stream
-from include.state.file_locks import is_held, take_lock
+from include.state.file_locks import take_lock
 from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState
 from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
 from include.state.runner_record import read_process_records
@@ -245,18 +246,19 @@ def test_failing_turn_does_not_end_the_runner(
         return True
 
     monkeypatch.setattr(Runner, "step", step)
-    with sole_runner(settings) as lock:
-        supervise(Runner(settings, restart_policy(settings), print), lock, stop)
+    with sole_runner(settings) as holds:
+        supervise(Runner(settings, restart_policy(settings), print), holds, stop)
     assert turns == [False, False, False, True]
     assert capsys.readouterr().err.count("ZeroDivisionError: a defect of ours") == 2
 
 
 def test_runner_stops_when_its_state_folder_was_removed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "STEP_SECONDS", 0.01)
-    with sole_runner(settings) as lock:
-        assert is_held(lock)
-        Path(lock.name).unlink()
-        supervise(Runner(settings, restart_policy(settings), print), lock, threading.Event())
+    with sole_runner(settings) as holds:
+        assert holds()
+        runner_lock_path(settings).unlink()
+        assert not holds()
+        supervise(Runner(settings, restart_policy(settings), print), holds, threading.Event())
 
 
 def test_second_runner_is_refused(settings: Settings) -> None:

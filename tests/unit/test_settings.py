@@ -55,6 +55,8 @@ def test_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADRACE_DRIVER_MEMORY", "3 GB"),
         ("HEADRACE_SPARK_MASTER", "local[2]"),
         ("HEADRACE_SPARK_CORES", "0"),
+        ("HEADRACE_LEASE_URL", "sqlite:///leases"),
+        ("HEADRACE_LEASE_SECONDS", "1"),
         ("HEADRACE_EXECUTOR_MEMORY", "100m"),
         ("HEADRACE_DRIVER_HOST", "a host"),
         ("HEADRACE_TRIGGER_SECONDS", "-1"),
@@ -214,3 +216,12 @@ def test_commands_refuse_unusable_folders_with_exit_2(tmp_path: Path, command: s
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert f"headrace: setting {variable}: " in done.stderr
+
+
+def test_leases_of_several_hosts_need_a_kafka_and_a_runner_that_outlive_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "HEADRACE_LEASE_URL", "postgresql://headrace@db/leases")
+    assert error.key == "HEADRACE_LEASE_URL"
+    assert "HEADRACE_RUNNER=service and HEADRACE_KAFKA_BOOTSTRAP" in error.what
+    monkeypatch.setenv("HEADRACE_RUNNER", "service")
+    monkeypatch.setenv("HEADRACE_KAFKA_BOOTSTRAP", "kafka:9092")
+    assert load_settings().lease_seconds == 30

@@ -24,6 +24,7 @@ from include.plans.stage_results import Cancelled
 from include.process_control import log_trimming, runner
 from include.process_control.log_trimming import TrimResult, trim_logs
 from include.process_control.runner import Runner, restart_policy
+from include.process_control.runner_lease import sole_runner
 from include.reading.publication import publish
 from include.settings import CLONE, Settings, load_settings
 
@@ -88,8 +89,8 @@ def test_runner_trims_logs(settings: Settings, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(runner, "FIRST_TRIM", 0.0)
     log, stop = written(log_path(settings, "stream:flights"), REMOVE_AFTER * 2), threading.Event()
     stop.set()
-    with runner.sole_runner(settings) as lock:
-        runner.supervise(Runner(settings, restart_policy(settings), print), lock, stop)
+    with sole_runner(settings) as holds:
+        runner.supervise(Runner(settings, restart_policy(settings), print), holds, stop)
     assert log.read_bytes() == b""
 
 

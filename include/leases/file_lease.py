@@ -1,7 +1,7 @@
-"""The lease: one driver per dataset (docs/architecture.md §4, step 1).
+"""A lease as an OS lock on a file of the state folder: it ends with its process, and a stopped process keeps it.
 
-An OS lock on an open file: it ends with its process, and a stopped process keeps it. The epoch in the file grows by one
-with each holder and is part of every commit, so that the log names the driver of each commit.
+The epoch in the file grows by one with each holder and is part of every commit, so that the log names the driver of
+each commit.
 """
 
 from __future__ import annotations
@@ -15,39 +15,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from include.errors import Transient
+from include.leases.lease_errors import LeaseHeld
 
 TRIES, PAUSE = 5, 0.05
 
 
-class LeaseHeld(Transient):
-    """Another process owns the dataset's tables; `holder` is the content of its lease file."""
-
-    def __init__(self, dataset: str, holder: dict[str, object]) -> None:
-        who = f"process {holder.get('pid')} since {holder.get('since')} (epoch {holder.get('epoch')})"
-        super().__init__(f"{dataset} is owned by {who}; nothing was touched", "headrace status")
-        self.dataset = dataset
-        self.holder = holder
-
-
-class LeaseLost(Transient):
-    """The lease file was removed or replaced: another process may own the tables."""
-
-    def __init__(self, dataset: str, path: Path) -> None:
-        super().__init__(
-            f"{dataset}: the lease {path} was removed or replaced; this driver stops, nothing is lost",
-            "headrace status, then headrace up",
-        )
-        self.path = path
-
-
 @dataclass(frozen=True)
-class Lease:
+class FileLease:
     """A held lease: it ends with the process, or when `descriptor` is closed."""
 
     path: Path
     epoch: int
     descriptor: int
+
+    @property
+    def place(self) -> str:
+        """Where the lease is."""
+        return str(self.path)
 
     def is_held(self) -> bool:
         """Whether the file at the lease's path is still the locked one; false after it was removed or replaced."""
@@ -60,7 +44,7 @@ class Lease:
         """Release the lease."""
         os.close(self.descriptor)
 
-    def with_minimum_epoch(self, least: int) -> Lease:
+    def with_minimum_epoch(self, least: int) -> FileLease:
         """Return the lease with an epoch of at least `least`, since a lost lease file restarts at 1."""
         if self.epoch >= least:
             return self
@@ -68,18 +52,18 @@ class Lease:
         return replace(self, epoch=least)
 
 
-def take_lease(path: Path, dataset: str, now: datetime) -> Lease:
-    """Take the dataset's lease with the next epoch. Raises LeaseHeld when another process has it."""
+def take_file_lease(path: Path, owned: str, now: datetime) -> FileLease:
+    """Take the lease with the next epoch. Raises LeaseHeld when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     if not _locked(descriptor):
         holder = _read(descriptor)
         os.close(descriptor)
-        raise LeaseHeld(dataset, holder)
+        raise LeaseHeld(owned, holder)
     before = _read(descriptor).get("epoch", 0)
     epoch = (before if isinstance(before, int) else 0) + 1
     _write(descriptor, {"pid": os.getpid(), "epoch": epoch, "since": now.isoformat()})
-    return Lease(path, epoch, descriptor)
+    return FileLease(path, epoch, descriptor)
 
 
 def _locked(descriptor: int) -> bool:
